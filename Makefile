@@ -1,0 +1,91 @@
+# Needs make and Python 3.11 or later; `make help` lists what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
+CLIENTS := tests/clients/node
+UPSTREAM ?=
+ARGS ?=
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
+NODE_READY := $(if $(shell command -v npm),$(if $(wildcard $(CLIENTS)/package-lock.json),$(CLIENTS)/node_modules/.package-lock.json))
+
+.PHONY: help setup demo serve test check-lint format bench torture redis ranks lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp-dev ranks $(NODE_READY) ## everything to develop and test with, in .venv
+
+demo: $(VENV)/.stamp-demo ranks ## show what the proxy does, without a key or a model (ARGS=...)
+	@$(BIN)/condenser demo $(ARGS)
+
+serve: $(VENV)/.stamp-base ranks ## run the proxy (UPSTREAM=... ARGS=...)
+	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
+
+test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check-lint: setup ## ruff and mypy
+	@$(BIN)/ruff check --output-format concise .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict proxy strategies tests
+
+format: setup ## let ruff write the form it checks
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## measure what the proxy adds (ARGS=...)
+	@$(BIN)/python -m bench $(ARGS)
+
+torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
+	@$(BIN)/python -m pytest -m torture $(ARGS)
+
+redis:
+	@sh deploy/ensure_redis.sh
+
+# Verifies the files that are there and fetches only what is missing.
+ranks: | $(VENV)/.stamp-venv
+	@$(BIN)/python deploy/fetch_ranks.py --into proxy/tokens/ranks
+
+$(VENV)/.stamp-venv: deploy/check_python.py
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; name an interpreter with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) deploy/check_python.py
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# base, demo and dev: each is a superset of the one before.
+$(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing requirements/$*.txt"
+	@$(PIP) install --require-hashes -r requirements/$*.txt -r requirements/build.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(CLIENTS)/node_modules/.package-lock.json: $(CLIENTS)/package-lock.json
+	@echo "installing $(CLIENTS)"
+	@cd $(CLIENTS) && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
+	@touch $@
+
+# The locks hold no registry address: pip and uv take theirs from the machine's own configuration.
+LOCK = $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --universal --no-emit-index-url \
+	--custom-compile-command "make lock" --python-version 3.11 $(ARGS)
+
+lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade takes newer versions)
+	@$(BIN)/python -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/lock.txt
+	@$(LOCK) pyproject.toml -o requirements/base.txt
+	@$(LOCK) pyproject.toml --extra demo -c requirements/base.txt -o requirements/demo.txt
+	@$(LOCK) pyproject.toml --extra dev -c requirements/demo.txt -o requirements/dev.txt
+	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
+	@$(LOCK) requirements/lock.in -o requirements/lock.txt
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) $(CLIENTS)/node_modules dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,82 @@
+"""The application: built by `create_app`, so that two of them can live in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from proxy.errors import ProxyError, error_body, http_error_body
+from proxy.routes.chat import chat
+from proxy.routes.health import livez, metrics, readyz
+from proxy.routes.passthrough import pass_through
+from proxy.services import services
+from proxy.settings import Settings
+from proxy.store.base import SessionStore
+from proxy.upstream import Transport
+
+_JSON = "application/json"
+
+
+def create_app(
+    settings: Settings,
+    *,
+    store: SessionStore | None = None,
+    transport: Transport | None = None,
+    clock: Callable[[], float] = time.time,
+) -> FastAPI:
+    """An app with these settings; `store`, `transport` and `clock` take the place of the real ones."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with services(settings, store=store, transport=transport, clock=clock) as built:
+            app.state.services = built
+            yield
+
+    app = FastAPI(
+        title="Condenser",
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={ProxyError: _ours, HTTPException: _http, Exception: _defect},
+    )
+    app.router.routes.extend(
+        [
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/{path:path}", _AnyMethod()),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+        ]
+    )
+    return app
+
+
+class _AnyMethod:
+    """The pass-through as an ASGI app: a route to a function would allow only the methods it lists."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await pass_through(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+async def _ours(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProxyError)
+    return Response(error.to_json(), error.status, media_type=_JSON)
+
+
+async def _http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return Response(http_error_body(error.status_code), error.status_code, error.headers, media_type=_JSON)
+
+
+async def _defect(_request: Request, _error: Exception) -> Response:
+    body = error_body("The proxy failed; its log says why.", "server_error", None, "internal_error")
+    return Response(body, 500, media_type=_JSON)

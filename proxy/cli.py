@@ -1,0 +1,67 @@
+"""`condenser`: the commands. Each lives in a module of its own and is imported when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from proxy.version import VERSION
+
+OK, FAILED, USAGE = 0, 1, 2
+COMMANDS = ("serve", "check", "demo", "replay", "status", "healthcheck")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0 well, 1 failed, 2 wrongly called or wrong settings."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except SettingsError as error:
+        print(f"condenser: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="condenser", description="Condenses conversation history on the fly.")
+    top.add_argument("--version", action="version", version=f"condenser {VERSION}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"proxy.commands.{name}")
+        command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0], description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return top
+
+
+def add_settings_arguments(command: argparse.ArgumentParser) -> None:
+    """The options that every command with settings takes."""
+    command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
+    command.add_argument("--upstream", metavar="URL", help="the upstream's base URL, with its /v1")
+    command.add_argument("--store", metavar="URL", help="where sessions are kept")
+    command.add_argument("--strategy", metavar="NAME", help="a strategy, or several joined with '+'")
+    command.add_argument("--window", metavar="TOKENS", type=int, help="the context length to assume")
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """Settings with the command line on top; raises `SettingsError`."""
+    if arguments.config:
+        os.environ[CONFIG_VARIABLE] = arguments.config
+    given: dict[str, Any] = {
+        key: value
+        for key in ("host", "port", "strategy", "window")
+        if (value := getattr(arguments, key, None)) is not None
+    }
+    if arguments.upstream:
+        given["upstream"] = {"base_url": arguments.upstream}
+    if arguments.store:
+        given["store"] = {"url": arguments.store}
+    return load_settings(**given)

@@ -1,0 +1,23 @@
+"""Ask a running proxy whether it is alive; exits 0 if so."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from proxy.cli import FAILED, OK
+from proxy.commands.running import ask
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `healthcheck`."""
+    command.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints nothing when all is well."""
+    answer = ask(arguments.url, "/livez")
+    if answer.status == 200:
+        return OK
+    print(f"condenser: {answer.problem}", file=sys.stderr)
+    return FAILED

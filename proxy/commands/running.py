@@ -1,0 +1,40 @@
+"""A question to a running proxy, with the standard library only: a health check must start quickly."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import NamedTuple
+
+from proxy.settings import load_settings
+
+TIMEOUT = 5.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+class Reply(NamedTuple):
+    """What came back; status 0 and a `problem` where nothing did."""
+
+    status: int
+    body: bytes = b""
+    problem: str = ""
+
+
+def ask(url: str | None, path: str) -> Reply:
+    """GET `path` of the proxy at `url`, or of the one that the settings describe."""
+    base = url or settings_url()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(base.rstrip("/") + path, timeout=TIMEOUT) as response:
+            return Reply(response.status, response.read())
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, error.read(), f"{base}{path} answered {error.code}")
+    except (OSError, ValueError) as error:
+        return Reply(0, problem=f"no proxy answers at {base}: {error}")
+
+
+def settings_url() -> str:
+    """Where a proxy with these settings can be asked from this machine."""
+    settings = load_settings()
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

@@ -1,0 +1,44 @@
+"""Show the state of a running proxy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxy.cli import FAILED, OK
+from proxy.commands.running import ask
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `status`."""
+    command.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints readiness, and the counters since the start."""
+    ready = ask(arguments.url, "/readyz")
+    if ready.status != 200:
+        print(f"condenser: {ready.problem}", file=sys.stderr)
+        return FAILED
+    print("\n".join(_lines(json.loads(ready.body))))
+    print("\n".join(counters(ask(arguments.url, "/metrics").body.decode())))
+    return OK
+
+
+def _lines(state: Mapping[str, Any]) -> Iterator[str]:
+    yield f"condenser {state['version']}: {state['status']}"
+    yield f"  upstream    {state['upstream']}"
+    yield f"  store       {state['store']['url']} ({state['store']['state']})"
+    yield f"  strategy    {state['strategy']}"
+    yield "  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items())
+
+
+def counters(exposition: str) -> Iterator[str]:
+    """The totals in a Prometheus exposition, a line each."""
+    for line in exposition.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith("condenser_") and "_total{" in name and float(value):
+            yield f"  {name.removeprefix('condenser_').replace('_total', '')}  {float(value):,.0f}"

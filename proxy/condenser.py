@@ -1,0 +1,326 @@
+"""The driver: one request from its parsed body to the bytes that are forwarded.
+
+    measure    the transcript with its counts                              (proxy/measure.py)
+    recognise  the session, its branch and its condensations               (proxy/recognition.py)
+    choose     strategy, window and budget for this request                (proxy/policy.py)
+    replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
+    require    must the view be condensed, and at what price               (strategies/core/requirement.py)
+    attempt    run the pipeline, resolving its effects in the time given   (proxy/attempts.py)
+    record     the first writer of a condensation wins; its bytes are sent
+    forward    splice the view into the body                               (proxy/wire.py)
+
+It is the only caller of a strategy. Whatever of ours fails, the request goes on with what is there: a view that
+could not be condensed is sent as it is, a store that is out is replaced by the walk. The only refusal is of a
+request that no upstream could serve, with an account of where its tokens are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from proxy.account import account
+from proxy.attempts import Attempted, Attempts
+from proxy.controls import Controls
+from proxy.decision import Action, Decision, Timing, Trigger
+from proxy.errors import ContextLengthExceeded
+from proxy.headers import Headers
+from proxy.measure import Measured, Measurer, fits_by_length
+from proxy.policy import Policies, Policy
+from proxy.reasons import Reason
+from proxy.recognition import Recognised, Sessions, Turn, is_small
+from proxy.store.base import StoreError
+from proxy.summarizer import Caller
+from proxy.tokens.counter import Counter, Tokenizers
+from proxy.wire import Body
+from strategies.core.condensation import Condensation
+from strategies.core.plan import head_pieces
+from strategies.core.protocol import Past
+from strategies.core.replay import replay
+from strategies.core.requirement import Requirement, has_grown, required
+from strategies.core.view import View, fold
+from strategies.pipeline import Outcome
+from strategies.walk import walk
+
+EXACT_ERROR = 0.10
+ESTIMATE_ERROR = 0.25
+_TRIGGERS = {
+    Requirement.SOFT: Trigger.THRESHOLD,
+    Requirement.HARD: Trigger.CONTEXT_LIMIT,
+    Requirement.FORCED: Trigger.FORCED,
+    Requirement.OVERFLOW: Trigger.OVERFLOW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat completion request as the driver takes it; `model` is without a suffix."""
+
+    tenant: str
+    headers: Headers
+    body: Body
+    model: str
+    renamed: bool
+    controls: Controls
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that is known of one request before it is decided."""
+
+    request: ChatRequest
+    measured: Measured
+    found: Recognised
+    policy: Policy
+    counter: Counter
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything of this request may be stored."""
+        controls = self.request.controls
+        return not (controls.no_store or controls.dry_run or self.found.failure)
+
+
+class Condenser:
+    """Decides on requests; one per app."""
+
+    def __init__(
+        self,
+        *,
+        policies: Policies,
+        sessions: Sessions,
+        measurer: Measurer,
+        tokenizers: Tokenizers,
+        attempts: Attempts,
+        clock: Callable[[], float],
+    ) -> None:
+        self._policies = policies
+        self._sessions = sessions
+        self._measurer = measurer
+        self._tokenizers = tokenizers
+        self._attempts = attempts
+        self._clock = clock
+
+    async def decide(self, request: ChatRequest) -> Decision:
+        """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
+        timing = Timing()
+        case = await self._case(request, timing)
+        started = perf_counter()
+        decision = await self._decided(case)
+        decision.body = request.body.spliced(
+            messages=decision.view.to_json() if decision.view.changed else None,
+            model=request.model if request.renamed else None,
+        )
+        timing.condense = _milliseconds(started)
+        decision.timing = timing
+        self._prepare_to_settle(decision, case)
+        return decision
+
+    async def _case(self, request: ChatRequest, timing: Timing) -> Case:
+        counter = self._tokenizers.for_model(request.model)
+        identity = self._sessions.identify(request.controls.session, request.headers, request.body.values)
+        started = perf_counter()
+        measured = await self._measured(request, counter)
+        timing.count = _milliseconds(started)
+        started = perf_counter()
+        found = await self._sessions.recognise(request.tenant, identity, measured.transcript)
+        timing.session = _milliseconds(started)
+        settings = found.session.settings if found.session else {}
+        policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
+        return Case(request, measured, found, policy, counter)
+
+    async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
+        """Counts, unless the length alone proves that nothing needs to be done."""
+        if request.controls.dry_run or request.controls.force:
+            return await self._measurer.measure(request.body, counter)
+        lowest = self._policies.lowest_mark(request.controls.window, request.model, request.body.values)
+        if lowest is not None and fits_by_length(request.body, lowest):
+            return self._measurer.estimate(request.body)
+        return await self._measurer.measure(request.body, counter)
+
+    async def _decided(self, case: Case) -> Decision:
+        decision = _undecided(case)
+        pipeline = case.policy.pipeline
+        if pipeline.is_off:
+            decision.reason = Reason.STRATEGY_OFF
+        elif pipeline.observe:
+            await self._observe(decision, case)
+        elif case.found.failure:
+            _walk(decision, case)
+        else:
+            _replay(decision, case)
+            await self._condense(decision, case)
+        return decision
+
+    async def _condense(self, decision: Decision, case: Case) -> None:
+        requirement = _requirement(decision, case)
+        if requirement is None:
+            return
+        attempted = await self._attempt(requirement, decision, case, asks=not case.request.controls.dry_run)
+        if attempted.outcome is not None:
+            await self._apply(decision, requirement, attempted.outcome, case)
+        _refuse_if_hopeless(decision)
+
+    async def _observe(self, decision: Decision, case: Case) -> None:
+        """Says what would be done, with texts of the size that a model's may have; changes nothing."""
+        requirement = _requirement(decision, case)
+        if requirement is None:
+            return
+        attempted = await self._attempt(requirement, decision, case, asks=False)
+        if attempted.outcome is not None:
+            decision.action, decision.trigger = Action.WOULD_CONDENSE, _TRIGGERS[requirement]
+            decision.tokens_after = attempted.outcome.view.tokens
+            decision.exact = decision.exact and not attempted.asked
+            decision.metadata = _metadata(attempted.outcome, decision)
+
+    async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, *, asks: bool) -> Attempted:
+        caller = Caller(case.request.model, case.request.headers) if asks else None
+        past = Past(self._clock(), case.found.condensations)
+        started = perf_counter()
+        attempted = await self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
+        decision.attempt_ms = _milliseconds(started)
+        decision.own_tokens, decision.reason = attempted.own_tokens, attempted.reason
+        return attempted
+
+    async def _apply(self, decision: Decision, requirement: Requirement, outcome: Outcome, case: Case) -> None:
+        """Makes the outcome this request's view; where it is recorded, the store's bytes are what is sent."""
+        made = self._condensation(decision, requirement, outcome)
+        decision.action, decision.trigger, decision.metadata = Action.CONDENSED, _TRIGGERS[requirement], made.metadata
+        decision.applied, decision.view = made, outcome.view
+        if case.keeps:
+            try:
+                decision.applied = await self._sessions.keep(case.found, made)
+            except StoreError as error:
+                decision.action, decision.reason = Action.DEGRADED, error.reason
+        if decision.applied.pieces != made.pieces:
+            decision.view = _folded(case, decision.applied)
+        decision.tokens_after = decision.view.tokens
+
+    def _condensation(self, decision: Decision, requirement: Requirement, outcome: Outcome) -> Condensation:
+        view, budget = outcome.view, decision.policy.budget
+        digest = view.transcript.digests[view.covered - 1]
+        depth = decision.depth + 1
+        return Condensation(
+            id=f"c{digest.hex()[:12]}-{depth}",
+            digest=digest,
+            covered=view.covered,
+            depth=depth,
+            pieces=head_pieces(view),
+            window=budget.window if budget else 0,
+            strategy=str(decision.policy.pipeline),
+            requirement=requirement.value,
+            trigger=_TRIGGERS[requirement].value,
+            tokens_before=decision.tokens_after,
+            tokens_after=view.tokens,
+            created_at=self._clock(),
+            own_tokens=decision.own_tokens,
+            parent=decision.applied.id if decision.applied else None,
+            metadata=_metadata(outcome, decision),
+        )
+
+    def _prepare_to_settle(self, decision: Decision, case: Case) -> None:
+        """Names the branch, and leaves a way to store the session once the upstream has answered."""
+        found = case.found
+        turn = Turn(
+            case.measured.transcript,
+            dict(case.policy.sticks),
+            decision.tokens_before,
+            decision.tokens_after,
+            decision.own_tokens,
+        )
+        if not case.measured.transcript.chain:
+            return
+        session, decision.branch = self._sessions.next(found, turn)
+        is_new = found.is_derived and found.session is None
+        if is_new and decision.applied is None and is_small(decision.tokens_before, case.policy.window.tokens):
+            return
+        if case.keeps:
+            decision.session = session.id
+            decision.settle = lambda: self._sessions.settle(found, turn)
+
+
+def _undecided(case: Case) -> Decision:
+    found, measured = case.found, case.measured
+    decision = Decision(
+        session=found.shown,
+        source=found.identity.source,
+        branch="main",
+        policy=case.policy,
+        view=_folded(case, None),
+        tokens_before=measured.tokens,
+        tokens_after=measured.tokens,
+        exact=measured.exact,
+        tools=measured.overhead,
+    )
+    if found.failure:
+        decision.action, decision.reason = Action.DEGRADED, found.failure
+    return decision
+
+
+def _folded(case: Case, condensation: Condensation | None) -> View:
+    overlays = () if condensation is None else (condensation.overlay,)
+    return fold(case.measured.transcript, overlays, case.measured.overhead, case.counter)
+
+
+def _replay(decision: Decision, case: Case) -> None:
+    found = replay(
+        case.measured.transcript, case.found.condensations, case.measured.overhead, case.counter, case.policy.budget
+    )
+    decision.view, decision.applied, decision.tokens_after = found.view, found.applied, found.view.tokens
+    if found.applied is not None:
+        decision.action = Action.REPLAYED
+
+
+def _walk(decision: Decision, case: Case) -> None:
+    """The view without a store; what it condenses stands in no record."""
+    policy = case.policy
+    if policy.budget is None:
+        return
+    decision.view = walk(
+        case.measured.transcript, policy.stages, policy.ladder, policy.budget, case.measured.overhead, case.counter
+    )
+    decision.tokens_after = decision.view.tokens
+    failure = decision.reason
+    _refuse_if_hopeless(decision)
+    decision.reason = failure
+
+
+def _requirement(decision: Decision, case: Case) -> Requirement | None:
+    budget = case.policy.budget
+    if budget is None:
+        decision.reason = Reason.WINDOW_UNKNOWN
+        return None
+    since = decision.applied.tokens_after if decision.applied else None
+    tokens = decision.tokens_after
+    requirement = required(tokens, budget, since=since, forced=case.request.controls.force)
+    if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
+        decision.reason = Reason.WAITING_FOR_STEP
+    elif requirement is None and decision.action is Action.PASSED:
+        decision.reason = Reason.BELOW_MARKS
+    return requirement
+
+
+def _refuse_if_hopeless(decision: Decision) -> None:
+    """Raises where what is left is larger than the window by more than the count may be wrong."""
+    budget = decision.policy.budget
+    if budget is None:
+        return
+    error = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    if decision.view.tokens > budget.window * (1 + error):
+        raise ContextLengthExceeded(account(decision), param="messages")
+    if decision.view.tokens > budget.usable:
+        decision.reason = decision.reason or Reason.IRREDUCIBLE
+
+
+def _metadata(outcome: Outcome, decision: Decision) -> dict[str, object]:
+    return {
+        "stages": outcome.stages,
+        "reasons": outcome.reasons,
+        "compressionDuration": round(decision.attempt_ms, 1),
+        **outcome.metadata,
+    }
+
+
+def _milliseconds(started: float) -> float:
+    return (perf_counter() - started) * 1000

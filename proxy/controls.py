@@ -1,0 +1,181 @@
+"""What a request asks of the proxy: by header, by the body's `condenser` member, or by a suffix of the model.
+
+For each key the header wins over the body, the body over the suffix. What remains unset is decided by the
+session, the settings for the model and the settings, in that order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.errors import BadRequest
+from proxy.headers import OURS
+from strategies import TABLE, Pipeline, parse
+
+KEYS = (
+    "session",
+    "strategy",
+    "options",
+    "window",
+    "history",
+    "if-head",
+    "memory",
+    "force",
+    "no-store",
+    "dry-run",
+)
+_LEAST_WINDOW = 256
+_LONGEST_ID = 4_096
+_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The keys of one request; None and empty mean that the request does not say."""
+
+    session: str | None = None
+    strategy: Pipeline | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    window: int | None = None
+    append: bool = False
+    if_head: str | None = None
+    force: bool = False
+    no_store: bool = False
+    dry_run: bool = False
+
+
+def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:
+    """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
+    values = {**_from_body(extension), **_from_headers(headers)}
+    strategy = values.get("strategy")
+    _check_memory(values.get("memory"))
+    return Controls(
+        session=_session(values.get("session")),
+        strategy=_strategy(strategy) if strategy else suffix,
+        options=_options(values.get("options")),
+        window=_window(values.get("window")),
+        append=_history(values.get("history")),
+        if_head=_text(values.get("if-head")),
+        force=_flag(values.get("force")),
+        no_store=_flag(values.get("no-store")),
+        dry_run=_flag(values.get("dry-run")),
+    )
+
+
+def split_model(model: object) -> tuple[str | None, Pipeline | None]:
+    """The model's name without its suffix, and the pipeline that the suffix names, if it names one."""
+    if not isinstance(model, str):
+        return None, None
+    name, mark, suffix = model.rpartition("@")
+    pipeline = parse(suffix) if mark and name else None
+    return (name, pipeline) if pipeline else (model, None)
+
+
+Given = tuple[str, Any]
+
+
+def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for name, value in headers:
+        key = name.lower().removeprefix(OURS).decode("latin-1")
+        if name.lower().startswith(OURS) and key in KEYS:
+            found[key] = (f"X-Condenser-{key.title()}", value.decode("latin-1").strip())
+    return found
+
+
+def _from_body(extension: object) -> dict[str, Given]:
+    if extension is None:
+        return {}
+    if not isinstance(extension, Mapping):
+        raise BadRequest("'condenser' must be an object.", param="condenser")
+    found: dict[str, Given] = {}
+    for name, value in extension.items():
+        key = str(name).replace("_", "-").lower()
+        if key not in KEYS:
+            raise BadRequest(f"'condenser' has no key '{name}'; known: {', '.join(KEYS)}.", param=f"condenser.{name}")
+        if value is not None:
+            found[key] = (f"condenser.{name}", value)
+    return found
+
+
+def _session(given: Given | None) -> str | None:
+    if given is None:
+        return None
+    param, value = given
+    if not isinstance(value, str) or len(value) > _LONGEST_ID or not _PRINTABLE.fullmatch(value):
+        raise BadRequest(f"{param} must be 1-256 printable ASCII characters.", param=param)
+    return value
+
+
+def _strategy(given: Given) -> Pipeline:
+    param, value = given
+    pipeline = parse(value) if isinstance(value, str) else None
+    if pipeline is None:
+        known = ", ".join(TABLE)
+        raise BadRequest(f"{param}: there is no strategy '{value}'; known: {known}, joined with '+'.", param=param)
+    return pipeline
+
+
+def _options(given: Given | None) -> Mapping[str, object]:
+    if given is None:
+        return {}
+    param, value = given
+    if isinstance(value, Mapping):
+        return {str(key): each for key, each in value.items()}
+    if not isinstance(value, str):
+        raise BadRequest(f"{param} must be a list of key=value.", param=param)
+    return dict(_pair(each, param) for each in value.split(",") if each.strip())
+
+
+def _pair(text: str, param: str) -> tuple[str, str]:
+    key, mark, value = text.partition("=")
+    if not mark or not key.strip() or not value.strip():
+        raise BadRequest(f"{param}: '{text.strip()}' is not key=value.", param=param)
+    return key.strip(), value.strip()
+
+
+def _window(given: Given | None) -> int | None:
+    if given is None:
+        return None
+    param, value = given
+    text = str(value)
+    if (
+        isinstance(value, bool)
+        or not text.isascii()
+        or not text.isdigit()
+        or len(text) > 9
+        or int(text) < _LEAST_WINDOW
+    ):
+        raise BadRequest(f"{param} must be a whole number of tokens, at least {_LEAST_WINDOW}.", param=param)
+    return int(text)
+
+
+def _history(given: Given | None) -> bool:
+    if given is None:
+        return False
+    param, value = given
+    if value not in ("replay", "append"):
+        raise BadRequest(f"{param} must be 'replay' or 'append'.", param=param)
+    return bool(value == "append")
+
+
+def _check_memory(given: Given | None) -> None:
+    if given is not None and given[1] != "off":
+        raise BadRequest(f"{given[0]}: this version knows 'off' only.", param=given[0])
+
+
+def _text(given: Given | None) -> str | None:
+    return None if given is None else str(given[1])
+
+
+def _flag(given: Given | None) -> bool:
+    if given is None:
+        return False
+    param, value = given
+    word = str(value).lower()
+    if word not in ("true", "false"):
+        raise BadRequest(f"{param} must be 'true' or 'false'.", param=param)
+    return word == "true"

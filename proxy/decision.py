@@ -1,0 +1,167 @@
+"""What was decided for one request, and how it is said: in headers, in a log line, as a dry run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from proxy.policy import Policy
+from proxy.sessions import with_depth
+from strategies.core.condensation import Condensation
+from strategies.core.view import View
+
+
+class Action(StrEnum):
+    """What this request's view is."""
+
+    PASSED = "passed"
+    REPLAYED = "replayed"
+    CONDENSED = "condensed"
+    WOULD_CONDENSE = "would-condense"
+    BYPASSED = "bypassed"
+    DEGRADED = "degraded"
+
+
+class Trigger(StrEnum):
+    """What made us condense."""
+
+    NONE = "none"
+    JUDGE = "judge"
+    THRESHOLD = "threshold"
+    CONTEXT_LIMIT = "context_limit"
+    OVERFLOW = "overflow"
+    FORCED = "forced"
+
+
+@dataclass(slots=True)
+class Timing:
+    """Milliseconds of each part of the work, as `Server-Timing` gives them."""
+
+    session: float = 0.0
+    count: float = 0.0
+    condense: float = 0.0
+    upstream: float = 0.0
+
+    def header(self) -> str:
+        """The value of `Server-Timing`."""
+        parts = ("session", "count", "condense", "upstream")
+        return ", ".join(f"{part};dur={getattr(self, part):.2f}" for part in parts)
+
+    @property
+    def ours(self) -> float:
+        """Milliseconds that we added before forwarding."""
+        return self.session + self.count + self.condense
+
+
+@dataclass(slots=True)
+class Decision:
+    """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need."""
+
+    session: str
+    source: str
+    branch: str
+    policy: Policy
+    view: View
+    tokens_before: int
+    tokens_after: int
+    exact: bool
+    tools: int
+    body: bytes = b""
+    action: Action = Action.PASSED
+    reason: str = ""
+    trigger: Trigger = Trigger.NONE
+    applied: Condensation | None = None
+    own_tokens: int = 0
+    attempt_ms: float = 0.0
+    timing: Timing = field(default_factory=Timing)
+    settle: Callable[[], Awaitable[None]] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> bool:
+        """Whether this request's view is something a person should hear of."""
+        return self.action not in (Action.PASSED, Action.BYPASSED)
+
+    @property
+    def depth(self) -> int:
+        """How many condensations are in the view."""
+        return self.applied.depth if self.applied else 0
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The response headers of the design."""
+        pairs = [
+            ("X-Condenser-Session", self.session),
+            ("X-Condenser-Session-Source", self.source),
+            ("X-Condenser-Strategy", str(self.policy.pipeline)),
+            ("X-Condenser-Action", self.action),
+            ("X-Condenser-Trigger", self.trigger),
+            ("X-Condenser-Branch", with_depth(self.branch, self.depth)),
+            ("X-Condenser-Tokens-Before", str(self.tokens_before)),
+            ("X-Condenser-Tokens-After", str(self.tokens_after)),
+            ("X-Condenser-Count", "exact" if self.exact else "estimate"),
+            ("X-Condenser-Window", str(self.policy.window)),
+            ("Server-Timing", self.timing.header()),
+        ]
+        if self.reason:
+            pairs.append(("X-Condenser-Reason", self.reason))
+        if self.applied is not None:
+            pairs.append(("X-Condenser-Condensation", self.applied.id))
+        if self.policy.budget is not None:
+            pairs.append(("X-Condenser-Headroom", str(self.policy.budget.headroom(self.tokens_after))))
+        return pairs
+
+    def line(self) -> str:
+        """One line that tells a person what happened; no content, no credential."""
+        window = self.policy.window.tokens
+        parts = [
+            self.session[-4:],
+            with_depth(self.branch, self.depth),
+            str(self.policy.pipeline),
+            f"{short(self.tokens_before)}→{short(self.tokens_after)} of {short(window) if window else 'unknown'}",
+            f"(tools {short(self.tools)})",
+            ", ".join(filter(None, (self._what(), self.reason, f"+{self.timing.ours:.0f} ms"))),
+        ]
+        own = f", own {short(self.own_tokens)} tok" if self.own_tokens else ""
+        return " ".join(parts) + own
+
+    def _what(self) -> str:
+        return f"{self.action} by {self.trigger}" if self.trigger is not Trigger.NONE else str(self.action)
+
+    def dry_run(self) -> bytes:
+        """The plan and the view as JSON."""
+        document = {
+            "object": "condenser.dry_run",
+            "action": self.action,
+            "reason": self.reason or None,
+            "trigger": self.trigger,
+            "session": self.session,
+            "session_source": self.source,
+            "branch": with_depth(self.branch, self.depth),
+            "strategy": str(self.policy.pipeline),
+            "window": self.policy.window.tokens,
+            "window_source": self.policy.window.source,
+            "budget": budget_document(self.policy),
+            "tokens_before": self.tokens_before,
+            "tokens_after": self.tokens_after,
+            "headroom": self.policy.budget.headroom(self.tokens_after) if self.policy.budget else None,
+            "plan": dict(self.metadata),
+            "messages": [message.body for message in self.view.messages()],
+        }
+        return json.dumps(document, ensure_ascii=True).encode()
+
+
+def budget_document(policy: Policy) -> dict[str, int] | None:
+    """The effective numbers of a budget, in tokens."""
+    budget = policy.budget
+    if budget is None:
+        return None
+    names = ("reserve", "usable", "prepare", "trigger", "target", "step", "floor")
+    return {name: getattr(budget, name) for name in names}
+
+
+def short(tokens: int) -> str:
+    """27,912 as `27.9k`."""
+    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)

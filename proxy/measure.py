@@ -1,0 +1,99 @@
+"""From the bytes of a request to a measured transcript.
+
+A message's digest and count depend on its bytes alone, so both are kept by a hash of the bytes: a turn costs its
+new messages only. The cache holds no text. Messages that are new are counted off the event loop when they are
+long. Where the body's length proves that it fits anyway, nothing is tokenized and the counts are estimates.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from proxy.tokens.counter import Counter, CountingPool
+from proxy.wire import Body, Element
+from strategies.core.transcript import Message, Reader, Transcript
+
+BYTES_PER_TOKEN = 4
+_NOT_TEXT = ("image_url", "input_audio", "input_image", '"file"')
+_MOST_ENTRIES = 50_000
+
+
+class Known(NamedTuple):
+    """What is kept of a message that was seen."""
+
+    digest: bytes
+    tokens: int
+
+
+class Measured(NamedTuple):
+    """A transcript with its counts; `overhead` are the tokens of tools and framing."""
+
+    transcript: Transcript
+    overhead: int
+    exact: bool
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the request as the client sent it."""
+        return self.transcript.tokens + self.overhead
+
+
+class Measurer:
+    """Reads and counts messages; one per app."""
+
+    def __init__(self, reader: Reader, pool: CountingPool) -> None:
+        self._reader = reader
+        self._pool = pool
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+
+    async def measure(self, body: Body, counter: Counter) -> Measured:
+        """The transcript with a count for each message."""
+        keys = [_key(element, counter) for element in body.elements]
+        new = [i for i, key in enumerate(keys) if key not in self._known]
+        counts = await self._pool.messages(counter, [body.elements[i].value for i in new])
+        fresh = dict(zip(new, counts, strict=True))
+        messages = [self._message(body.elements[i], key, fresh.get(i)) for i, key in enumerate(keys)]
+        self._forget()
+        return Measured(Transcript.of(messages), counter.overhead(_request(body)), counter.exact)
+
+    def estimate(self, body: Body) -> Measured:
+        """The transcript with counts by length, for a body that needs no better ones."""
+        messages = [
+            self._reader.read(each.raw, each.value, len(each.raw) // BYTES_PER_TOKEN + 1) for each in body.elements
+        ]
+        transcript = Transcript.of(messages)
+        rest = max(len(body.data) // BYTES_PER_TOKEN - transcript.tokens, 3)
+        return Measured(transcript, rest, False)
+
+    def _message(self, element: Element, key: bytes, tokens: int | None) -> Message:
+        known = self._known.get(key)
+        if known is not None:
+            self._known.move_to_end(key)
+            return self._reader.read(element.raw, element.value, known.tokens, known.digest)
+        if tokens is None:
+            raise RuntimeError("a message that is not known was not counted")
+        message = self._reader.read(element.raw, element.value, tokens)
+        self._known[key] = Known(message.digest, tokens)
+        return message
+
+    def _forget(self) -> None:
+        while len(self._known) > _MOST_ENTRIES:
+            self._known.popitem(last=False)
+
+
+def _key(element: Element, counter: Counter) -> bytes:
+    data = element.raw.encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16, key=counter.cache_key.encode()[:64]).digest()
+
+
+def _request(body: Body) -> Mapping[str, Any]:
+    """The parsed request; of its messages only the presence of a system message is read."""
+    return {**body.values, "messages": [each.value for each in body.elements]}
+
+
+def fits_by_length(body: Body, tokens: int) -> bool:
+    """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
+    return len(body.data) <= tokens and not any(word in body.text for word in _NOT_TEXT)

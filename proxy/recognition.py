@@ -1,0 +1,209 @@
+"""Recognising a conversation: from a request to its session, and back to the store.
+
+An explicit id names its session. Without one the chain index is asked for the longest known prefix of the transcript;
+the session that it leads to is verified, for the index is only a hint. A derived session never holds two conversations:
+what forks from it gets a new id and a link to its parent, whose condensations it may read.
+
+All store work of a request runs under one time limit. Whatever fails is told in `failure`, and the request goes on
+as if nothing were known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from proxy import identity as names
+from proxy.headers import Headers
+from proxy.identity import Identity
+from proxy.sessions import Session
+from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.codec import decode_condensation, decode_session, encode_condensation, encode_session, record_name
+from strategies.core.condensation import Condensation
+from strategies.core.transcript import Transcript
+
+T = TypeVar("T")
+SMALL_SHARE = 4
+SMALL_TOKENS = 2_048
+_TRIES = 4
+_ANCESTORS = 8
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The session of a request. `session` is None where it is new; `key` is where it is or would be stored."""
+
+    identity: Identity
+    key: SessionKey
+    shown: str
+    session: Session | None = None
+    condensations: tuple[Condensation, ...] = ()
+    parent: str | None = None
+    failure: str = ""
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether it was recognised by its chain."""
+        return self.identity.id is None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one request adds to its session."""
+
+    transcript: Transcript
+    settings: dict[str, object]
+    tokens_before: int
+    tokens_after: int
+    own_tokens: int
+
+
+class Sessions:
+    """Finds, keeps and advances sessions in a store."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        headers: Sequence[str],
+        ttl: int,
+        timeout: float,
+        clock: Callable[[], float],
+        new_session: Callable[[], str] = names.random_session,
+    ) -> None:
+        self._store = store
+        self._headers = headers
+        self._ttl = ttl
+        self._timeout = timeout
+        self._clock = clock
+        self._new_session = new_session
+
+    def identify(self, given: str | None, headers: Headers, body: dict[str, object]) -> Identity:
+        """Which session a request names; raises `BadRequest`."""
+        return names.identify(given, headers, body, self._headers)
+
+    async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+        """The session of a transcript; a store that fails is told in the result."""
+        blank = self._blank(tenant, identity, transcript)
+        try:
+            return await self._in_time(self._recognise(tenant, blank, transcript))
+        except StoreError as error:
+            _log.warning("the store failed: %s", error)
+            return replace(blank, failure=error.reason)
+
+    def _blank(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+        if identity.id is not None:
+            key = SessionKey(tenant, names.session_key(identity.id))
+            return Recognised(identity, key, names.shown(identity.id))
+        task = transcript.task
+        opening = transcript.chain[task].digest if task is not None else b""
+        return Recognised(identity, SessionKey(tenant, self._new_session()), names.provisional(tenant, opening))
+
+    async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
+        if blank.identity.id is None:
+            return await self._derive(tenant, blank, transcript)
+        session = await self._load(blank.key)
+        if session is None:
+            return blank
+        if blank.identity.weak and session.branch_of(transcript.digests) is None:
+            derived = self._blank(tenant, Identity(), transcript)
+            return await self._derive(tenant, derived, transcript)
+        return replace(blank, session=session, condensations=session.condensations)
+
+    async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
+        """The derived session that this transcript continues, or a fork of the one it shares most with."""
+        digests = [digest.hex() for digest in reversed(transcript.digests)]
+        found = await self._store.find(tenant, digests)
+        for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_TRIES]:
+            session = await self._load(SessionKey(tenant, name))
+            if session is None or not session.derived:
+                continue
+            known = session.condensations + await self._inherited(tenant, session)
+            if session.branch_of(transcript.digests) is None:
+                return replace(blank, condensations=known, parent=name)
+            key = SessionKey(tenant, name)
+            return replace(blank, key=key, shown=name, session=session, condensations=known)
+        return blank
+
+    async def _inherited(self, tenant: str, session: Session) -> tuple[Condensation, ...]:
+        known: list[Condensation] = []
+        parent = session.parent
+        for _ in range(_ANCESTORS):
+            ancestor = await self._load(SessionKey(tenant, parent)) if parent else None
+            if ancestor is None:
+                break
+            known.extend(ancestor.condensations)
+            parent = ancestor.parent
+        return tuple(known)
+
+    async def _load(self, key: SessionKey) -> Session | None:
+        snapshot = await self._store.load(key)
+        return decode_session(snapshot) if snapshot else None
+
+    async def keep(self, found: Recognised, made: Condensation) -> Condensation:
+        """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
+        return await self._in_time(self._keep(found.key, made))
+
+    async def _keep(self, key: SessionKey, made: Condensation) -> Condensation:
+        name = record_name(made.digest, made.depth)
+        data = await self._store.put_record(key, name, encode_condensation(made), self._ttl)
+        await self._store.stand(key, name)
+        return decode_condensation(data, standing=True) or made
+
+    def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
+        """The session as it stands after this request, and the branch that the request is on."""
+        base = found.session or Session(
+            id=names.shown(found.identity.id) if found.identity.id else found.key.session,
+            source=found.identity.source,
+            created_at=self._clock(),
+            parent=found.parent,
+        )
+        return _advanced(base, turn, self._clock())
+
+    async def settle(self, found: Recognised, turn: Turn) -> None:
+        """Stores the session after this request; a failure is logged, for the reply must not suffer."""
+        try:
+            await self._in_time(self._settle(found, turn))
+        except StoreError as error:
+            _log.warning("the session was not stored: %s", error)
+
+    async def _settle(self, found: Recognised, turn: Turn) -> None:
+        for _ in range(_TRIES):
+            session, _branch = self.next(found, turn)
+            revision = found.session.revision if found.session else 0
+            index = _nodes(turn.transcript) if session.derived else ()
+            if await self._store.save(found.key, Write(encode_session(session), revision, self._ttl, index=index)):
+                return
+            found = replace(found, session=await self._load(found.key))
+        raise StoreError("store-contended", "other writers were always first")
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await work
+        except TimeoutError:
+            raise StoreError("store-timeout", f"not done in {self._timeout} s") from None
+
+
+def is_small(tokens: int, window: int | None) -> bool:
+    """Whether a derived conversation is too small to be stored."""
+    return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
+
+
+def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
+    moved, branch = session.advanced(turn.transcript.digests, now)
+    settings = session.settings if session.derived else turn.settings
+    counted = replace(moved, settings=settings).counted(
+        requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens
+    )
+    return counted, branch.name
+
+
+def _nodes(transcript: Transcript) -> tuple[str, ...]:
+    """The chain digests that lead to a session: its head, and the node before it."""
+    return tuple(digest.hex() for digest in transcript.digests[-2:])

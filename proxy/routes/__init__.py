@@ -1,0 +1,1 @@
+"""The endpoints: each parses, awaits one coroutine, and writes."""

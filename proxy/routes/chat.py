@@ -1,0 +1,90 @@
+"""`POST /v1/chat/completions`: the endpoint that condenses."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from proxy import controls, wire
+from proxy.condenser import ChatRequest
+from proxy.decision import Decision
+from proxy.errors import BodyTooLarge
+from proxy.headers import encoded, first, to_upstream
+from proxy.relay import ClientGone, Relay, unless_gone
+from proxy.routes.passthrough import pass_through
+from proxy.services import Services
+from proxy.upstream import UpstreamReply, UpstreamRequest
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+async def chat(request: Request) -> Response:
+    """Reads the request, lets the driver decide, forwards, and relays the reply."""
+    services: Services = request.app.state.services
+    if first(request.scope["headers"], b"content-encoding") not in (None, "identity"):
+        return await pass_through(request, reason="encoded-body")
+    data = await body_of(request, services.settings.limits.body)
+    services.telemetry.started()
+    try:
+        return await unless_gone(request.receive, _answer(services, read(request, services, data)))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        services.telemetry.ended()
+
+
+async def body_of(request: Request, limit: int) -> bytes:
+    """The request's body; raises `BodyTooLarge` as soon as it is."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def read(request: Request, services: Services, data: bytes) -> ChatRequest:
+    """The request as the driver takes it; raises `BadRequest`."""
+    headers = [(name.lower(), value) for name, value in request.scope["headers"]]
+    body = wire.read(data)
+    model, suffix = controls.split_model(body.get("model"))
+    peer = request.client.host if request.client else None
+    return ChatRequest(
+        tenant=services.tenants.tenant(headers, peer),
+        headers=to_upstream(headers, services.own_key),
+        body=body,
+        model=model or "",
+        renamed=suffix is not None,
+        controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
+    )
+
+
+async def _answer(services: Services, chat_request: ChatRequest) -> Response:
+    decision = await services.condenser.decide(chat_request)
+    if chat_request.controls.dry_run:
+        return _dry_run(decision)
+    services.telemetry.decided(decision)
+    started = perf_counter()
+    reply = await services.upstream.send(_forwarded(chat_request, decision))
+    decision.timing.upstream = (perf_counter() - started) * 1000
+    return _relay(reply, decision)
+
+
+def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
+    return UpstreamRequest("POST", b"/v1/chat/completions", b"", chat_request.headers, decision.body)
+
+
+def _relay(reply: UpstreamReply, decision: Decision) -> Relay:
+    """What a later request depends on is stored only where the upstream took this one."""
+    succeeded = 200 <= reply.status < 300
+    return Relay(reply, encoded(decision.headers()), decision.settle if succeeded else None)
+
+
+def _dry_run(decision: Decision) -> Response:
+    response = Response(decision.dry_run(), media_type="application/json")
+    response.raw_headers.extend(encoded(decision.headers()))
+    return response

@@ -1,0 +1,56 @@
+"""Liveness, readiness and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from proxy.services import Services
+from proxy.store import redacted
+from proxy.store.base import StoreError
+from proxy.version import VERSION
+
+
+async def livez(_request: Request) -> Response:
+    """Answers while the event loop does; asks nothing of anything else."""
+    return JSONResponse({"status": "ok"})
+
+
+async def readyz(request: Request) -> Response:
+    """Ready as soon as requests can be served, which a store that is out does not prevent."""
+    return JSONResponse(await readiness(request.app.state.services))
+
+
+async def metrics(request: Request) -> Response:
+    """Metrics for Prometheus."""
+    services: Services = request.app.state.services
+    return Response(services.telemetry.exposition(), media_type="text/plain; version=0.0.4")
+
+
+async def readiness(services: Services) -> dict[str, Any]:
+    """The state of each part, without addresses' credentials."""
+    store = await store_state(services)
+    tokenizers = {row.name: row.state for row in services.tokenizers.status()}
+    return {
+        "status": "ok" if store == "ok" else "degraded",
+        "version": VERSION,
+        "upstream": services.settings.upstream.base_url,
+        "strategy": services.settings.strategy,
+        "store": {"url": redacted(services.settings.store.url), "state": store},
+        "tokenizers": tokenizers,
+    }
+
+
+async def store_state(services: Services) -> str:
+    """`ok`, or why the store does not answer."""
+    try:
+        async with asyncio.timeout(services.settings.store.timeout):
+            await services.store.ping()
+    except StoreError as error:
+        return error.reason
+    except TimeoutError:
+        return "store-timeout"
+    return "ok"

@@ -1,0 +1,95 @@
+"""Sessions: what is known of a conversation between its requests, and how a request finds its branch.
+
+A session holds settings that stick, branches, and the condensations of all branches. A branch is known by its head:
+the chain digest of the last message that a client sent on it, with the digest before that one, since a client may
+rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its chain; the
+longest counts. What diverges earlier is a fork: a new branch under an explicit id, a new session for a derived one.
+
+Everything here is pure; the driver reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strategies.core.condensation import Condensation
+from strategies.core.digest import ROOT
+
+MOST_BRANCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it."""
+
+    name: str
+    head: bytes
+    before: bytes
+    count: int
+    last_used: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests."""
+
+    id: str
+    source: str
+    created_at: float
+    parent: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
+    opened: int = 0
+    totals: Mapping[str, int] = field(default_factory=dict)
+    condensations: tuple[Condensation, ...] = ()
+    revision: int = 0
+
+    @property
+    def derived(self) -> bool:
+        """Whether it was recognised by its chain, not named."""
+        return self.source == "derived"
+
+    def branch_of(self, digests: Sequence[bytes]) -> Branch | None:
+        """The branch that a transcript with these chain digests continues, or None for a new one."""
+        found = [branch for branch in self.branches if continues(branch, digests)]
+        return max(found, key=lambda branch: branch.count, default=None)
+
+    def advanced(self, digests: Sequence[bytes], now: float) -> tuple[Session, Branch]:
+        """The session with the branch of this transcript moved to its end, or opened."""
+        old = self.branch_of(digests)
+        opened = self.opened + (old is None)
+        branch = Branch(old.name if old else branch_name(opened), digests[-1], node_before(digests), len(digests), now)
+        others = [each for each in self.branches if old is None or each.name != old.name]
+        kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
+        return replace(self, branches=tuple(kept), opened=opened), branch
+
+    def counted(self, **more: int) -> Session:
+        """The session with its totals raised."""
+        totals = {key: self.totals.get(key, 0) + more.get(key, 0) for key in {*self.totals, *more}}
+        return replace(self, totals=totals)
+
+
+def continues(branch: Branch, digests: Sequence[bytes]) -> bool:
+    """Whether a transcript goes on from the branch's head, or from the node before it."""
+    if branch.count <= len(digests) and digests[branch.count - 1] == branch.head:
+        return True
+    if branch.count < 2:
+        return False
+    return branch.count - 1 <= len(digests) and digests[branch.count - 2] == branch.before
+
+
+def node_before(digests: Sequence[bytes]) -> bytes:
+    """The chain digest before the last message."""
+    return digests[-2] if len(digests) > 1 else ROOT
+
+
+def branch_name(number: int) -> str:
+    """`main`, then `b2`, `b3`, …"""
+    return "main" if number <= 1 else f"b{number}"
+
+
+def with_depth(name: str, depth: int) -> str:
+    """A branch's name with the number of condensations in its view: `main++`, `main+4`."""
+    return name + ("+" * depth if depth <= 3 else f"+{depth}")

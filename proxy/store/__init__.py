@@ -1,0 +1,91 @@
+"""Session stores: `open_store` picks one by the scheme of a URL.
+
+    sqlite:///sessions.db     a file, relative; four slashes make it absolute
+    memory://                 SQLite without a file, gone with the process
+    redis://, rediss://       redis[s]://[[user]:password@]host[:port][/db][?ssl_ca_certs=...]
+
+A client library is imported by the scheme that needs it. A URL may hold credentials: whatever is logged or
+raised shows `redacted(url)`.
+
+The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened;
+all writes may be repeated, and a `save` that had happened is then told that its revision is stale.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from proxy.store.base import SessionStore, StoreError
+
+SCHEMES = ("sqlite", "memory", "redis", "rediss")
+
+REASONS = frozenset(
+    {
+        "store-busy",  # another process holds the SQLite file
+        "store-closed",
+        "store-corrupt",  # not a database, or a broken one
+        "store-error",  # anything else; the detail says what
+        "store-full",
+        "store-loading",  # Redis is reading its data set
+        "store-read-only",
+        "store-refused",  # credentials or permissions
+        "store-schema",  # the file is not ours, or of a newer version
+        "store-timeout",
+        "store-unavailable",
+        "store-unsupported",  # a URL scheme that is planned
+    }
+)
+
+
+async def open_store(url: str, *, clock: Callable[[], float] = time.time) -> SessionStore:
+    """The store at `url`. SQLite is opened at once, Redis by the first call: it may be down when we start.
+
+    `clock` decides what has expired in SQLite; Redis uses its own. Raises ValueError for a URL that cannot be
+    right and StoreError for a store that cannot be opened.
+    """
+    scheme, _, place = url.partition("://")
+    match scheme.lower():
+        case "sqlite" | "memory":
+            return await _sqlite(_path(url, scheme.lower(), place), clock)
+        case "redis" | "rediss":
+            return _redis(url)
+        case "redis+sentinel" | "redis+cluster":
+            raise StoreError("store-unsupported", f"{scheme}:// is planned and not supported yet")
+    known = ", ".join(f"{name}://" for name in SCHEMES)
+    raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
+
+
+def redacted(url: str) -> str:
+    """`url` without user, password and options. Works on text: a malformed URL must not leak either."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        return "***"  # nothing tells what part of this is secret
+    if scheme.lower() in {"sqlite", "memory"}:
+        return url
+    user, at, address = place.rpartition("@")
+    address, options, _ = address.partition("?")
+    return f"{scheme}://{'***@' if user or at else ''}{address}{'?***' if options else ''}"
+
+
+def _path(url: str, scheme: str, place: str) -> Path | None:
+    if scheme == "memory":
+        if place:
+            raise ValueError(f"memory:// takes nothing more, not {url}")
+        return None
+    if not place.startswith("/") or place == "/":
+        raise ValueError(f"{url} names no file; write sqlite:///relative/path or sqlite:////absolute/path")
+    return Path(place[1:])
+
+
+async def _sqlite(path: Path | None, clock: Callable[[], float]) -> SessionStore:
+    from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
+
+    return await SqliteStore.open(path, clock=clock)
+
+
+def _redis(url: str) -> SessionStore:
+    from proxy.store.redis import RedisStore  # noqa: PLC0415
+
+    return RedisStore(url, shown=redacted(url))

@@ -1,0 +1,101 @@
+"""What a session store does: little, and that atomically.
+
+A store keeps bytes and knows nothing of strategies. One session has, under its key:
+
+    meta      one document that changes, guarded by a revision: a writer that has not seen the newest one loses
+    records   immutable documents by name; the first writer of a name wins and all others get its bytes
+    standing  the names of records that a forwarded view has applied
+    blocks    immutable runs of messages by the chain digest that they end with
+
+and the tenant has a chain index: from a chain digest to the session whose history it is part of. An index
+entry is a hint: it is written after the session, may outlive it, and is verified by the reader.
+
+Every key holds the tenant, so no call can reach another tenant's data. All of a session's time to live is
+renewed by each `save`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class StoreError(Exception):
+    """The store did not do what was asked, or not in time; `reason` is a kebab-case word for a header."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+class SessionKey(NamedTuple):
+    """Tenant and session, both digests or generated ids in [A-Za-z0-9_-]: safe in any key."""
+
+    tenant: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session as one consistent read gave it; `revision` counts its saves, from 1."""
+
+    meta: bytes
+    revision: int
+    records: Mapping[str, bytes] = field(default_factory=dict)
+    standing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One change of a session: `revision` is that of the snapshot it was made from, 0 for a new session.
+
+    `blocks` are added where absent. `index` lists chain digests that shall lead to this session. `ttl` is in
+    seconds.
+    """
+
+    meta: bytes
+    revision: int
+    ttl: int
+    blocks: Mapping[str, bytes] = field(default_factory=dict)
+    index: Sequence[str] = ()
+
+
+class SessionStore(Protocol):
+    """The protocol of all stores. Every method raises `StoreError`, and nothing else, when it cannot."""
+
+    async def load(self, key: SessionKey) -> Snapshot | None:
+        """The session, or None where it is unknown or has expired."""
+        ...
+
+    async def save(self, key: SessionKey, write: Write) -> bool:
+        """Writes if the stored revision is `write.revision`; False, and nothing written, if it is not."""
+        ...
+
+    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+        """Keeps `record` unless one of that name exists; the bytes that are kept."""
+        ...
+
+    async def stand(self, key: SessionKey, name: str) -> None:
+        """Marks a record as applied by a forwarded view; again is harmless."""
+        ...
+
+    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
+        """All blocks of a session by their end digest."""
+        ...
+
+    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
+        """The sessions that the chain index names, by digest; digests that lead nowhere are left out."""
+        ...
+
+    async def delete(self, key: SessionKey) -> bool:
+        """Removes all of a session; whether there was one."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns when the store answers."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all work and connections."""
+        ...

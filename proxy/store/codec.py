@@ -1,0 +1,130 @@
+"""Sessions and condensations as bytes.
+
+JSON with a schema version. A reader treats a newer version as a miss; members that it does not know are not read.
+Replacement bytes are data, so that no later version of a prompt or frame changes a view that stands. Runs of kept
+messages are written as one range.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.sessions import Branch, Session
+from proxy.store.base import Snapshot
+from strategies.core.condensation import Condensation, Keep, Kind, Literal, Piece
+
+VERSION = 1
+
+
+def encode_session(session: Session) -> bytes:
+    """The document of a session, without its condensations."""
+    return _dump(
+        {
+            "v": VERSION,
+            "id": session.id,
+            "source": session.source,
+            "created_at": session.created_at,
+            "parent": session.parent,
+            "settings": session.settings,
+            "opened": session.opened,
+            "totals": session.totals,
+            "branches": [
+                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used] for each in session.branches
+            ],
+        }
+    )
+
+
+def decode_session(snapshot: Snapshot) -> Session | None:
+    """The session in a snapshot; None where a newer version wrote it."""
+    document = json.loads(snapshot.meta)
+    if document["v"] > VERSION:
+        return None
+    records = (decode_condensation(data, name in snapshot.standing) for name, data in snapshot.records.items())
+    return Session(
+        id=document["id"],
+        source=document["source"],
+        created_at=document["created_at"],
+        parent=document["parent"],
+        settings=document["settings"],
+        branches=tuple(_branch(each) for each in document["branches"]),
+        opened=document["opened"],
+        totals=document["totals"],
+        condensations=tuple(each for each in records if each is not None),
+        revision=snapshot.revision,
+    )
+
+
+def _branch(row: Sequence[Any]) -> Branch:
+    name, head, before, count, last_used = row
+    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used)
+
+
+def record_name(digest: bytes, depth: int) -> str:
+    """The name of a condensation in its session: what it covers and how deep it is, so content alone."""
+    return f"{digest.hex()}:{depth}"
+
+
+def encode_condensation(condensation: Condensation) -> bytes:
+    """The record of a condensation; whether it stands is kept outside of it."""
+    return _dump(
+        {
+            "v": VERSION,
+            "id": condensation.id,
+            "digest": condensation.digest.hex(),
+            "covered": condensation.covered,
+            "depth": condensation.depth,
+            "pieces": list(_encode_pieces(condensation.pieces)),
+            "window": condensation.window,
+            "strategy": condensation.strategy,
+            "requirement": condensation.requirement,
+            "trigger": condensation.trigger,
+            "tokens_before": condensation.tokens_before,
+            "tokens_after": condensation.tokens_after,
+            "created_at": condensation.created_at,
+            "own_tokens": condensation.own_tokens,
+            "parent": condensation.parent,
+            "metadata": condensation.metadata,
+        }
+    )
+
+
+def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
+    """The condensation in a record; None where a newer version wrote it."""
+    document = json.loads(data)
+    if document.pop("v") > VERSION:
+        return None
+    document["digest"] = bytes.fromhex(document["digest"])
+    document["pieces"] = tuple(_decode_pieces(document["pieces"]))
+    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
+    return replace(Condensation(**known), standing=standing)
+
+
+def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
+    run: list[int] = []
+    for piece in pieces:
+        if isinstance(piece, Keep) and run and piece.index == run[1]:
+            run[1] += 1
+            continue
+        if run:
+            yield run
+        run = [piece.index, piece.index + 1] if isinstance(piece, Keep) else []
+        if isinstance(piece, Literal):
+            yield {"raw": piece.raw, "kind": piece.kind.value, "origin": piece.origin}
+    if run:
+        yield run
+
+
+def _decode_pieces(rows: Iterable[Any]) -> Iterator[Piece]:
+    for row in rows:
+        if isinstance(row, list):
+            yield from (Keep(index) for index in range(row[0], row[1]))
+        else:
+            yield Literal(row["raw"], Kind(row["kind"]), row["origin"])
+
+
+def _dump(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()

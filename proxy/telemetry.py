@@ -1,0 +1,100 @@
+"""What is told to people and to Prometheus. Counts and names only: never content, never a credential."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from proxy.decision import Action, Decision
+from proxy.settings import LogFormat
+
+LOGGER = "condenser"
+_log = logging.getLogger(LOGGER)
+
+
+class Telemetry:
+    """Metrics and the log line of each request; one per app, with a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests_total", "Requests by what was done with them.", "action")
+        self._reasons = self._counter("reasons_total", "Requests by the reason that was given.", "reason")
+        self._tokens = self._counter("tokens_total", "Prompt tokens before and after, and of our own calls.", "stage")
+        self._condensations = self._counter("condensations_total", "New condensations by trigger.", "trigger")
+        self._overhead = Histogram(
+            "condenser_overhead_seconds",
+            "Time added before a request was forwarded.",
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10),
+            registry=self.registry,
+        )
+        self._in_flight = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
+        self._bypassed: set[str] = set()
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"condenser_{name}", text, [label], registry=self.registry)
+
+    def started(self) -> None:
+        """A request came in."""
+        self._in_flight.inc()
+
+    def ended(self) -> None:
+        """A request is over, however it ended."""
+        self._in_flight.dec()
+
+    def decided(self, decision: Decision) -> None:
+        """A request was decided on."""
+        self._requests.labels(decision.action).inc()
+        if decision.reason:
+            self._reasons.labels(decision.reason).inc()
+        self._tokens.labels("before").inc(decision.tokens_before)
+        self._tokens.labels("after").inc(decision.tokens_after)
+        self._tokens.labels("own").inc(decision.own_tokens)
+        if decision.action is Action.CONDENSED:
+            self._condensations.labels(decision.trigger).inc()
+        self._overhead.observe(decision.timing.ours / 1000)
+        if decision.changed:
+            _log.info("%s", decision.line(), extra={"decision": decision})
+
+    def bypassed(self, path: str) -> None:
+        """A generation endpoint that we do not condense was used; said once for each."""
+        self._requests.labels(Action.BYPASSED).inc()
+        if path not in self._bypassed:
+            self._bypassed.add(path)
+            _log.info("%s is passed on as it is: only /v1/chat/completions is condensed", path)
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus' text form."""
+        return generate_latest(self.registry)
+
+
+class JsonLines(logging.Formatter):
+    """Log records as JSON, one a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, with the numbers of a decision where it has one."""
+        document = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        decision = getattr(record, "decision", None)
+        if isinstance(decision, Decision):
+            document |= {name.removeprefix("X-Condenser-").lower(): value for name, value in decision.headers()}
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, ensure_ascii=False)
+
+
+def configure_logging(form: LogFormat) -> None:
+    """Sends our log to standard error; only the program calls this, never the app."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(message)s"))
+    for name in (LOGGER, "proxy"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -1,0 +1,191 @@
+"""Counters by model, loaded when first needed, and a small pool that counts off the event loop.
+
+Theory of operation. A Counter joins one encoding with one price list for pictures and is immutable, so
+any thread may use it. Tokenizers hands them out: it chooses the encoding by the model's name, loads each
+rank file once, and falls back to the estimator, with one warning, where a file is missing or wrong;
+counting itself never fails. CountingPool keeps long counts away from the event loop: tiktoken releases
+the interpreter lock, so two workers of its own help, while below 16k characters (half a millisecond) the
+hop would cost more than it saves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.tokens import chunks, images, ranks
+from proxy.tokens.estimate import estimate
+from proxy.tokens.prompt import Prompt
+
+ESTIMATE = "estimate"
+DEFAULT_ENCODING = "o200k_base"
+INLINE_CHARS = 16_384
+WORKERS = 2
+
+# Everything newer, and other vendors' models, take the default: it is the nearest we have.
+_CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
+
+_log = logging.getLogger(__name__)
+
+
+class Counter:
+    """Tokens of texts, messages and requests. Immutable and thread-safe; never raises."""
+
+    name: str
+    """`o200k_base`, `cl100k_base` or `estimate`."""
+    exact: bool
+    """Whether texts are tokenized rather than estimated."""
+    cache_key: str
+    """Counters with the same key count every message alike: encoding and price list of pictures."""
+
+    def __init__(self, name: str, text: Callable[[str], int], family: images.Family) -> None:
+        self.name = name
+        self.exact = name != ESTIMATE
+        self.cache_key = f"{name}/{family.key}"
+        self._prompt = Prompt(text, family)
+
+    def text(self, text: str) -> int:
+        """Tokens of a text alone, extrapolated above 2M characters; about 2 s of CPU at worst."""
+        return self._prompt.text(text)
+
+    def message(self, body: Mapping[str, object]) -> int:
+        """Tokens of one chat message, its framing included."""
+        return self._prompt.message(body)
+
+    def overhead(self, request: Mapping[str, object]) -> int:
+        """Tokens of a request besides its messages: tools, functions, choice, response format, priming."""
+        return self._prompt.overhead(request)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingStatus:
+    """What `check` prints of one encoding."""
+
+    name: str
+    state: str
+    """`loaded`, `not loaded` or `unavailable`."""
+    problem: str = ""
+
+
+class Tokenizers:
+    """The counters of one app. Thread-safe; loading blocks for up to half a second, once per encoding."""
+
+    def __init__(self, ranks_dir: Path | None = None) -> None:
+        """`ranks_dir` holds the rank files; None means the bundled ones."""
+        self._directory = ranks_dir
+        self._lock = threading.Lock()
+        self._encoders: dict[str, tuple[str, Callable[[str], int]]] = {}
+        self._problems: dict[str, str] = {}
+
+    def for_model(self, model: str) -> Counter:
+        """The counter of a model as a client names it; unknown models get the nearest encoding."""
+        plain = plain_name(model)
+        name, text = self._encoder(encoding_name(plain))
+        return Counter(name, text, images.family_of(plain))
+
+    def warm(self) -> None:
+        """Load the default encoding now rather than in the first request."""
+        self._encoder(DEFAULT_ENCODING)
+
+    def status(self) -> list[EncodingStatus]:
+        """One row for each encoding; loads nothing."""
+        return [self._status(name) for name in sorted(ranks.SPECS)]
+
+    def _status(self, name: str) -> EncodingStatus:
+        if name in self._problems:
+            return EncodingStatus(name, "unavailable", self._problems[name])
+        return EncodingStatus(name, "loaded" if name in self._encoders else "not loaded")
+
+    def _encoder(self, encoding: str) -> tuple[str, Callable[[str], int]]:
+        found = self._encoders.get(encoding)
+        if found is None:
+            with self._lock:
+                found = self._encoders.get(encoding) or self._load(encoding)
+                self._encoders[encoding] = found
+        return found
+
+    def _load(self, encoding: str) -> tuple[str, Callable[[str], int]]:
+        try:
+            encode = ranks.load(encoding, self._directory).encode_ordinary
+        except ranks.RanksUnavailable as error:
+            self._problems[encoding] = str(error)
+            _log.warning("tokens are estimated, not counted: %s", error)
+            return ESTIMATE, estimate_long
+        return encoding, lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate)
+
+
+class CountingPool:
+    """Counts messages without holding up the event loop. Close it when the app stops."""
+
+    def __init__(self) -> None:
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokens")
+
+    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
+        """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
+        if is_short(bodies):
+            return [counter.message(body) for body in bodies]
+        loop = asyncio.get_running_loop()
+        halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
+        counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
+        return [tokens for half in await asyncio.gather(*counting) for tokens in half]
+
+    def close(self) -> None:
+        """Drop what waits; what runs ends by itself, within two seconds at worst."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def plain_name(model: str) -> str:
+    """The model's name in lower case without vendor prefixes (`openrouter/openai/gpt-4o`)."""
+    return model.strip().lower().rsplit("/", 1)[-1]
+
+
+def encoding_name(plain: str) -> str:
+    """The encoding of a model by its plain name: cl100k_base for gpt-4 and gpt-3.5, else o200k_base."""
+    is_old = plain in ("gpt-4", "ft:gpt-4") or plain.startswith(_CL100K_PREFIXES)
+    return "cl100k_base" if is_old else DEFAULT_ENCODING
+
+
+def estimate_long(text: str) -> int:
+    """The estimate in chunks, so that a huge text costs no more memory than a tokenized one."""
+    return chunks.count(text, estimate, estimate)
+
+
+def is_short(bodies: Sequence[Mapping[str, object]]) -> bool:
+    """Whether counting takes well under a millisecond; stops adding up as soon as it does not."""
+    room = INLINE_CHARS
+    for body in bodies:
+        room -= _FRAME_CHARS + _chars(body.get("content")) + _chars(body.get("tool_calls"))
+        if room < 0:
+            return False
+    return True
+
+
+_FRAME_CHARS = 40
+_MEDIA_CHARS = 4_096
+"""What reading a picture's size costs, in characters of text."""
+
+
+def _chars(value: object) -> int:
+    """About how much work a member of a message is, in characters of text; what is unknown is much."""
+    match value:
+        case None:
+            return 0
+        case str():
+            return len(value)
+        case list():
+            return sum(_chars(item) for item in value[:INLINE_CHARS])
+        case {"text": str(text)} | {"function": {"arguments": str(text)}}:
+            return len(text)
+        case {"type": "image_url" | "input_audio" | "file"}:
+            return _MEDIA_CHARS
+        case _:
+            return INLINE_CHARS
+
+
+def _count(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
+    return [counter.message(body) for body in bodies]

@@ -1,0 +1,102 @@
+"""Load a byte-pair encoding from a rank file of ours: read, hash, build. No network and no cache directory.
+
+tiktoken's own loader is avoided on purpose: it downloads without a time-out, deletes a cached file whose
+hash is wrong, and writes into its cache directory. It publishes split pattern and special tokens only
+through that loader, so both are restated here; a test compares our encodings with tiktoken's own, so that
+an upgrade which changes either is noticed.
+
+Loading costs about 0.45 s and 80 MB for o200k_base and 0.2 s and 46 MB for cl100k_base.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import tiktoken
+
+RANKS_DIR = Path(__file__).parent / "ranks"
+"""Where the build puts the rank files (deploy/fetch_ranks.py)."""
+
+_ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What makes an encoding besides its ranks."""
+
+    sha256: str
+    pattern: str
+    special: dict[str, int]
+
+
+SPECS = {
+    "cl100k_base": Spec(
+        sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        pattern=(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+            r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+        ),
+        special={
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k_base": Spec(
+        sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        pattern="|".join(
+            (
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _ENDING,
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _ENDING,
+                r"\p{N}{1,3}",
+                r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+                r"\s*[\r\n]+",
+                r"\s+(?!\S)",
+                r"\s+",
+            )
+        ),
+        special={"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    ),
+}
+
+
+class RanksUnavailable(Exception):
+    """A rank file is missing, unreadable or not the published one; the message says which and what to do."""
+
+
+def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
+    """Build the encoding `name` from `<directory>/<name>.tiktoken`; the default is the bundled directory.
+
+    Raises RanksUnavailable, and KeyError for an encoding that is not in SPECS. Blocks for up to 0.5 s.
+    """
+    spec = SPECS[name]
+    contents = _read(name, directory or RANKS_DIR)
+    if hashlib.sha256(contents).hexdigest() != spec.sha256:
+        raise RanksUnavailable(f"{name}.tiktoken has other contents than the published file; {_REMEDY}")
+    return tiktoken.Encoding(
+        name,
+        pat_str=spec.pattern,
+        mergeable_ranks=_parse(contents),
+        special_tokens=spec.special,
+    )
+
+
+_REMEDY = "fetch it with deploy/fetch_ranks.py or point tokenizer.ranks_dir at a directory that has it"
+
+
+def _read(name: str, directory: Path) -> bytes:
+    try:
+        return (directory / f"{name}.tiktoken").read_bytes()
+    except OSError as error:
+        raise RanksUnavailable(f"{error}; {_REMEDY}") from error
+
+
+def _parse(contents: bytes) -> dict[bytes, int]:
+    # The hash was checked, so every line is `base64 rank`.
+    pairs = (line.split() for line in contents.splitlines())
+    return {base64.b64decode(token): int(rank) for token, rank in pairs}

@@ -1,0 +1,63 @@
+"""The bundled table of model windows: data from a file, exact look-ups, no guessing.
+
+A window that is wrong is believed until a request fails, one that is unknown is learned from the
+upstream. So the look-up knows three forms of a name and nothing else: as written, without a vendor prefix
+(`openrouter/openai/gpt-4o`), and without the date of a snapshot (`gpt-4o-2024-08-06`,
+`claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has another window than
+`kimi-k2`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWindow:
+    """Limits of one model, in tokens; None where there is no limit besides the window."""
+
+    window: int
+    """Input and output together."""
+    max_input: int | None = None
+    max_output: int | None = None
+
+
+class ModelTable:
+    """Models by lower-case name without vendor prefix. Immutable."""
+
+    def __init__(self, models: Mapping[str, ModelWindow]) -> None:
+        self._models = dict(models)
+
+    @classmethod
+    def load(cls, path: Path) -> ModelTable:
+        """Read `config/models.toml`. Raises OSError, or ValueError when the file is not of its form."""
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models", {})
+        try:
+            return cls({name.lower(): ModelWindow(**entry) for name, entry in entries.items()})
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def find(self, model: str) -> ModelWindow | None:
+        """The limits of a model as a client names it, or None: never the limits of a similar name."""
+        found = (self._models.get(form) for form in _forms(model))
+        return next(filter(None, found), None)
+
+
+def without_date(model: str) -> str:
+    """The name without the date of its snapshot; unchanged when it ends in none."""
+    return _DATE.sub("", model)
+
+
+def _forms(model: str) -> Iterator[str]:
+    name = model.strip().lower()
+    plain = name.rsplit("/", 1)[-1]
+    yield from (name, plain, without_date(plain))

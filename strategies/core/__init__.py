@@ -1,0 +1,1 @@
+"""The nouns: transcript, rounds, view, budget, plan, condensation, effects, errors."""

@@ -1,0 +1,123 @@
+"""How many tokens there are, and for what.
+
+    window    the model's context length
+    reserve   held back for the reply
+    usable    window − reserve (or the model's own input limit, if that is less)
+    marks     shares of usable: prepare, trigger, target, step
+
+All numbers of a `Budget` are tokens as the tokenizer at hand counts them. Where the upstream's own figures are
+known to run higher or lower, the caller makes the budget from a scaled window, so that strategies need not
+know of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+RESERVE_AT_MOST = 4_096
+TARGET_UNDER_TRIGGER = 0.8
+HARD_FLOOR = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Shares of usable; `target` is kept under 0.8 × `trigger`, `prepare` at or under `trigger`."""
+
+    prepare: float = 0.70
+    trigger: float = 0.85
+    target: float = 0.50
+    step: float = 0.15
+
+    def clamped(self) -> Marks:
+        """The marks that are used: options that contradict each other give way to `trigger`."""
+        trigger = min(max(self.trigger, 0.05), 1.0)
+        return Marks(
+            prepare=min(max(self.prepare, 0.0), trigger),
+            trigger=trigger,
+            target=min(max(self.target, 0.01), TARGET_UNDER_TRIGGER * trigger),
+            step=min(max(self.step, 0.0), 1.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement."""
+
+    window: int
+    reserve: int
+    marks: Marks = Marks()
+    max_input: int | None = None
+    goal: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        window: int,
+        *,
+        asked: int | None = None,
+        reserve: int | None = None,
+        marks: Marks | None = None,
+        max_input: int | None = None,
+    ) -> Budget:
+        """A budget for `window`; `asked` is the reply length in the request, `reserve` the setting."""
+        used = (marks or Marks()).clamped()
+        budget = cls(window, reserve_for(window, asked, reserve), used, max_input)
+        return replace(budget, goal=budget.target)
+
+    @property
+    def usable(self) -> int:
+        """Tokens that the view may have, tools included."""
+        rest = self.window - self.reserve
+        return max(rest if self.max_input is None else min(rest, self.max_input), 0)
+
+    @property
+    def prepare(self) -> int:
+        """Past this a summary is prepared in the background."""
+        return int(self.usable * self.marks.prepare)
+
+    @property
+    def trigger(self) -> int:
+        """From here on the view is condensed when that costs no waiting."""
+        return int(self.usable * self.marks.trigger)
+
+    @property
+    def target(self) -> int:
+        """What a condensation brings the view down to."""
+        return int(self.usable * self.marks.target)
+
+    @property
+    def step(self) -> int:
+        """Tokens by which a view must have grown before it is condensed again."""
+        return int(self.usable * self.marks.step)
+
+    @property
+    def floor(self) -> int:
+        """Headroom under which the view must be condensed now."""
+        return min(HARD_FLOOR, self.window // 16)
+
+    @property
+    def replacement_cap(self) -> int:
+        """The most that frame, summary and ledger may have together."""
+        return self.window // 10
+
+    @property
+    def task_cap(self) -> int:
+        """The most of the first user message that stays verbatim."""
+        return min(2_000, self.window // 8)
+
+    def headroom(self, tokens: int) -> int:
+        """What is left when the view has `tokens`; negative where it does not fit."""
+        return self.usable - tokens
+
+    def aiming(self, goal: int) -> Budget:
+        """The same budget with another goal."""
+        return replace(self, goal=goal)
+
+
+def reserve_for(window: int, asked: int | None, setting: int | None) -> int:
+    """Tokens held back for the reply, at most half of the window."""
+    if asked is not None and asked > 0:
+        return min(asked, window // 2)
+    if setting is not None:
+        return min(max(setting, 0), window // 2)
+    return min(window // 8, RESERVE_AT_MOST)

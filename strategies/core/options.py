@@ -1,0 +1,83 @@
+"""Options of strategies: frozen dataclasses whose fields carry their bounds, filled from text.
+
+A field is declared as `option(default, at_least, at_most)`. Its type is that of its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
+
+from strategies.core.errors import OptionError
+
+OptionsT = TypeVar("OptionsT", bound="Options")
+Value = bool | int | float | str
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The base of all options; a strategy without options uses it as it is."""
+
+
+def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
+    """A field of an `Options` class; `one_of` lists the words that a text may be."""
+    return field(default=default, metadata={"low": at_least, "high": at_most, "words": one_of.split()})
+
+
+def filled(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
+    """`options` with `values` put in; raises `OptionError` that names the option and what would be right."""
+    known = {each.name: each for each in fields(options)}
+    for name in values:
+        if name not in known:
+            raise OptionError(f"unknown option '{name}'; known: {', '.join(known) or 'none'}")
+    return replace(options, **{name: _typed(known[name], value) for name, value in values.items()})
+
+
+def _typed(declared: Field[Any], value: object) -> Value:
+    default = cast(Value, declared.default)
+    try:
+        typed = _converted(type(default), value)
+    except (TypeError, ValueError):
+        raise OptionError(f"'{declared.name}' must be {_wanted(declared)}, not '{value}'") from None
+    if not _within(declared, typed):
+        raise OptionError(f"'{declared.name}' must be {_wanted(declared)}, not '{value}'")
+    return typed
+
+
+def _converted(kind: type, value: object) -> Value:
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return _word(str(value))
+    if isinstance(value, bool):
+        raise TypeError
+    if kind is str:
+        return str(value)
+    if kind is int and isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return cast(Value, kind(value))
+
+
+def _word(text: str) -> bool:
+    if text.lower() not in _WORDS:
+        raise ValueError
+    return _WORDS[text.lower()]
+
+
+def _within(declared: Field[Any], value: Value) -> bool:
+    low, high, words = (declared.metadata[key] for key in ("low", "high", "words"))
+    if isinstance(value, str):
+        return not words or value in words
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _wanted(declared: Field[Any]) -> str:
+    low, high, words = (declared.metadata[key] for key in ("low", "high", "words"))
+    if words:
+        return "one of " + ", ".join(words)
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[type(declared.default)]
+    bounds = [f"at least {low:g}" if low is not None else "", f"at most {high:g}" if high is not None else ""]
+    return " ".join([kind, " and ".join(bound for bound in bounds if bound)]).strip()

@@ -1,0 +1,58 @@
+"""Which file a tool call is about: read from its arguments, for any agent's tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from strategies.core.transcript import Call
+
+_PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
+_PART_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")
+_EDIT_KEYS = ("oldText", "old_string", "old_str", "old_text", "diff", "patch")
+_COMMAND_KEYS = ("command", "cmd", "input")
+_SHELL_READ = re.compile(r"^\s*(?:cat|nl|bat|type)\s+(?:-\w+\s+)*([^\s|;&<>'\"]+)\s*$")
+_PATH_LIKE = re.compile(r"^[\w@.~/\\: -]*[\w@~/\\-]\.\w{1,8}$|^[\w@.~-]*/[\w@.~/-]+$")
+
+
+class Target(NamedTuple):
+    """The file that a call reads or writes; `whole` when all of its content passes through the call."""
+
+    path: str
+    whole: bool
+
+
+def target(call: Call) -> Target | None:
+    """The file that a call names in its arguments, or None."""
+    arguments = parsed(call.arguments)
+    if arguments is None:
+        return None
+    for key in _PATH_KEYS:
+        value = arguments.get(key)
+        if isinstance(value, str) and value:
+            return Target(value, not any(part in arguments for part in (*_PART_KEYS, *_EDIT_KEYS)))
+    return _from_command(arguments)
+
+
+def _from_command(arguments: Mapping[str, object]) -> Target | None:
+    for key in _COMMAND_KEYS:
+        value = arguments.get(key)
+        if not isinstance(value, str):
+            continue
+        read = _SHELL_READ.match(value)
+        if read:
+            return Target(read.group(1), True)
+        if len(arguments) == 1 and key == "input" and len(value) < 260 and _PATH_LIKE.match(value.strip()):
+            return Target(value.strip(), True)
+    return None
+
+
+def parsed(arguments: str) -> Mapping[str, object] | None:
+    """Arguments as an object, or None where they are none."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, Mapping) else None

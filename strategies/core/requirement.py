@@ -1,0 +1,60 @@
+"""When to condense and what it may cost: one table, read by the driver as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from strategies.core.budget import Budget
+
+
+class Requirement(Enum):
+    """Why a view should be condensed, weakest first."""
+
+    PREPARE = "prepare"
+    SOFT = "soft"
+    HARD = "hard"
+    FORCED = "forced"
+    OVERFLOW = "overflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a requirement allows.
+
+    `asks`: a model may be asked while the client waits. `waits`: the view must have grown by a step since
+    the last condensation. `least_shrink`: the share of the view that must go for the result to be used.
+    `ladder`: the stages that need no model and always get there are appended. `fits`: where the goal
+    cannot be met, being usable is enough.
+    """
+
+    asks: bool
+    waits: bool
+    least_shrink: float
+    ladder: bool
+    fits: bool
+
+
+RULES = {
+    Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, ladder=False, fits=False),
+    Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, ladder=False, fits=False),
+    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
+    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
+    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
+}
+
+
+def required(tokens: int, budget: Budget, *, since: int | None, forced: bool = False) -> Requirement | None:
+    """What a view of `tokens` needs; `since` is its size just after the last condensation, if any."""
+    if forced:
+        return Requirement.FORCED
+    if budget.headroom(tokens) < budget.floor:
+        return Requirement.HARD
+    if tokens >= budget.trigger and has_grown(tokens, budget, since):
+        return Requirement.SOFT
+    return None
+
+
+def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:
+    """Whether enough has come since the last condensation for another one to be worth a broken cache."""
+    return since is None or tokens - since >= budget.step

@@ -1,0 +1,123 @@
+"""Turns, rounds and legal cuts.
+
+A *turn* is a user message and all that follows up to the next one. A *round* is one assistant message and the
+results that answer it. A *cut* is an index where the list may be split: never between a call and one of its
+results. What answers a call is found by its id among the calls of the newest assistant message that made one of
+that id, so ids that are used again are no trouble; results without an id answer the assistant before them.
+
+All of it is found in one pass, for any list: also one that a client has broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from strategies.core.transcript import Call, Role
+
+
+class Rounded(Protocol):
+    """What the pass needs to know of a message; `role` None is a replacement, which is no one's."""
+
+    @property
+    def role(self) -> Role | None: ...
+    @property
+    def calls(self) -> tuple[Call, ...]: ...
+    @property
+    def answers(self) -> str: ...
+
+
+class Round(NamedTuple):
+    """The items [start, end): an assistant message with its results."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Turn:
+    """The items [start, end); `user` is the index of its user message, None before the first one."""
+
+    start: int
+    end: int
+    user: int | None
+    rounds: list[Round] = field(default_factory=list)
+
+
+class Structure(NamedTuple):
+    """Turns in order, and for each index 0..n whether the list may be cut before it."""
+
+    turns: list[Turn]
+    cuts: list[bool]
+
+    @property
+    def rounds(self) -> list[Round]:
+        """All rounds, oldest first."""
+        return [each for turn in self.turns for each in turn.rounds]
+
+    @property
+    def newest_round(self) -> Round | None:
+        """The last round, which nothing but `shorten` may touch."""
+        return next((turn.rounds[-1] for turn in reversed(self.turns) if turn.rounds), None)
+
+
+def structure(items: Sequence[Rounded]) -> Structure:
+    """Finds turns, rounds and cuts in one pass."""
+    turns: list[Turn] = []
+    ties = _Ties(len(items))
+    for i, item in enumerate(items):
+        match item.role:
+            case Role.USER:
+                _close(turns, i)
+                turns.append(Turn(i, i + 1, i))
+            case Role.ASSISTANT:
+                _current(turns, i).rounds.append(Round(i, i + 1))
+                ties.calls(i, item.calls)
+            case Role.TOOL:
+                _add_result(_current(turns, i), i)
+                ties.result(i, item.answers)
+    _close(turns, len(items))
+    return Structure(turns, ties.cuts())
+
+
+def _current(turns: list[Turn], i: int) -> Turn:
+    if not turns:
+        turns.append(Turn(i, i + 1, None))
+    return turns[-1]
+
+
+def _close(turns: list[Turn], end: int) -> None:
+    if turns:
+        turns[-1].end = end
+
+
+def _add_result(turn: Turn, i: int) -> None:
+    if turn.rounds:
+        turn.rounds[-1] = Round(turn.rounds[-1].start, i + 1)
+    else:
+        turn.rounds.append(Round(i, i + 1))
+
+
+class _Ties:
+    """Which neighbours may not be parted, kept as a difference array so that the pass stays linear."""
+
+    def __init__(self, size: int) -> None:
+        self._steps = [0] * (size + 2)
+        self._callers: dict[str, int] = {}
+        self._last_caller: int | None = None
+
+    def calls(self, i: int, calls: Iterable[Call]) -> None:
+        self._last_caller = i
+        for call in calls:
+            self._callers[call.id] = i
+
+    def result(self, i: int, answers: str) -> None:
+        caller = self._callers.get(answers, self._last_caller)
+        if caller is not None:
+            self._steps[caller + 1] += 1
+            self._steps[i + 1] -= 1
+
+    def cuts(self) -> list[bool]:
+        return [open_ties == 0 for open_ties in accumulate(self._steps)][:-1]

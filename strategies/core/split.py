@@ -1,0 +1,70 @@
+"""Where a condensed prefix ends.
+
+`Split` knows, for every item index, how many tokens a view would have if all before it became the task and a
+replacement of a given size; suffix sums make each answer constant, so that a search over all cuts is linear.
+
+Turn boundaries come first. Where none meets the goal, round boundaries do: an agent with one user message has no
+other. Nothing is ever cut behind the view's limit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from strategies.core.view import View
+
+
+class Split:
+    """Places to cut a view, and the size of what each would leave, with a replacement of `size` tokens."""
+
+    def __init__(self, view: View, size: int, task_cap: int) -> None:
+        self._view = view
+        self._size = size
+        tokens = [item.message.tokens for item in view.items]
+        self._behind = list(accumulate(reversed(tokens), initial=0))[::-1]
+        self._task = min(tokens[view.task], task_cap) if view.task is not None else 0
+        self._last = tokens[view.last_user] if view.last_user is not None else 0
+
+    def after(self, end: int) -> int:
+        """Tokens of the view if everything before `end` were condensed."""
+        view = self._view
+        task = 0 if view.task is None or view.task >= end else self._task
+        kept = view.last_user is not None and view.last_user < end and view.last_user != view.task
+        return view.fixed + task + self._size + (self._last if kept else 0) + self._behind[end]
+
+    def turn_cuts(self) -> list[int]:
+        """Starts of turns, and of the rounds of the turn that goes on."""
+        turns = self._view.structure.turns
+        starts = [turn.start for turn in turns]
+        active = [each.start for each in turns[-1].rounds] if turns else []
+        return self._legal(sorted({*starts, *active}))
+
+    def round_cuts(self) -> list[int]:
+        """Starts of turns and of all rounds."""
+        turns = self._view.structure.turns
+        starts = {turn.start for turn in turns} | {each.start for turn in turns for each in turn.rounds}
+        return self._legal(sorted(starts))
+
+    def _legal(self, places: Sequence[int]) -> list[int]:
+        view = self._view
+        least = 1 if view.replacement is None else view.replacement + 1
+        return [place for place in places if least <= place <= view.limit and view.structure.cuts[place]]
+
+    def first_at_turn(self, goal: int, start: int = 0) -> int | None:
+        """The first cut from `start` on that meets the goal, at a turn if one does; else the last cut."""
+        found = self._within(self.turn_cuts(), goal, start)
+        return self.first_at_round(goal, start) if found is None else found
+
+    def first_at_round(self, goal: int, start: int = 0) -> int | None:
+        """The first cut from `start` on that meets the goal; else the last cut there is."""
+        places = self.round_cuts()
+        found = self._within(places, goal, start)
+        if found is not None:
+            return found
+        return places[-1] if places and places[-1] >= start else None
+
+    def _within(self, places: Sequence[int], goal: int, start: int) -> int | None:
+        later = places[bisect_left(places, start) :]
+        return next((place for place in later if self.after(place) <= goal), None)

@@ -1,0 +1,194 @@
+"""The transcript: the message list that a client sent, as the strategies see it.
+
+A message keeps the exact JSON text it came in as (`raw`), so that what is not changed is never written
+again. System and developer messages stand outside the chain: agents put the time of day into them, so no
+digest may depend on them and no strategy may touch them. A transcript is therefore two sequences: the *chain*
+of all other messages, and the *systems*, each with the number of chain messages before it.
+
+Some agents send the output of their tools as user messages. `Reader` is told by patterns which these are; they
+get the role `TOOL` here, for they answer the assistant and open no turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from strategies.core.digest import call_fields, chain, message_digest
+
+
+class Counter(Protocol):
+    """Counts tokens with one model's tokenizer."""
+
+    def text(self, text: str) -> int:
+        """Tokens of a plain text."""
+        ...
+
+    def message(self, body: Mapping[str, object]) -> int:
+        """Tokens of a chat message with its framing."""
+        ...
+
+
+class Role(Enum):
+    """What a message is in the conversation; not always what its `role` member says."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Call(NamedTuple):
+    """A tool call in an assistant message; `id` is "" for the old `function_call`."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message: its text as it came in, its parsed form, and what was read from it."""
+
+    raw: str
+    body: Mapping[str, object]
+    role: Role
+    digest: bytes
+    tokens: int
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def answers(self) -> str:
+        """The id of the call that a tool message answers, or ""."""
+        value = self.body.get("tool_call_id")
+        return value if isinstance(value, str) else ""
+
+    @property
+    def text(self) -> str:
+        """The text of the content; parts that are not text are named in brackets."""
+        return content_text(self.body.get("content"))
+
+
+class Reader:
+    """Builds messages; `tool_output` are patterns of user messages that are tool results."""
+
+    def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
+        self._tool_output = tuple(tool_output)
+
+    def read(self, raw: str, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
+        """A message from its JSON text, the parsed text, its count, and its digest where it is known."""
+        calls = _calls(body) if body.get("role") == "assistant" else ()
+        return Message(raw, body, self.role(body), digest or message_digest(body), tokens, calls)
+
+    def role(self, body: Mapping[str, object]) -> Role:
+        """The role that a message plays; unknown roles count as the user's."""
+        match body.get("role"):
+            case "system" | "developer":
+                return Role.SYSTEM
+            case "assistant":
+                return Role.ASSISTANT
+            case "tool" | "function":
+                return Role.TOOL
+        return Role.TOOL if self._is_tool_output(body) else Role.USER
+
+    def _is_tool_output(self, body: Mapping[str, object]) -> bool:
+        if not self._tool_output:
+            return False
+        text = content_text(body.get("content"))
+        return any(pattern.search(text) for pattern in self._tool_output)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """`chain`: all but system messages. `systems`: (chain messages before it, message), in order."""
+
+    chain: tuple[Message, ...]
+    systems: tuple[tuple[int, Message], ...] = ()
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> Transcript:
+        """Sorts messages into chain and systems; tool output that answers nothing is the user's."""
+        chained: list[Message] = []
+        systems: list[tuple[int, Message]] = []
+        for message in messages:
+            if message.role is Role.SYSTEM:
+                systems.append((len(chained), message))
+            else:
+                chained.append(_as_placed(message, chained))
+        return cls(tuple(chained), tuple(systems))
+
+    @cached_property
+    def digests(self) -> list[bytes]:
+        """The chain digest after each chain message."""
+        return chain(message.digest for message in self.chain)
+
+    @cached_property
+    def task(self) -> int | None:
+        """The chain index of the first user message: what the conversation is about."""
+        return next((i for i, message in enumerate(self.chain) if message.role is Role.USER), None)
+
+    @cached_property
+    def last_user(self) -> int | None:
+        """The chain index of the last user message: what the model must answer."""
+        backwards = range(len(self.chain) - 1, -1, -1)
+        return next((i for i in backwards if self.chain[i].role is Role.USER), None)
+
+    @cached_property
+    def system_tokens(self) -> int:
+        """Tokens of all system and developer messages."""
+        return sum(message.tokens for _, message in self.systems)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all messages, without tools and framing of the request."""
+        return self.system_tokens + sum(message.tokens for message in self.chain)
+
+
+def _as_placed(message: Message, before: Sequence[Message]) -> Message:
+    """A user message that looks like tool output is one only behind an assistant or another output."""
+    is_output = message.role is Role.TOOL and message.body.get("role") not in ("tool", "function")
+    if is_output and (not before or before[-1].role is Role.USER):
+        return Message(message.raw, message.body, Role.USER, message.digest, message.tokens)
+    return message
+
+
+def literal(body: Mapping[str, object], counter: Counter, role: Role) -> Message:
+    """A message of ours, counted and digested."""
+    return Message(dump(body), body, role, message_digest(body), counter.message(body), _calls(body))
+
+
+def _calls(body: Mapping[str, object]) -> tuple[Call, ...]:
+    return tuple(Call(*fields) for fields in call_fields(body))
+
+
+def dump(body: Mapping[str, object]) -> str:
+    """JSON text of a message of ours; lone surrogates stay escapes, so that it can always be encoded."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(body, ensure_ascii=True, separators=(",", ":"))
+    return text
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content; other parts are named in brackets, as `[image_url]`."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(_part_text(part) for part in content)
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return ""
+    text = part.get("text")
+    return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"

@@ -1,0 +1,132 @@
+"""`extract`: a record made by rules, without a model.
+
+What the last resort may not lose: what the user said, first stated first, word for word; which tools worked on
+which files; errors; the assistant's last words. An earlier record is carried forward ahead of it all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.core.budget import Budget
+from strategies.core.errors import Declined
+from strategies.core.excerpt import cut_text
+from strategies.core.history import originals
+from strategies.core.options import Options, option
+from strategies.core.paths import target
+from strategies.core.plan import Plan, stand_in, task_piece
+from strategies.core.protocol import Past, Steps
+from strategies.core.replacement import frame_tokens, previous_text, replacement, room, stands_for
+from strategies.core.split import Split
+from strategies.core.transcript import Counter, Message, Role
+from strategies.core.view import View
+
+_ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
+_LINE = 300
+_ERRORS = 6
+_ACTIONS = 30
+_EARLIER_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions(Options):
+    """The most tokens that the record may have."""
+
+    max_tokens: int = option(1_200, 100)
+
+
+class Extract:
+    """Condenses as far as the goal wants; asks no model."""
+
+    name: ClassVar[str] = "extract"
+    asks: ClassVar[bool] = False
+
+    def __init__(self, options: ExtractOptions) -> None:
+        self.options = options
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """A plan that puts a record in the place of the shortest prefix that meets the goal."""
+        yield from ()
+        cap = min(room(budget.replacement_cap, view.counter), self.options.max_tokens)
+        split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
+        end = split.first_at_round(budget.goal)
+        if end is None:
+            raise Declined("nothing-to-extract")
+        text = record(view, end, cap)
+        if not text:
+            raise Declined("nothing-to-extract")
+        edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))
+        return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
+
+
+def record(view: View, end: int, cap: int) -> str:
+    """The record of the items before `end`, in at most `cap` tokens."""
+    counter = view.counter
+    earlier = cut_text(previous_text(view), int(cap * _EARLIER_SHARE), counter) if view.replacement is not None else ""
+    start = 0 if view.replacement is None else view.replacement + 1
+    skip = {view.transcript.task, view.transcript.last_user}
+    messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
+    parts = [earlier] if earlier else []
+    left = cap - counter.text(earlier)
+    for section in _sections([message for _, message in messages]):
+        fitted = _lines_within(section, left, counter)
+        if len(fitted) > 1:
+            parts.append("\n".join(fitted))
+            left -= counter.text(parts[-1]) + 2
+    return "\n\n".join(parts)
+
+
+def _sections(messages: Sequence[Message]) -> Iterator[list[str]]:
+    """Title and lines of each section, most important first."""
+    yield ["What the user said:", *_said(messages)]
+    yield ["What was done:", *_done(messages)]
+    yield ["Errors seen:", *_errors(messages)]
+    yield ["The assistant's last words:", *_last_words(messages)]
+
+
+def _said(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        if message.role is Role.USER:
+            yield from (f"- {_shortened(line)}" for line in message.text.splitlines() if line.strip())
+
+
+def _done(messages: Iterable[Message]) -> Iterator[str]:
+    actions: Tally[str] = Tally()
+    for message in messages:
+        for call in message.calls:
+            file = target(call)
+            actions[f"{call.name} {file.path}" if file else f"{call.name} {_shortened(call.arguments, 80)}"] += 1
+    for action, times in list(actions.items())[-_ACTIONS:]:
+        yield f"- {action}" + (f" ({times} times)" if times > 1 else "")
+
+
+def _errors(messages: Iterable[Message]) -> list[str]:
+    lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
+    found = dict.fromkeys(f"- {_shortened(line)}" for line in lines if _ERROR.search(line[:_LINE]))
+    return list(found)[-_ERRORS:]
+
+
+def _last_words(messages: Sequence[Message]) -> Iterator[str]:
+    for message in reversed(messages):
+        if message.role is Role.ASSISTANT and message.text.strip():
+            yield _shortened(message.text.strip(), 2 * _LINE)
+            return
+
+
+def _shortened(line: str, length: int = _LINE) -> str:
+    line = line.strip()
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def _lines_within(lines: Sequence[str], cap: int, counter: Counter) -> list[str]:
+    kept: list[str] = []
+    for line in lines:
+        cap -= counter.text(line) + 1
+        if cap < 0:
+            break
+        kept.append(line)
+    return kept

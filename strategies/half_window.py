@@ -1,0 +1,189 @@
+"""`half-window`: the older half of the rounds becomes one summary.
+
+Source: reference `half-window.md`. Rounds after the newest replacement are listed as cursors; half of them, at
+least two, stay verbatim; the split moves to the start of its turn, because finished turns are not split, or to
+that turn's end where nothing would be left to summarize. Rounds of the turn that still goes on may be parted
+anywhere. Where half leaves the view above its goal, the split moves on at legal cuts until it is met.
+
+Fallback levels: 0 half window; 1 too few rounds, all but the last are summarized; 2 too few rounds behind an
+earlier summary, nothing is done; 3 nothing to summarize.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar, NamedTuple
+
+from strategies.core.budget import Budget
+from strategies.core.errors import Declined, NothingToSummarize
+from strategies.core.options import Options, option
+from strategies.core.plan import Plan, stand_in, task_piece
+from strategies.core.protocol import Past, Steps
+from strategies.core.replacement import frame_tokens, replacement, room, stands_for
+from strategies.core.rounds import Round, Turn
+from strategies.core.split import Split
+from strategies.core.summary import accepted, ask
+from strategies.core.view import View
+from strategies.prompts import prompt_digest
+
+
+@dataclass(frozen=True, slots=True)
+class HalfWindowOptions(Options):
+    """`min_rounds` for the half window, `min_overlap` rounds that always stay, the summary's own cap."""
+
+    min_rounds: int = option(4, 2)
+    min_overlap: int = option(1, 0)
+    summary_max_tokens: int = option(2_000, 100)
+
+
+class RoundCursor(NamedTuple):
+    """A round and where it belongs: `turn` is -1 for the turn that goes on, `round` counts inside it."""
+
+    source: str
+    turn: int
+    round: int
+    span: Round
+    start_of_turn: int | None
+
+    @property
+    def cut(self) -> int:
+        """Where the list is split before this round: its user message stays with the first of a turn."""
+        return self.span.start if self.start_of_turn is None else self.start_of_turn
+
+
+class SplitDecision(NamedTuple):
+    """The first cursor that is kept, the item to cut at, and how that came about."""
+
+    level: int
+    first_kept: int
+    cut: int
+    strategy: str
+    boundary: str = "exact"
+    delta: int = 0
+    reason: str = ""
+
+
+class HalfWindow:
+    """Asks one model once for one summary."""
+
+    name: ClassVar[str] = "half-window"
+    asks: ClassVar[bool] = True
+
+    def __init__(self, options: HalfWindowOptions) -> None:
+        self.options = options
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """A plan that puts a summary in the place of the older half."""
+        cap = min(room(budget.replacement_cap, view.counter), self.options.summary_max_tokens)
+        cursors = collect_rounds(view)
+        split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
+        decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
+        question = ask(view, decision.cut, cap, _prompt_room(budget, cap))
+        (answer,) = yield (question,)
+        span = view.tokens - split.after(decision.cut) + cap
+        text = accepted(answer, question, span, view.counter)
+        piece = replacement(text, stands_for(view, decision.cut))
+        edit = stand_in(view, decision.cut, piece, task_piece(view, budget.task_cap))
+        return Plan((edit,), telemetry(cursors, decision))
+
+
+def _prompt_room(budget: Budget, cap: int) -> int:
+    """Tokens for the prompt when the summarizer has the window of the request's own model."""
+    return int((budget.window - cap) * 0.9)
+
+
+def collect_rounds(view: View) -> list[RoundCursor]:
+    """Cursors on all rounds after the newest replacement, oldest first; nothing is copied."""
+    turns = view.structure.turns
+    after = -1 if view.replacement is None else view.replacement
+    return [
+        _cursor(turn, t, r, each, is_active=t == len(turns) - 1)
+        for t, turn in enumerate(turns)
+        for r, each in enumerate(turn.rounds)
+        if each.start > after
+    ]
+
+
+def _cursor(turn: Turn, t: int, r: int, span: Round, *, is_active: bool) -> RoundCursor:
+    start = turn.start if r == 0 else None
+    return RoundCursor("active" if is_active else "history", -1 if is_active else t, r, span, start)
+
+
+def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
+    """The document's split: half of the rounds, at a turn boundary, or one of its fallbacks."""
+    if len(cursors) < options.min_rounds:
+        return _too_few(view, cursors)
+    keep = max(options.min_overlap + 1, ceil(len(cursors) / 2))
+    if len(cursors) - keep <= 0:
+        return _too_few(view, cursors)
+    return _to_turn_boundary(view, cursors, len(cursors) - keep, options.min_overlap)
+
+
+def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
+    if view.replacement is not None:
+        raise Declined("summary-boundary", "too few rounds behind the earlier summary")
+    if len(cursors) < 2:
+        raise NothingToSummarize("no round before the newest one")
+    index = len(cursors) - 1
+    cut = min(cursors[index].cut, view.limit)
+    return SplitDecision(1, index, cut, "none", reason="not-enough-rounds")
+
+
+def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overlap: int) -> SplitDecision:
+    """Finished turns stay whole; `index` is the first cursor to keep."""
+    at = cursors[index]
+    if at.source == "active" and index > 0 and cursors[index - 1].source == "active":
+        return SplitDecision(0, index, at.cut, "active-only")
+    start = _start_of_turn(cursors, index)
+    if start > 0:
+        boundary = "exact" if start == index else "adjusted-to-turn-start"
+        return SplitDecision(0, start, cursors[start].cut, "turn-boundary", boundary, start - index)
+    end = index
+    while end < len(cursors) - overlap and cursors[end].turn == at.turn and cursors[end].source == at.source:
+        end += 1
+    end = min(end, len(cursors) - max(overlap, 1))
+    cut = min(cursors[end].cut, view.limit)
+    return SplitDecision(0, end, cut, "turn-boundary", "adjusted-to-turn-end", end - index)
+
+
+def _start_of_turn(cursors: list[RoundCursor], index: int) -> int:
+    at = cursors[index]
+    while index > 0 and (cursors[index - 1].turn, cursors[index - 1].source) == (at.turn, at.source):
+        index -= 1
+    return index
+
+
+def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
+    """`first` where it meets the goal, else the nearest later cut that does, else the last there is."""
+    if split.after(first.cut) <= goal:
+        return first
+    cut = split.first_at_turn(goal, first.cut)
+    if cut is None:
+        raise NothingToSummarize("no legal cut before the newest round")
+    index = bisect_left(cursors, cut, key=lambda cursor: cursor.span.start)
+    return first._replace(first_kept=min(index, len(cursors)), cut=cut, delta=first.delta + index - first.first_kept)
+
+
+def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
+    """The document's telemetry fields; its `compressionDuration` is added by the driver, which has a clock."""
+    pivot = cursors[decision.first_kept] if decision.first_kept < len(cursors) else None
+    kept = cursors[decision.first_kept :]
+    return {
+        "compressionMode": "half-window" if decision.level == 0 else "fallback",
+        "fallbackLevel": decision.level,
+        "usedFallback": decision.level > 0,
+        "compressionFallbackReason": decision.reason or None,
+        "totalRoundCount": len(cursors),
+        "cursorCount": len(cursors),
+        "summarizedRoundCount": decision.first_kept,
+        "keptRoundCount": len(kept),
+        "splitStrategy": decision.strategy,
+        "splitPivotTurnIndex": pivot.turn if pivot else None,
+        "splitPivotRoundIndex": pivot.round if pivot else None,
+        "boundaryAdjustmentType": decision.boundary,
+        "boundaryAdjustmentDelta": decision.delta,
+        "isContinuation": all(cursor.source == "history" for cursor in kept),
+        "promptDigest": prompt_digest("summary"),
+    }

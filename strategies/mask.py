@@ -1,0 +1,160 @@
+"""`mask`: old tool results, and large arguments of old calls, become one line each.
+
+The line names the tool, the file and the size, and says to read a file again. What stays:
+
+- the newest `keep` rounds;
+- the newest whole content of every file that was read or written, newest first, while all of them together fit
+  into `paths` of usable: an edit that quotes a file needs its text word for word;
+- all that is so small that a line would save nothing.
+
+No model is asked, no message disappears, calls keep their results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.core.budget import Budget
+from strategies.core.condensation import Kind, Literal
+from strategies.core.errors import Declined
+from strategies.core.options import Options, option
+from strategies.core.paths import parsed, target
+from strategies.core.plan import Plan, Replace
+from strategies.core.protocol import Past, Steps
+from strategies.core.rounds import Round
+from strategies.core.transcript import Call, Role, dump
+from strategies.core.view import Item, View
+
+
+@dataclass(frozen=True, slots=True)
+class MaskOptions(Options):
+    """`keep` newest rounds; results over `min_tokens` and string arguments over `min_chars` are masked;
+    `paths` is the share of usable for whole files."""
+
+    keep: int = option(3, 1)
+    min_tokens: int = option(60, 30)
+    min_chars: int = option(400, 100)
+    paths: float = option(0.4, 0, 1)
+
+
+class Mask:
+    """Masks; asks no model."""
+
+    name: ClassVar[str] = "mask"
+    asks: ClassVar[bool] = False
+
+    def __init__(self, options: MaskOptions) -> None:
+        self.options = options
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """A plan that masks all that is old, at once: one big step, then the prefix rests."""
+        yield from ()
+        files = _Files(int(budget.usable * self.options.paths))
+        edits: list[Replace] = []
+        for number, each in enumerate(reversed(view.structure.rounds)):
+            is_old = number >= self.options.keep and each.end <= view.limit
+            edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
+        if not edits:
+            raise Declined("nothing-to-mask")
+        edits.sort(key=lambda edit: edit.start)
+        return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
+
+    def _round(self, view: View, each: Round, files: _Files) -> Iterator[Replace]:
+        calls = _by_result(view, each)
+        for i in range(each.end - 1, each.start - 1, -1):
+            item = view.items[i]
+            if not item.intact:
+                continue
+            if item.role is Role.TOOL:
+                yield from self._result(i, item, calls.get(i), files)
+            elif item.calls:
+                yield from self._calls(i, item, files)
+
+    def _result(self, i: int, item: Item, call: Call | None, files: _Files) -> Iterator[Replace]:
+        if item.message.tokens <= self.options.min_tokens or files.keeps(call, item.message.tokens):
+            return
+        line = result_line(call, len(item.message.text), item.message.tokens)
+        body = {**item.message.body, "content": line}
+        yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
+
+    def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
+        body = dict(item.message.body)
+        raw_calls = body.get("tool_calls")
+        if not isinstance(raw_calls, list):
+            return
+        calls = [self._call(raw, call, files) for raw, call in zip(raw_calls, item.calls, strict=False)]
+        if calls != raw_calls:
+            body["tool_calls"] = calls
+            yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
+
+    def _call(self, raw: object, call: Call, files: _Files) -> object:
+        arguments = parsed(call.arguments)
+        if arguments is None or not isinstance(raw, dict) or not isinstance(raw.get("function"), dict):
+            return raw
+        masked = {key: self._argument(value, call) for key, value in arguments.items()}
+        if masked == arguments or files.keeps(call, len(call.arguments) // 4):
+            return raw
+        function = {**raw["function"], "arguments": json.dumps(masked, ensure_ascii=False)}
+        return {**raw, "function": function}
+
+    def _argument(self, value: object, call: Call) -> object:
+        if not isinstance(value, str) or len(value) <= self.options.min_chars:
+            return value
+        file = target(call)
+        again = f"; read {file.path} again if you need it" if file and file.path != value else ""
+        return f"[{len(value):,} characters left out{again}]"
+
+
+class _Files:
+    """Whole contents of files that stay, newest first, while they fit."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._seen: set[str] = set()
+        self.kept = 0
+
+    def note(self, view: View, each: Round) -> Iterator[Replace]:
+        """Takes down the files of a round that is kept anyway; yields nothing."""
+        for i in range(each.start, each.end):
+            for call in view.items[i].calls:
+                file = target(call)
+                if file and file.whole:
+                    self._seen.add(file.path)
+        yield from ()
+
+    def keeps(self, call: Call | None, tokens: int) -> bool:
+        """Whether what this call read or wrote is the newest of its file and still fits."""
+        file = target(call) if call else None
+        if file is None or not file.whole or file.path in self._seen:
+            return False
+        self._seen.add(file.path)
+        if tokens > self._room:
+            return False
+        self._room -= tokens
+        self.kept += 1
+        return True
+
+
+def _by_result(view: View, each: Round) -> dict[int, Call]:
+    """The call that each result of a round answers: by id, the n-th of an id to the n-th."""
+    waiting: dict[str, list[Call]] = {}
+    for call in view.items[each.start].calls:
+        waiting.setdefault(call.id, []).append(call)
+    found: dict[int, Call] = {}
+    for i in range(each.start + 1, each.end):
+        calls = waiting.get(view.items[i].answers)
+        if calls:
+            found[i] = calls.pop(0)
+    return found
+
+
+def result_line(call: Call | None, characters: int, tokens: int) -> str:
+    """The line that stands for a result."""
+    file = target(call) if call else None
+    tool = f"of {call.name}" if call and call.name else "of a tool"
+    where = f" on {file.path}" if file else ""
+    again = f"; read {file.path} again if you need it" if file else ""
+    return f"[result {tool}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"

@@ -1,0 +1,26 @@
+"""`off`: the transcript goes on as it came."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from strategies.core.budget import Budget
+from strategies.core.options import Options
+from strategies.core.plan import Plan
+from strategies.core.protocol import Past, Steps
+from strategies.core.view import View
+
+
+class Off:
+    """Plans nothing, ever; the control arm of every comparison."""
+
+    name: ClassVar[str] = "off"
+    asks: ClassVar[bool] = False
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """A plan without edits."""
+        yield from ()
+        return Plan(())

@@ -1,0 +1,94 @@
+"""The pipeline: stages run one after the other, each only while the goal is not met.
+
+Each stage plans on the view that the stages before it have left. A stage that declines or fails leaves the view as
+it is and its reason in the notes. The result is one view and so one record, whichever stages took part. `attempt`
+reads the requirement's rule: which stages may run, and how much must go for the result to be used at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.core.budget import Budget
+from strategies.core.effects import Effect, Result
+from strategies.core.errors import Declined, InvalidPlan, StrategyError
+from strategies.core.plan import apply, check
+from strategies.core.protocol import Past, Strategy
+from strategies.core.requirement import RULES, Requirement
+from strategies.core.view import View
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say."""
+
+    view: View
+    stages: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why the stage that failed first did, or ""."""
+        return next(iter(self.reasons.values()), "")
+
+    @property
+    def newest_shortened(self) -> bool:
+        """Whether a stage was allowed to touch the newest round, and did."""
+        return any(said.get("newestRoundShortened") for said in self.metadata.values())
+
+
+Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
+
+
+def attempt(
+    requirement: Requirement,
+    stages: Sequence[Strategy],
+    ladder: Sequence[Strategy],
+    view: View,
+    budget: Budget,
+    past: Past,
+) -> Run:
+    """The outcome of the stages that the requirement allows; raises `Declined` where it may not be used."""
+    rule = RULES[requirement]
+    allowed = [stage for stage in stages if rule.asks or not stage.asks]
+    aim = budget.aiming(budget.target)
+    outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, past)
+    if not outcome.stages:
+        raise Declined(outcome.reason or "nothing-to-condense")
+    shrink = view.tokens - outcome.view.tokens
+    if shrink < rule.least_shrink * view.tokens:
+        raise Declined("no-progress", f"{shrink} of {view.tokens} tokens")
+    return outcome
+
+
+def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, past: Past) -> Run:
+    """Runs stages until the view has `budget.goal` tokens; yields what they yield.
+
+    The stages of the ladder aim at the goal too, but only run while the view is at or above the trigger: a good
+    summary is not thrown away for the last few tokens.
+    """
+    outcome = Outcome(view)
+    for stage, enough in [*((s, budget.goal) for s in stages), *((s, budget.trigger - 1) for s in ladder)]:
+        if outcome.view.tokens <= enough and (outcome.stages or stage in ladder):
+            break
+        try:
+            plan = yield from stage.condense(outcome.view, budget, past)
+            after = apply(outcome.view, plan)
+            check(after, newest_results_too=stage.name == "shorten")
+        except InvalidPlan as error:
+            outcome.reasons[stage.name] = error.reason
+            outcome.metadata[stage.name] = {"invalidPlan": error.detail}
+            continue
+        except StrategyError as error:
+            outcome.reasons[stage.name] = error.reason
+            continue
+        if after.tokens >= outcome.view.tokens:
+            outcome.reasons[stage.name] = "no-progress"
+            continue
+        outcome.view = after
+        outcome.stages.append(stage.name)
+        outcome.metadata[stage.name] = dict(plan.metadata)
+    return outcome

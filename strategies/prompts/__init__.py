@@ -1,0 +1,19 @@
+"""Prompt templates: one Markdown file each. The digest of a template is provenance on each record."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+
+
+@cache
+def prompt(name: str) -> str:
+    """The text of the template `name`, without the line break at its end."""
+    return files(__package__).joinpath(f"{name}.md").read_text("utf-8").rstrip("\n")
+
+
+@cache
+def prompt_digest(name: str) -> str:
+    """Eight hex digits that change when the template does."""
+    return blake2b(prompt(name).encode(), digest_size=4).hexdigest()

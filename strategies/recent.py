@@ -1,0 +1,72 @@
+"""`recent`: the oldest rounds are dropped until the view is at its goal.
+
+The cheapest baseline. The first and the last user message, the newest round and an earlier replacement stay. A
+user message goes with the last round of its turn, so that no round is left without what it was about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from strategies.core.budget import Budget
+from strategies.core.errors import Declined
+from strategies.core.options import Options
+from strategies.core.plan import Plan, Replace
+from strategies.core.protocol import Past, Steps
+from strategies.core.rounds import Turn
+from strategies.core.view import View
+
+
+class Recent:
+    """Drops; asks no model."""
+
+    name: ClassVar[str] = "recent"
+    asks: ClassVar[bool] = False
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """A plan that drops as many of the oldest rounds as the goal wants."""
+        yield from ()
+        dropped = list(_to_drop(view, view.tokens - budget.goal))
+        if not dropped:
+            raise Declined("nothing-to-drop")
+        edits = tuple(Replace(start, end) for start, end in _runs(sorted(dropped)))
+        return Plan(edits, {"droppedMessageCount": len(dropped)})
+
+
+def _to_drop(view: View, excess: int) -> Iterator[int]:
+    """Item indices to drop, oldest round first, until `excess` tokens are gone."""
+    for turn in view.structure.turns:
+        for span in _units(view, turn):
+            if excess <= 0:
+                return
+            for i in span:
+                excess -= view.items[i].message.tokens
+                yield i
+
+
+def _units(view: View, turn: Turn) -> Iterator[list[int]]:
+    """What of a turn can go, in order: each round, the user message with the last of them."""
+    keep = {view.task, view.last_user, view.replacement}
+    cuts = view.structure.cuts
+    users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]
+    if not turn.rounds and turn.end <= view.limit:
+        yield users
+    for each in turn.rounds:
+        if each.end > view.limit or not (cuts[each.start] and cuts[each.end]):
+            return
+        rest = [i for i in range(each.start, each.end) if i not in keep]
+        yield users + rest if each is turn.rounds[-1] else rest
+
+
+def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
+    start = previous = indices[0]
+    for i in indices[1:]:
+        if i != previous + 1:
+            yield start, previous + 1
+            start = i
+        previous = i
+    yield start, previous + 1

@@ -1,0 +1,87 @@
+"""The walk: the view of a transcript that nobody remembers.
+
+Without a store every replica must come to the same view from the transcript alone. So the requests that led to it are
+walked again: at each place where a client must have asked, the view so far is measured, and where it called for
+a condensation then, the stages that ask no model make one. The same cut comes out each time until the next
+trigger. Sums are carried along, so that a walk costs one pass and one plan for each condensation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strategies.core.budget import Budget
+from strategies.core.condensation import Overlay
+from strategies.core.errors import StrategyError
+from strategies.core.plan import head_pieces
+from strategies.core.protocol import Past, Strategy
+from strategies.core.requirement import Requirement, required
+from strategies.core.transcript import Counter, Role, Transcript
+from strategies.core.view import View, fold
+from strategies.pipeline import Outcome, Run, attempt
+
+
+def walk(
+    transcript: Transcript,
+    stages: Sequence[Strategy],
+    ladder: Sequence[Strategy],
+    budget: Budget,
+    fixed: int,
+    counter: Counter,
+) -> View:
+    """The view after all condensations that the stages without a model would have made on the way."""
+    allowed = [stage for stage in stages if not stage.asks]
+    head: tuple[Overlay, ...] = ()
+    since: int | None = None
+    tokens = fixed + transcript.system_tokens
+    done = 0
+    for end in _asked(transcript):
+        tokens += sum(message.tokens for message in transcript.chain[done:end])
+        done = end
+        requirement = required(tokens, budget, since=since)
+        if requirement is None:
+            continue
+        view = fold(_prefix(transcript, end), head, fixed, counter)
+        after = _condensed(requirement, allowed, ladder, view, budget)
+        if after is not None:
+            head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
+            tokens = since = after.tokens + _later_systems(transcript, end)
+    return fold(transcript, head, fixed, counter)
+
+
+def _asked(transcript: Transcript) -> Iterator[int]:
+    """Lengths of the prefixes that a client must have sent: those before each reply, and the whole."""
+    chain = transcript.chain
+    for i in range(1, len(chain)):
+        if chain[i].role is Role.ASSISTANT and chain[i - 1].role is not Role.ASSISTANT:
+            yield i
+    if chain:
+        yield len(chain)
+
+
+def _prefix(transcript: Transcript, end: int) -> Transcript:
+    systems = tuple((place, message) for place, message in transcript.systems if place <= end)
+    return Transcript(transcript.chain[:end], systems)
+
+
+def _later_systems(transcript: Transcript, end: int) -> int:
+    return sum(message.tokens for place, message in transcript.systems if place > end)
+
+
+def _condensed(
+    requirement: Requirement, stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget
+) -> View | None:
+    try:
+        return without_effects(attempt(requirement, stages, ladder, view, budget, Past())).view
+    except StrategyError:
+        return None
+
+
+def without_effects(running: Run) -> Outcome:
+    """The outcome of a run in which no stage may ask."""
+    try:
+        next(running)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+    raise RuntimeError("a stage that declares to ask no model has asked")

@@ -1,0 +1,114 @@
+// Runs one scenario of the official openai client for Node against a base URL and prints its outcome as JSON.
+//
+//   node driver.mjs BASE_URL SCENARIO
+//
+// A scenario that must be seen in the middle prints a line before its last one; the test reads line by line.
+import OpenAI, { toFile } from "openai";
+import { zodResponseFormat } from "openai/helpers/zod";
+import { z } from "zod";
+
+const [baseURL, scenario] = process.argv.slice(2);
+const client = new OpenAI({
+  baseURL,
+  apiKey: "sk-tests",
+  maxRetries: 0,
+  defaultHeaders: { "X-Condenser-Session": "node-tests", "X-Condenser-Strategy": "mask+half-window" },
+});
+const model = "scripted-1";
+const messages = [{ role: "user", content: "Grüezi 👋" }];
+const base = { model, messages };
+const tools = [
+  {
+    type: "function",
+    function: {
+      name: "weather",
+      parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+    },
+  },
+];
+const pixel = "data:image/png;base64,iVBORw0KGgo=";
+
+const print = (value) => console.log(JSON.stringify(value));
+const chat = (more, options) => client.chat.completions.create({ ...base, ...more }, options);
+
+async function collect(stream) {
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  return chunks;
+}
+
+const scenarios = {
+  completion: () => chat({}),
+  choices: () => chat({ n: 2, logprobs: true }),
+  headers: async () => {
+    const { response, request_id } = await chat({}).withResponse();
+    return { request_id, action: response.headers.get("x-condenser-action") };
+  },
+  stream: async () => {
+    const stream = await chat({ stream: true, stream_options: { include_usage: true } });
+    const texts = [];
+    let usage = null;
+    for await (const chunk of stream) {
+      const text = chunk.choices[0]?.delta?.content;
+      if (text) texts.push(text);
+      if (texts.length === 1 && text) print({ first: text });
+      usage = chunk.usage ?? usage;
+    }
+    return { text: texts.join(""), usage };
+  },
+  tools: async () => {
+    const { message } = (await chat({ tools })).choices[0];
+    const results = message.tool_calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: "21" }));
+    return chat({ tools, messages: [...messages, message, ...results] });
+  },
+  streamed_tools: async () => {
+    const runner = client.chat.completions.stream({ ...base, tools });
+    return (await runner.finalChatCompletion()).choices[0].message.tool_calls;
+  },
+  parse: async () => {
+    const weather = z.object({ city: z.string(), degrees: z.number() });
+    const reply = await client.chat.completions.parse({
+      ...base,
+      response_format: zodResponseFormat(weather, "weather"),
+    });
+    return reply.choices[0].message.parsed;
+  },
+  image: () =>
+    chat({
+      messages: [
+        { role: "user", content: [{ type: "text", text: "?" }, { type: "image_url", image_url: { url: pixel } }] },
+      ],
+    }),
+  retry: () => chat({}, { maxRetries: 2 }),
+  broken_stream: async () => collect(await chat({ stream: true })),
+  cancel: async () => {
+    const stream = await chat({ stream: true });
+    for await (const chunk of stream) {
+      print({ first: chunk.choices[0].delta });
+      break; // leaving the loop aborts the request; the process stays until the test lets it go
+    }
+    await new Promise((resolve) => process.stdin.once("data", resolve));
+    process.stdin.destroy();
+    return "left";
+  },
+  models: async () => (await collect(await client.models.list())).map((item) => item.id),
+  embeddings: async () => (await client.embeddings.create({ model, input: ["a", "b"] })).data[0].embedding,
+  download: async () => {
+    const bytes = Buffer.from(await (await client.files.content("file-1")).arrayBuffer());
+    return bytes.toString("base64");
+  },
+  upload: async () => {
+    const file = await toFile(Buffer.from([0, 255, 10, 13]), "b.bin");
+    return client.files.create({ file, purpose: "user_data" });
+  },
+  responses: async () => (await client.responses.create({ model, input: "hi" })).output_text,
+};
+
+try {
+  print({ ok: await scenarios[scenario]() });
+} catch (error) {
+  if (!(error instanceof OpenAI.APIError)) throw error;
+  const { status, code, message } = error;
+  const retryAfter = error.headers?.get("retry-after") ?? null;
+  print({ error: { kind: error.constructor.name, status, code, message, retryAfter, body: error.error } });
+}

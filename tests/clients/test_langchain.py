@@ -1,0 +1,166 @@
+"""LangChain's ChatOpenAI and OpenAIEmbeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+from tests.clients.cases import (
+    CANCELLED_WITHIN,
+    KEY,
+    LOOK,
+    MODEL,
+    OSLO,
+    OURS,
+    TOOL,
+    WEATHER_JSON,
+    ZURICH,
+    Weather,
+)
+from tests.support.proxy import Proxy, assert_relayed
+from tests.support.recording import CHAT
+from tests.support.replies import (
+    completion,
+    error,
+    stream,
+    text_chunks,
+    tool_call_chunks,
+    usage_chunk,
+)
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+
+
+@pytest.fixture
+def http_client() -> Iterator[openai.DefaultHttpxClient]:
+    with openai.DefaultHttpxClient() as client:
+        yield client
+
+
+@pytest.fixture
+def options(proxy: Proxy, http_client: openai.DefaultHttpxClient) -> dict[str, Any]:
+    """What a user passes to either class, by the names of LangChain's documentation."""
+    return {
+        "base_url": proxy.base_url,
+        "api_key": KEY,
+        "model": MODEL,
+        "default_headers": OURS,
+        "http_client": http_client,
+    }
+
+
+@pytest.fixture
+def model(options: dict[str, Any]) -> ChatOpenAI:
+    return ChatOpenAI(**options, max_retries=0, include_response_headers=True, stream_usage=True)
+
+
+def test_an_answer_arrives_with_our_response_headers(
+    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion("Hallo, Zürich", tokens=(7, 3)))
+    answer = model.invoke("Grüezi 👋")
+    assert answer.content == "Hallo, Zürich"
+    assert answer.usage_metadata is not None
+    assert answer.usage_metadata["input_tokens"] == 7
+    assert answer.response_metadata["headers"]["x-condenser-action"] == "passed"
+    assert_relayed(proxy, upstream)
+
+
+def test_a_stream_arrives_while_the_upstream_is_still_writing_and_ends_with_usage(
+    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    gate = Signal()
+    role, one, *rest = text_chunks("one two")
+    upstream.reply(stream(role, one, gate, *rest, usage_chunk(5, 2)))
+    chunks = model.stream("count")
+    whole = next(chunks) + next(chunks)
+    assert whole.text == "one "
+    gate.set()
+    for chunk in chunks:
+        whole = whole + chunk
+    assert whole.text == "one two"
+    assert isinstance(whole, AIMessageChunk)
+    assert whole.usage_metadata is not None
+    assert whole.usage_metadata["input_tokens"] == 5
+    assert_relayed(proxy, upstream)
+
+
+def test_a_parallel_tool_round_goes_there_and_back(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(None, tool_calls=[ZURICH, OSLO]), completion("21 degrees"))
+    bound = model.bind_tools([TOOL])
+    history: list[Any] = [HumanMessage("How warm is it?")]
+    asked = bound.invoke(history)
+    results = [ToolMessage("21", tool_call_id=call["id"]) for call in asked.tool_calls]
+    assert [call["args"]["city"] for call in asked.tool_calls] == ["Zürich", "Oslo"]
+    assert bound.invoke([*history, asked, *results]).content == "21 degrees"
+    assert_relayed(proxy, upstream)
+
+
+def test_parallel_tool_calls_assemble_from_a_stream(
+    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(stream(*tool_call_chunks(ZURICH, OSLO)))
+    first, *rest = model.bind_tools([TOOL]).stream("How warm is it?")
+    whole: Any = first
+    for chunk in rest:
+        whole = whole + chunk
+    assert [call["args"]["city"] for call in whole.tool_calls] == ["Zürich", "Oslo"]
+    assert_relayed(proxy, upstream)
+
+
+def test_structured_output_is_parsed(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(WEATHER_JSON))
+    parsed = model.with_structured_output(Weather, method="json_schema").invoke("Weather?")
+    assert parsed == Weather(city="Zürich", degrees=21)
+    assert_relayed(proxy, upstream)
+
+
+def test_logprobs_and_several_choices_arrive(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("heads", "tails", logprobs=True))
+    result = model.generate([[HumanMessage("Toss.")]], n=2, logprobs=True)
+    assert [choice.text for choice in result.generations[0]] == ["heads", "tails"]
+    assert_relayed(proxy, upstream)
+
+
+def test_an_image_part_reaches_the_upstream(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    model.invoke([HumanMessage(content=LOOK)])
+    parts = upstream.journal.only().json()["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url"]
+    assert_relayed(proxy, upstream)
+
+
+def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
+    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(error(429, "slow down", code="rate", headers=[("retry-after", "9")]))
+    with pytest.raises(openai.RateLimitError) as caught:
+        model.invoke("hi")
+    assert caught.value.code == "rate"
+    assert caught.value.response.headers["retry-after"] == "9"
+    assert_relayed(proxy, upstream)
+
+
+def test_its_retries_are_forwarded(options: dict[str, Any], proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(error(503, headers=[("retry-after-ms", "1")]), completion("at last"))
+    assert ChatOpenAI(**options).invoke("hi").content == "at last"
+    assert len(upstream.journal.to(CHAT)) == 2
+    assert_relayed(proxy, upstream)
+
+
+def test_leaving_a_stream_stops_the_upstream(model: ChatOpenAI, upstream: ScriptedUpstream) -> None:
+    upstream.reply(stream(*text_chunks("one two")[:2], Signal()))
+    chunks: Any = model.stream("count")
+    next(chunks)
+    chunks.close()
+    upstream.journal.only().disconnected.wait(CANCELLED_WITHIN)
+
+
+def test_embeddings_arrive(options: dict[str, Any], proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    embeddings = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
+    assert embeddings.embed_query("hello") == [0.5, -0.25, 1.0]
+    assert_relayed(proxy, upstream, "/v1/embeddings", action=None)

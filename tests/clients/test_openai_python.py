@@ -1,0 +1,383 @@
+"""The official openai package for Python, synchronous: a changed `base_url` is the only change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.clients.cases import (
+    CANCELLED_WITHIN,
+    KEY,
+    LOOK,
+    MODEL,
+    OSLO,
+    OURS,
+    TOOL,
+    WEATHER_JSON,
+    ZURICH,
+    Weather,
+    tool_result,
+    user,
+)
+from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.recording import CHAT
+from tests.support.replies import (
+    assistant,
+    completion,
+    error,
+    error_body,
+    json_reply,
+    raw,
+    stream,
+    stream_error,
+    text_chunks,
+    tool_call_chunks,
+    usage_chunk,
+)
+from tests.support.server import listen
+from tests.support.signals import Signal
+from tests.support.upstream import BINARY, ScriptedUpstream
+
+HI: list[Any] = [user("Grüezi 👋")]
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[OpenAI]:
+    with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=OURS) as client:
+        yield client
+
+
+def text_of(chunks: Any) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+# -- replies -----------------------------------------------------------------------------------------------
+
+
+def test_a_completion_arrives_as_the_upstream_wrote_it(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion("Hallo, Zürich"))
+    reply = client.chat.completions.create(model=MODEL, messages=HI, temperature=0.1, seed=2**53)
+    assert reply.choices[0].message.content == "Hallo, Zürich"
+    assert_relayed(proxy, upstream)
+
+
+def test_the_response_headers_of_both_the_proxy_and_the_upstream_reach_the_client(
+    client: OpenAI, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion("ok", headers=[("x-request-id", "req_1"), ("openai-processing-ms", "4")]))
+    raw_reply = client.chat.completions.with_raw_response.create(model=MODEL, messages=HI)
+    assert raw_reply.request_id == "req_1"
+    assert raw_reply.headers["openai-processing-ms"] == "4"
+    assert raw_reply.headers["x-condenser-action"] == "passed"
+
+
+def test_a_stream_arrives_chunk_by_chunk_while_the_upstream_is_still_writing(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    gate = Signal()
+    role, one, *rest = text_chunks("one two three")
+    upstream.reply(stream(role, one, gate, *rest))
+    with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as chunks:
+        assert text_of([next(chunks), next(chunks)]) == "one "
+        gate.set()
+        assert text_of(chunks) == "two three"
+    assert_relayed(proxy, upstream)
+
+
+def test_the_usage_chunk_arrives_when_it_was_asked_for(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(stream(*text_chunks("ok"), usage_chunk(11, 1)))
+    chunks = list(
+        client.chat.completions.create(model=MODEL, messages=HI, stream=True, stream_options={"include_usage": True})
+    )
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens == 11
+    assert_relayed(proxy, upstream)
+
+
+def test_no_usage_chunk_arrives_when_none_was_asked_for(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    chunks = list(client.chat.completions.create(model=MODEL, messages=HI, stream=True))
+    assert all(chunk.choices for chunk in chunks)
+    assert_relayed(proxy, upstream)
+
+
+def test_several_choices_arrive(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("heads", "tails"))
+    reply = client.chat.completions.create(model=MODEL, messages=HI, n=2)
+    assert [choice.message.content for choice in reply.choices] == ["heads", "tails"]
+    assert_relayed(proxy, upstream)
+
+
+def test_several_choices_arrive_interleaved_in_a_stream(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    pairs = zip(text_chunks("a b", index=0), text_chunks("c d", index=1), strict=True)
+    upstream.reply(stream(*(chunk for pair in pairs for chunk in pair)))
+    chunks = client.chat.completions.create(model=MODEL, messages=HI, n=2, stream=True)
+    texts = {0: "", 1: ""}
+    for chunk in chunks:
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == {0: "a b", 1: "c d"}
+    assert_relayed(proxy, upstream)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_logprobs_arrive(streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(stream(*text_chunks("yes", logprobs=True)) if streamed else completion("yes", logprobs=True))
+    reply: Any = client.chat.completions.create(
+        model=MODEL, messages=HI, logprobs=True, top_logprobs=2, stream=streamed
+    )
+    choices = [chunk.choices[0] for chunk in reply] if streamed else reply.choices
+    scores = [score for c in choices if c.logprobs for score in c.logprobs.content]
+    assert [(score.token.strip(), score.logprob) for score in scores] == [("yes", -0.125)]
+    assert_relayed(proxy, upstream)
+
+
+def test_a_refusal_arrives(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(None, refusal="I will not."))
+    reply = client.chat.completions.create(model=MODEL, messages=HI)
+    assert reply.choices[0].message.refusal == "I will not."
+    assert_relayed(proxy, upstream)
+
+
+@pytest.mark.parametrize("calls", [[ZURICH], [ZURICH, OSLO]], ids=["one", "parallel"])
+def test_a_tool_round_goes_there_and_back(
+    calls: list[Any], client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion(None, tool_calls=calls), completion("21 degrees"))
+    asked = client.chat.completions.create(model=MODEL, messages=HI, tools=[TOOL])  # type: ignore[list-item]
+    message = asked.choices[0].message
+    got = [(c.id, c.function.arguments) for c in message.tool_calls or [] if c.type == "function"]
+    assert got == [(call.id, call.arguments) for call in calls]
+    history = [*HI, message, *(tool_result(call, "21") for call in calls)]
+    told = client.chat.completions.create(model=MODEL, messages=history, tools=[TOOL])  # type: ignore[list-item]
+    assert told.choices[0].message.content == "21 degrees"
+    assert_relayed(proxy, upstream)
+
+
+def test_parallel_tool_calls_assemble_from_a_stream(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(stream(*tool_call_chunks(ZURICH, OSLO)))
+    with client.chat.completions.stream(model=MODEL, messages=HI, tools=[TOOL]) as events:  # type: ignore[list-item]
+        final = events.get_final_completion()
+    calls = final.choices[0].message.tool_calls or []
+    assert [call.function.arguments for call in calls] == [ZURICH.arguments, OSLO.arguments]
+    assert_relayed(proxy, upstream)
+
+
+def test_structured_output_is_parsed(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(WEATHER_JSON))
+    reply = client.chat.completions.parse(model=MODEL, messages=HI, response_format=Weather)
+    assert reply.choices[0].message.parsed == Weather(city="Zürich", degrees=21)
+    assert_relayed(proxy, upstream)
+
+
+def test_image_and_audio_parts_reach_the_upstream(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    client.chat.completions.create(model=MODEL, messages=[user([*LOOK, audio])])
+    assert_relayed(proxy, upstream)
+
+
+def test_members_the_sdk_does_not_know_reach_the_upstream_and_come_back(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    message = {**assistant("ok"), "reasoning_content": "hm", "vendor": {"big": 2**80}}
+    upstream.reply(json_reply({"id": "x", "choices": [{"index": 0, "message": message}], "new": [1.0]}))
+    extra = {"top_k": 40, "vendor": {"big": 2**80, "tiny": 1e-300}}
+    reply = client.chat.completions.create(model=MODEL, messages=HI, extra_body=extra)
+    assert reply.choices[0].message.to_dict()["vendor"] == {"big": 2**80}
+    assert upstream.journal.only().json()["vendor"] == extra["vendor"]
+    assert_relayed(proxy, upstream)
+
+
+def test_a_growing_conversation_is_forwarded_unchanged_while_it_is_small(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}]
+    for turn in range(4):
+        messages.append(user(f"turn {turn}"))
+        reply = client.chat.completions.create(model=MODEL, messages=messages)
+        messages.append(reply.choices[0].message)
+    assert len(upstream.journal.to(CHAT)) == 4
+    assert_relayed(proxy, upstream)
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+STATUSES: list[tuple[int, type[openai.APIStatusError]]] = [
+    (400, openai.BadRequestError),
+    (401, openai.AuthenticationError),
+    (403, openai.PermissionDeniedError),
+    (404, openai.NotFoundError),
+    (409, openai.ConflictError),
+    (422, openai.UnprocessableEntityError),
+    (429, openai.RateLimitError),
+    (500, openai.InternalServerError),
+    (503, openai.InternalServerError),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("status", "kind"), STATUSES)
+def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
+    status: int,
+    kind: type[openai.APIStatusError],
+    streamed: bool,
+    client: OpenAI,
+    proxy: Proxy,
+    upstream: ScriptedUpstream,
+) -> None:
+    headers = [("retry-after", "17"), ("x-ratelimit-remaining-tokens", "0")]
+    upstream.reply(error(status, "no ünits left", code="quota", headers=headers))
+    with pytest.raises(kind) as caught:
+        client.chat.completions.create(model=MODEL, messages=HI, stream=streamed)
+    assert caught.value.status_code == status
+    assert caught.value.body == error_body("no ünits left", code="quota")["error"]
+    assert caught.value.response.headers["retry-after"] == "17"
+    assert_relayed(proxy, upstream)
+
+
+def test_an_error_that_is_not_json_reaches_the_client_as_it_is(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(raw(b"<h1>Bad Gateway</h1>", "text/html", status=502))
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(model=MODEL, messages=HI)
+    assert caught.value.response.text == "<h1>Bad Gateway</h1>"
+    assert_relayed(proxy, upstream)
+
+
+def test_the_sdk_retries_as_the_upstream_asks_and_every_attempt_is_forwarded(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    soon = [("retry-after-ms", "1")]
+    upstream.reply(error(503, headers=soon), error(429, headers=soon), completion("at last"))
+    retrying = client.with_options(max_retries=2)
+    reply = retrying.chat.completions.create(model=MODEL, messages=HI)
+    assert reply.choices[0].message.content == "at last"
+    attempts = upstream.journal.to(CHAT)
+    assert [e.header("x-stainless-retry-count") for e in attempts] == ["0", "1", "2"]
+    assert_relayed(proxy, upstream)
+
+
+def test_the_sdk_does_not_retry_when_the_upstream_forbids_it(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(error(500, headers=[("x-should-retry", "false")]))
+    with pytest.raises(openai.InternalServerError):
+        client.with_options(max_retries=2).chat.completions.create(model=MODEL, messages=HI)
+    assert len(upstream.journal.to(CHAT)) == 1
+    assert_relayed(proxy, upstream)
+
+
+def test_an_error_event_inside_a_stream_is_raised_with_its_code(
+    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(stream(*text_chunks("half")[:2], stream_error("GPU lost", "gpu"), done=False))
+    chunks = client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+    with pytest.raises(openai.APIError, match="GPU lost") as caught:
+        list(chunks)
+    assert caught.value.code == "gpu"
+    assert_relayed(proxy, upstream)
+
+
+def test_a_stream_that_breaks_off_is_raised_as_an_api_error_after_its_text(
+    client: OpenAI, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(stream(*text_chunks("one two")[:2], cut=True))
+    chunks = client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+    assert text_of([next(chunks), next(chunks)]) == "one "
+    with pytest.raises(openai.APIError) as caught:
+        next(chunks)
+    assert isinstance(caught.value.body, dict)
+    assert set(caught.value.body) == {"message", "type", "param", "code"}
+
+
+def test_an_upstream_that_is_down_is_a_server_error_in_openai_form() -> None:
+    with listen() as closed:
+        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with (
+        proxying(nowhere) as proxy,
+        OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client,
+        pytest.raises(openai.InternalServerError) as caught,
+    ):
+        client.chat.completions.create(model=MODEL, messages=HI)
+    assert caught.value.status_code == 502
+    assert isinstance(caught.value.body, dict)
+    assert set(caught.value.body) == {"message", "type", "param", "code"}
+
+
+# -- leaving early -----------------------------------------------------------------------------------------
+
+
+def test_closing_a_stream_stops_the_upstream(client: OpenAI, upstream: ScriptedUpstream) -> None:
+    upstream.reply(stream(*text_chunks("one two")[:2], Signal()))
+    chunks = client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+    next(chunks)
+    chunks.close()
+    upstream.journal.only().disconnected.wait(CANCELLED_WITHIN)
+
+
+# -- other endpoints ---------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_and_retrieved(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve("org/name:tag").id.endswith("tag")
+    assert upstream.journal.to("/v1/models")[-1].header("authorization") == f"Bearer {KEY}"
+    assert proxy.journal.only("/v1/models").status == 200
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings_arrive(encoding: Any, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format=encoding)
+    assert_relayed(proxy, upstream, "/v1/embeddings", action=None)
+
+
+def test_a_file_is_downloaded_byte_for_byte(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    assert client.files.content("file-1").read() == BINARY
+    assert_relayed(proxy, upstream, "/v1/files/file-1/content", action=None)
+
+
+def test_a_file_is_uploaded_byte_for_byte(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(json_reply({"id": "file-1", "object": "file", "filename": "ünï.bin"}))
+    sent = client.files.create(file=("ünï.bin", BINARY), purpose="user_data")
+    assert sent.id == "file-1"
+    assert BINARY in upstream.journal.only("/v1/files").body
+    assert_relayed(proxy, upstream, "/v1/files", action=None)
+
+
+def test_speech_is_streamed_byte_for_byte(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(raw(BINARY, "audio/mpeg"))
+    speech = client.audio.speech.with_streaming_response
+    with speech.create(model=MODEL, voice="alloy", input="hello") as response:
+        assert b"".join(response.iter_bytes()) == BINARY
+    assert_relayed(proxy, upstream, "/v1/audio/speech", action=None)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_the_responses_endpoint_is_bypassed(
+    streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    reply: Any = client.responses.create(model=MODEL, input="hi", stream=streamed)
+    final = list(reply)[-1].response if streamed else reply
+    assert final.output_text == "responded"
+    assert_relayed(proxy, upstream, "/v1/responses", action="bypassed")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_the_legacy_completions_endpoint_is_bypassed(
+    streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    reply: Any = client.completions.create(model=MODEL, prompt="hi", stream=streamed)
+    final = list(reply)[-1] if streamed else reply
+    assert final.choices[0].text == "completed"
+    assert_relayed(proxy, upstream, "/v1/completions", action="bypassed")

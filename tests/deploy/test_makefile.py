@@ -1,0 +1,198 @@
+"""`make`: its targets, what it tells a machine that cannot run it, and what its locks hold."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import repository
+
+ROOT = repository.ROOT
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = "help setup demo serve test check-lint format bench torture lock clean".split()  # noqa: SIM905
+LOCKS = ["base", "demo", "dev", "build", "lock"]
+PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
+# An address of a package index, or a setting that would hold one, whatever the tool calls it.
+INDEX_ADDRESS = re.compile(
+    r"(?i)(index-url|find-links|trusted-host|registry|resolved|proxy_url)[\"'= :]{1,6}[^\s\"']*(://|\.(org|com|io|dev|net)\b)"
+)
+
+
+def make(*arguments: str, folder: Path = ROOT, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    }
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=folder,
+        env={**environment, "PATH": path or environment["PATH"]},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def pins(name: str) -> dict[str, str]:
+    return dict(PIN.findall((ROOT / "requirements" / f"{name}.txt").read_text()))
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """What `make` itself reads of a fresh clone."""
+    shutil.copy2(ROOT / "Makefile", tmp_path)
+    shutil.copy2(ROOT / "pyproject.toml", tmp_path)
+    for folder in ("deploy", "requirements"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def interpreter(folder: Path, *, version: str = "3, 11", without: str = "") -> Path:
+    """The Python at hand under a script that makes it pass for another one."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "odd-python"
+    disguise = f"import sys; sys.version_info = ({version}, 0, 'final', 0)"
+    hide = f"import importlib.util as u; f = u.find_spec; u.find_spec = lambda n: n != '{without}' and f(n)"
+    run = "import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+    script.write_text(f'#!/bin/sh\nexec python3 -c "{disguise}; {hide}; {run}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_is_listed_by_help(target: str) -> None:
+    assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
+
+
+def test_make_alone_prints_the_help() -> None:
+    assert make().stdout == make("help").stdout
+
+
+def test_a_target_is_phony_so_that_a_file_of_its_name_cannot_stop_it() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert set(TARGETS) <= set(phony.split())
+
+
+@pytest.mark.parametrize("target", ["setup", "demo", "serve", "test", "torture", "bench"])
+def test_a_fresh_clone_makes_its_environment_first(fresh: Path, target: str) -> None:
+    plan = make("-n", target, folder=fresh)
+    assert plan.returncode == 0, plan.stderr
+    assert (
+        plan.stdout.index("-m venv .venv")
+        < plan.stdout.index("--require-hashes")
+        < plan.stdout.index("fetch_ranks.py")
+    )
+
+
+@pytest.mark.parametrize("target", ["demo", "serve"])
+def test_running_the_program_installs_no_developers_tools(fresh: Path, target: str) -> None:
+    assert "requirements/dev.txt" not in make("-n", target, folder=fresh).stdout
+
+
+def test_arguments_reach_the_program(fresh: Path) -> None:
+    plan = make("-n", "serve", "UPSTREAM=upstream.test", "ARGS=--port 9", folder=fresh).stdout
+    assert plan.rstrip().endswith(".venv/bin/condenser serve --upstream upstream.test --port 9")
+
+
+def test_a_whole_check_ends_with_pytest(fresh: Path) -> None:
+    steps = [line for line in make("-n", "test", folder=fresh).stdout.splitlines() if "-m pip" not in line]
+    wanted = [
+        "deploy/ensure_redis.sh",
+        "ruff check",
+        "ruff format --check",
+        "mypy --strict proxy strategies tests",
+        "pytest",
+    ]
+    places = [max(place for place, line in enumerate(steps) if step in line) for step in wanted]
+    assert places == sorted(places)
+    assert places[-1] == len(steps) - 1
+
+
+def test_a_python_that_is_too_old_is_named_with_the_way_out(fresh: Path, tmp_path: Path) -> None:
+    old = interpreter(tmp_path / "bin", version="3, 10")
+    said = make("setup", f"PYTHON={old}", folder=fresh)
+    assert said.returncode != 0
+    assert "needs Python 3.11 or later; this is 3.10" in said.stderr
+    assert "PYTHON=" in said.stderr
+    assert not (fresh / ".venv").exists()
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_a_python_without_venv_is_named_with_the_package_to_install(
+    fresh: Path, tmp_path: Path, module: str
+) -> None:
+    bare = interpreter(tmp_path / "bin", without=module)
+    said = make("setup", f"PYTHON={bare}", folder=fresh)
+    assert said.returncode != 0
+    assert "apt-get install python3-venv" in said.stderr
+    assert not (fresh / ".venv").exists()
+
+
+def test_a_python_that_is_not_there_is_named(fresh: Path) -> None:
+    said = make("setup", "PYTHON=no-such-python", folder=fresh)
+    assert said.returncode != 0
+    assert "no no-such-python here" in said.stderr
+
+
+def test_continuous_integration_runs_the_whole_check_from_the_repository() -> None:
+    script = ROOT / ".ci" / "run"
+    lines = script.read_text().splitlines()
+    assert lines[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
+    assert lines[-1].startswith("exec make test")
+    assert os.access(script, os.X_OK)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_is_held_by_hashes(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    requirements = [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("#")]
+    assert requirements
+    assert all(PIN.match(block) and "--hash=sha256:" in block for block in requirements)
+
+
+@pytest.mark.parametrize(("smaller", "larger"), [("base", "demo"), ("demo", "dev")])
+def test_a_larger_lock_holds_the_smaller_one_unchanged(smaller: str, larger: str) -> None:
+    assert pins(smaller).items() <= pins(larger).items()
+
+
+def test_locks_that_are_installed_together_agree() -> None:
+    build, dev = pins("build"), pins("dev")
+    assert {name: build[name] for name in build.keys() & dev.keys()} == {
+        name: dev[name] for name in build.keys() & dev.keys()
+    }
+
+
+@pytest.mark.parametrize(("extra", "lock"), [(None, "base"), ("demo", "demo"), ("dev", "dev")])
+def test_every_declared_dependency_is_locked(extra: str | None, lock: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    names = {re.split(r"[^A-Za-z0-9._-]", line)[0].lower() for line in declared} - {project["name"]}
+    assert names <= set(pins(lock))
+
+
+def test_no_file_names_a_package_index() -> None:
+    kinds = {".txt", ".in", ".toml", ".json", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".lock", ""}
+    found = [
+        (str(path), line)
+        for path in repository.files()
+        if path.suffix in kinds and (ROOT / path).stat().st_size < 2_000_000
+        for line in (ROOT / path).read_text(errors="replace").splitlines()
+        if INDEX_ADDRESS.search(line)
+    ]
+    assert not found
+
+
+def test_no_lock_holds_an_address_at_all() -> None:
+    locks = [*(ROOT / "requirements").iterdir(), *ROOT.glob("tests/**/package-lock.json")]
+    assert not [lock for lock in locks if "node_modules" not in lock.parts and names_an_address(lock)]
+
+
+def names_an_address(lock: Path) -> bool:
+    """An npm lock may say who is to be paid for a package; nothing else in a lock has an address."""
+    text = lock.read_text()
+    return bool(re.search(r"://", re.sub(r'"(url|funding)": "[^"]*"', "", text)))

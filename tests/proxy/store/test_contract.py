@@ -1,0 +1,401 @@
+"""One contract for all stores: SQLite in a file, SQLite in memory, and Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from proxy.store import open_store
+from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from tests.proxy.store.conftest import Stage
+
+pytestmark = pytest.mark.anyio
+
+TTL = 600
+ALL_BYTES = bytes(range(256))
+
+
+def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
+    return Write(meta, revision, **{"ttl": TTL, **parts})
+
+
+async def yields(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def cancelled_after(count: int, call: Coroutine[Any, Any, Any]) -> None:
+    """Start a call and cancel it after the loop has turned `count` times."""
+    task = asyncio.create_task(call)
+    await yields(count)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# Reading and writing
+
+
+async def test_an_unknown_session_loads_as_none(stage: Stage) -> None:
+    assert await stage.store.load(stage.key()) is None
+    assert await stage.store.blocks(stage.key()) == {}
+
+
+async def test_a_saved_session_loads_as_it_was_saved(stage: Stage) -> None:
+    assert await stage.store.save(stage.key(), write(b"one", blocks={"d1": b"block"}))
+
+    assert await stage.store.load(stage.key()) == Snapshot(b"one", revision=1)
+    assert await stage.store.blocks(stage.key()) == {"d1": b"block"}
+
+
+async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write())
+    await stage.store.put_record(stage.key(), "r1", b"first", TTL)
+    await stage.store.put_record(stage.key(), "r2", b"second", TTL)
+    await stage.store.stand(stage.key(), "r2")
+
+    snapshot = await stage.store.load(stage.key())
+
+    assert snapshot == Snapshot(b"meta", 1, {"r1": b"first", "r2": b"second"}, frozenset({"r2"}))
+
+
+async def test_every_byte_value_survives(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(ALL_BYTES, blocks={"d": ALL_BYTES[::-1], "none": b""}))
+
+    assert await stage.store.put_record(stage.key(), "r", ALL_BYTES * 3, TTL) == ALL_BYTES * 3
+    assert await stage.store.load(stage.key()) == Snapshot(ALL_BYTES, 1, {"r": ALL_BYTES * 3})
+    assert await stage.store.blocks(stage.key()) == {"d": ALL_BYTES[::-1], "none": b""}
+
+
+async def test_an_empty_meta_is_a_session(stage: Stage) -> None:
+    assert await stage.store.save(stage.key(), write(b""))
+
+    assert await stage.store.load(stage.key()) == Snapshot(b"", 1)
+
+
+async def test_two_megabytes_are_no_trouble(stage: Stage) -> None:
+    large = random.Random(1).randbytes(2_000_000)
+
+    assert await stage.store.save(stage.key(), write(large, blocks={"d": large[::-1]}))
+    await stage.store.put_record(stage.key(), "r", large, TTL)
+
+    assert await stage.store.load(stage.key()) == Snapshot(large, 1, {"r": large})
+    assert await stage.store.blocks(stage.key()) == {"d": large[::-1]}
+
+
+async def test_the_store_answers_a_ping(stage: Stage) -> None:
+    await stage.store.ping()
+
+
+# Revisions
+
+
+async def test_a_stale_writer_loses_and_writes_nothing(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(b"one"))
+    await stage.store.save(stage.key(), write(b"two", 1))
+
+    stale = write(b"stale", 1, blocks={"stale": b"x"}, index=["stale"])
+
+    assert not await stage.store.save(stage.key(), stale)
+    assert await stage.store.load(stage.key()) == Snapshot(b"two", 2)
+    assert await stage.store.blocks(stage.key()) == {}
+    assert await stage.store.find(stage.tenant, ["stale"]) == {}
+
+
+@pytest.mark.parametrize("revision", [0, 2, 7])
+async def test_only_the_revision_that_is_stored_may_be_replaced(stage: Stage, revision: int) -> None:
+    await stage.store.save(stage.key(), write(b"one"))
+
+    assert not await stage.store.save(stage.key(), write(b"other", revision))
+
+
+async def test_a_session_that_is_gone_is_not_written_from_an_old_snapshot(stage: Stage) -> None:
+    assert not await stage.store.save(stage.key(), write(b"late", 3))
+    assert await stage.store.load(stage.key()) is None
+
+
+async def test_of_concurrent_savers_one_wins_each_revision(stage: Stage) -> None:
+    for revision in range(5):
+        metas = [b"%d-%d" % (revision, n) for n in range(20)]
+        won = await asyncio.gather(*(stage.store.save(stage.key(), write(m, revision)) for m in metas))
+
+        assert sum(won) == 1
+        assert await stage.store.load(stage.key()) == Snapshot(metas[won.index(True)], revision + 1)
+
+
+async def test_two_stores_at_one_place_share_one_revision(stage: Stage) -> None:
+    if stage.kind == "memory":
+        return  # a second one is another memory
+    second = await open_store(stage.url, clock=stage.clock)
+    try:
+        stores = [stage.store, second] * 10
+        calls = (store.save(stage.key(), write(b"%d" % n)) for n, store in enumerate(stores))
+        assert sum(await asyncio.gather(*calls)) == 1
+    finally:
+        await second.close()
+
+
+# Records and marks
+
+
+async def test_the_first_writer_of_a_record_wins(stage: Stage) -> None:
+    assert await stage.store.put_record(stage.key(), "r", b"first", TTL) == b"first"
+    assert await stage.store.put_record(stage.key(), "r", b"second", TTL) == b"first"
+    assert await stage.store.put_record(stage.key(), "other", b"second", TTL) == b"second"
+
+
+async def test_of_fifty_writers_of_a_record_all_get_the_bytes_of_one(stage: Stage) -> None:
+    puts = (stage.store.put_record(stage.key(), "r", b"%d" % n, TTL) for n in range(50))
+    kept = await asyncio.gather(*puts)
+    await stage.store.save(stage.key(), write())
+
+    assert len(set(kept)) == 1
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": kept[0]})
+
+
+async def test_a_record_may_come_before_the_first_save(stage: Stage) -> None:
+    await stage.store.put_record(stage.key(), "r", b"record", TTL)
+    await stage.store.stand(stage.key(), "r")
+
+    assert await stage.store.load(stage.key()) is None
+    assert await stage.store.save(stage.key(), write())
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
+
+
+async def test_standing_twice_is_standing(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write())
+    await stage.store.put_record(stage.key(), "r", b"record", TTL)
+
+    await asyncio.gather(*(stage.store.stand(stage.key(), "r") for _ in range(10)))
+
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
+
+
+async def test_a_mark_in_an_unknown_session_is_not_made(stage: Stage) -> None:
+    await stage.store.stand(stage.key(), "r")
+    await stage.store.save(stage.key(), write())
+
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1)
+
+
+# Blocks and index
+
+
+async def test_a_block_is_added_where_absent_and_else_left(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(blocks={"a": b"1", "b": b"2"}))
+    await stage.store.save(stage.key(), write(revision=1, blocks={"b": b"other", "c": b"3"}))
+
+    assert await stage.store.blocks(stage.key()) == {"a": b"1", "b": b"2", "c": b"3"}
+
+
+async def test_the_index_finds_what_it_knows_and_leaves_out_the_rest(stage: Stage) -> None:
+    await stage.store.save(stage.key("one"), write(index=["a", "b"]))
+    await stage.store.save(stage.key("two"), write(index=["c"]))
+
+    found = await stage.store.find(stage.tenant, ["x", "c", "a", "y"])
+
+    assert found == {"a": "one", "c": "two"}
+    assert await stage.store.find(stage.tenant, []) == {}
+
+
+async def test_an_index_entry_leads_to_the_session_that_was_saved_last(stage: Stage) -> None:
+    await stage.store.save(stage.key("one"), write(index=["a"]))
+    await stage.store.save(stage.key("two"), write(index=["a"]))
+
+    assert await stage.store.find(stage.tenant, ["a"]) == {"a": "two"}
+
+
+async def test_five_thousand_digests_are_found_at_once(stage: Stage) -> None:
+    digests = [f"{n:064x}" for n in range(5_000)]
+    await stage.store.save(stage.key(), write(index=digests[::2]))
+
+    assert await stage.store.find(stage.tenant, digests) == dict.fromkeys(digests[::2], "s")
+
+
+# Tenants
+
+
+async def test_another_tenant_finds_nothing_under_the_same_names(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(blocks={"d": b"block"}, index=["a"]))
+    await stage.store.put_record(stage.key(), "r", b"record", TTL)
+    other = SessionKey(stage.tenant + "x", "s")
+
+    assert await stage.store.load(other) is None
+    assert await stage.store.blocks(other) == {}
+    assert await stage.store.find(other.tenant, ["a"]) == {}
+    assert not await stage.store.delete(other)
+    assert await stage.store.put_record(other, "r", b"theirs", TTL) == b"theirs"
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"})
+
+
+# Time to live
+
+
+async def test_a_session_lives_for_its_time_and_no_longer(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(blocks={"d": b"block"}, index=["a"]))
+    await stage.store.put_record(stage.key(), "r", b"record", TTL)
+
+    await stage.pass_time(TTL - 60)
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"})
+
+    await stage.pass_time(61)
+    assert await stage.store.load(stage.key()) is None
+    assert await stage.store.blocks(stage.key()) == {}
+    assert await stage.store.find(stage.tenant, ["a"]) == {}
+    assert not await stage.store.delete(stage.key())
+
+
+async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
+    await stage.store.put_record(stage.key(), "r", b"old", TTL)
+    await stage.store.stand(stage.key(), "r")
+
+    await stage.pass_time(TTL + 1)
+
+    assert not await stage.store.save(stage.key(), write(revision=1))
+    assert await stage.store.save(stage.key(), write(b"new"))
+    assert await stage.store.load(stage.key()) == Snapshot(b"new", 1)
+    assert await stage.store.blocks(stage.key()) == {}
+
+
+async def test_a_save_renews_all_of_a_session(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
+    await stage.store.put_record(stage.key(), "r", b"record", TTL)
+    await stage.store.stand(stage.key(), "r")
+
+    await stage.pass_time(TTL - 60)
+    await stage.store.save(stage.key(), write(revision=1))
+    await stage.pass_time(TTL - 60)
+
+    everything = Snapshot(b"meta", 2, {"r": b"record"}, frozenset({"r"}))
+    assert await stage.store.load(stage.key()) == everything
+    assert await stage.store.blocks(stage.key()) == {"d": b"block"}
+
+
+async def test_a_record_lengthens_the_life_of_its_session_and_never_shortens_it(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(ttl=100, blocks={"d": b"block"}))
+    await stage.store.put_record(stage.key(), "long", b"record", 1000)
+    await stage.store.put_record(stage.key(), "short", b"record", 10)
+
+    await stage.pass_time(900)
+
+    both = {"long": b"record", "short": b"record"}
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, both)
+    assert await stage.store.blocks(stage.key()) == {"d": b"block"}
+
+
+async def test_a_mark_lives_as_long_as_its_session(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write())
+    await stage.pass_time(TTL - 60)
+    await stage.store.stand(stage.key(), "r")
+    await stage.pass_time(61)
+    await stage.store.save(stage.key(), write())
+
+    assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1)
+
+
+# Deleting
+
+
+async def test_deleting_removes_all_of_one_session_and_nothing_of_another(stage: Stage) -> None:
+    for session in ("gone", "kept"):
+        await stage.store.save(stage.key(session), write(blocks={"d": b"block"}))
+        await stage.store.put_record(stage.key(session), "r", b"record", TTL)
+        await stage.store.stand(stage.key(session), "r")
+
+    assert await stage.store.delete(stage.key("gone"))
+    assert not await stage.store.delete(stage.key("gone"))
+
+    assert await stage.store.load(stage.key("gone")) is None
+    assert await stage.store.blocks(stage.key("gone")) == {}
+    assert await stage.store.save(stage.key("gone"), write(b"new"))
+    assert await stage.store.load(stage.key("gone")) == Snapshot(b"new", 1)
+    kept = Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
+    assert await stage.store.load(stage.key("kept")) == kept
+    assert await stage.store.blocks(stage.key("kept")) == {"d": b"block"}
+
+
+async def test_deleting_a_record_without_a_session_removes_it_and_is_no_session(stage: Stage) -> None:
+    await stage.store.put_record(stage.key(), "r", b"first", TTL)
+
+    assert not await stage.store.delete(stage.key())
+    assert await stage.store.put_record(stage.key(), "r", b"second", TTL) == b"second"
+
+
+# Cancellation
+
+
+async def test_a_cancelled_save_leaves_the_old_state_or_the_new_one(stage: Stage) -> None:
+    await stage.store.save(stage.key(), write(b"0", blocks={"0": b"x"}))
+    for turns in range(60):
+        revision = (await loaded(stage)).revision
+        change = write(b"%d" % revision, revision, blocks={str(revision): b"x"})
+        await cancelled_after(turns % 12, stage.store.save(stage.key(), change))
+
+        # A write that goes on by itself may land between these reads, never within one of them.
+        before = await loaded(stage)
+        blocks = set(await stage.store.blocks(stage.key()))
+        after = await loaded(stage)
+
+        assert before.meta == b"%d" % (before.revision - 1)
+        assert names(before) <= blocks <= names(after)
+
+
+async def loaded(stage: Stage) -> Snapshot:
+    snapshot = await stage.store.load(stage.key())
+    assert snapshot is not None
+    return snapshot
+
+
+def names(snapshot: Snapshot) -> set[str]:
+    """The blocks that a session has which was saved so often, by the test above."""
+    return {str(n) for n in range(snapshot.revision)}
+
+
+async def test_after_cancelled_calls_everyone_gets_the_answer_to_his_own_question(stage: Stage) -> None:
+    for n in range(30):
+        await stage.store.save(stage.key(f"s{n}"), write(b"%d" % n))
+    for turns in range(12):
+        victims = [cancelled_after(turns, stage.store.load(stage.key(f"s{n}"))) for n in range(0, 30, 2)]
+        others = [stage.store.load(stage.key(f"s{n}")) for n in range(1, 30, 2)]
+        answers = await asyncio.gather(*others, *victims)
+
+        assert answers[: len(others)] == [Snapshot(b"%d" % n, 1) for n in range(1, 30, 2)]
+
+
+# The end
+
+
+async def test_closing_twice_is_harmless_and_then_every_call_says_closed(stage: Stage) -> None:
+    await stage.store.close()
+    await stage.store.close()
+
+    for call in every_call(stage):
+        with pytest.raises(StoreError) as raised:
+            await call
+        assert raised.value.reason == "store-closed"
+
+
+def every_call(stage: Stage) -> list[Coroutine[Any, Any, Any]]:
+    store, key = stage.store, stage.key()
+    return [
+        store.load(key),
+        store.save(key, write()),
+        store.put_record(key, "r", b"", TTL),
+        store.stand(key, "r"),
+        store.blocks(key),
+        store.find(stage.tenant, ["a"]),
+        store.delete(key),
+        store.ping(),
+    ]
+
+
+async def test_closing_waits_for_a_write_that_is_under_way(stage: Stage) -> None:
+    saving = asyncio.create_task(stage.store.save(stage.key(), write()))
+    await yields(1)
+    await stage.store.close()
+
+    assert await saving

@@ -1,0 +1,98 @@
+"""What URLs mean, and what of them may be seen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.store import open_store, redacted
+from proxy.store.base import StoreError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_three_slashes_are_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    await (await open_store("sqlite:///here.db")).close()
+
+    assert (tmp_path / "here.db").exists()
+
+
+async def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
+    await (await open_store(f"sqlite:///{tmp_path}/here.db")).close()
+
+    assert (tmp_path / "here.db").exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://here.db", "memory://x"])
+async def test_a_url_that_names_no_place_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=url):
+        await open_store(url)
+
+
+@pytest.mark.parametrize("url", ["postgres://u:hush@h/db", "sessions.db", "", "user:hush@host"])
+async def test_an_unknown_scheme_is_refused_with_the_known_ones_and_without_credentials(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite://, memory://, redis://, rediss://") as raised:
+        await open_store(url)
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "redis+cluster"])
+async def test_a_scheme_that_comes_later_is_named(scheme: str) -> None:
+    with pytest.raises(StoreError, match=re.escape(scheme) + ".*not supported yet") as raised:
+        await open_store(f"{scheme}://u:hush@host/0")
+    assert raised.value.reason == "store-unsupported"
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://:hush@host", "redis://***@host"),
+        ("rediss://user:hush@host:1/2", "rediss://***@host:1/2"),
+        ("redis://user:hu/sh@host", "redis://***@host"),
+        ("redis://user:hu@sh?#@host/0", "redis://***@host/0"),
+        ("redis://host/0?password=hush", "redis://host/0?***"),
+        ("redis://host?password=hu@sh", "redis://***@sh"),
+        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
+        ("memory://", "memory://"),
+        ("user:hush@host", "***"),
+    ],
+)
+def test_a_redacted_url_shows_the_place_and_no_credentials(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:hu/sh@host",
+        "redis://:hush@host:port",
+        "redis://:hush@host/zero",
+        "redis://:hush@host/0?socket_timeout=60",
+        "redis://:hush@host/0?db=hush",
+        "redis://host/0?ssl_ca_certs=x",
+        "rediss://:hush@host/0?ssl_nonsense=hush",
+        "redis://[:hush@host",
+    ],
+)
+async def test_a_redis_url_that_cannot_be_right_is_refused_at_once_without_credentials(url: str) -> None:
+    with pytest.raises(ValueError, match="redis") as raised:
+        await open_store(url)
+    assert "hush" not in str(raised.value)
+    assert "hu/sh" not in str(raised.value)
+
+
+def test_the_redis_client_is_imported_only_for_redis() -> None:
+    code = (
+        "import asyncio, sys, proxy.store\n"
+        "async def main(): await (await proxy.store.open_store('memory://')).close()\n"
+        "asyncio.run(main())\n"
+        "sys.exit('redis' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

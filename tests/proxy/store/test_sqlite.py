@@ -1,0 +1,233 @@
+"""What only the SQLite store promises: a private file, WAL, several processes, schema versions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.sqlite import PURGE_EVERY, SqliteStore
+from tests.proxy.store.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+KEY = SessionKey("tenant", "session")
+
+SAVE_ELSEWHERE = """
+import asyncio, sys
+from pathlib import Path
+from proxy.store.base import SessionKey, Write
+from proxy.store.sqlite import SqliteStore
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]))
+    for _ in range(int(sys.argv[2])):
+        saved = False
+        while not saved:
+            old = await store.load(SessionKey("tenant", "session"))
+            revision = old.revision if old else 0
+            write = Write(b"elsewhere", revision, ttl=600)
+            saved = await store.save(SessionKey("tenant", "session"), write)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "made" / "for us" / "sessions.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path)
+    yield store
+    await store.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def elsewhere(path: Path, saves: int) -> subprocess.Popen[bytes]:
+    """Another process that saves the session so many times."""
+    return subprocess.Popen([sys.executable, "-c", SAVE_ELSEWHERE, str(path), str(saves)])
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+# Files
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_what_is_made_is_closed_to_others(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.save(KEY, Write(b"meta", 0, ttl=600))
+
+    files = sorted(path.parent.iterdir())
+    assert [file.name for file in files] == ["sessions.db", "sessions.db-shm", "sessions.db-wal"]
+    assert [mode(file) for file in files] == [0o600] * 3
+    assert mode(path.parent) == mode(path.parent.parent) == 0o700
+    await store.close()
+
+
+async def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    await (await SqliteStore.open(tmp_path / "sessions.db")).close()
+
+    assert mode(tmp_path) == 0o755
+
+
+async def test_the_file_is_in_wal_mode(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_a_reopened_file_has_what_was_saved(path: Path) -> None:
+    for revision in range(3):
+        store = await SqliteStore.open(path)
+        assert await store.save(KEY, Write(b"%d" % revision, revision, ttl=600))
+        await store.close()
+
+
+# Several processes
+
+
+async def test_a_second_process_sees_the_session_and_we_its_changes(store: SqliteStore, path: Path) -> None:
+    await store.save(KEY, Write(b"ours", 0, ttl=600))
+
+    assert await asyncio.to_thread(elsewhere(path, 1).wait) == 0
+
+    assert await store.load(KEY) == Snapshot(b"elsewhere", 2)
+
+
+async def test_no_save_of_several_processes_that_start_together_is_lost(path: Path) -> None:
+    processes = [elsewhere(path, 25) for _ in range(4)]
+    assert [await asyncio.to_thread(process.wait) for process in processes] == [0] * 4
+
+    store = await SqliteStore.open(path)
+    assert await store.load(KEY) == Snapshot(b"elsewhere", 100)
+    await store.close()
+
+
+async def test_a_file_that_another_holds_is_busy_and_reading_goes_on(store: SqliteStore, path: Path) -> None:
+    await store.save(KEY, Write(b"meta", 0, ttl=600))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreError) as raised:
+            await store.save(KEY, Write(b"other", 1, ttl=600))
+        assert raised.value.reason == "store-busy"
+        assert await store.load(KEY) == Snapshot(b"meta", 1)
+
+    assert await store.save(KEY, Write(b"other", 1, ttl=600))
+
+
+async def test_a_cancelled_call_that_has_not_begun_is_dropped(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ahead = asyncio.create_task(store.put_record(KEY, "r", b"record", 600))
+        behind = asyncio.create_task(store.save(KEY, Write(b"meta", 0, ttl=600)))
+        await asyncio.sleep(0)
+        behind.cancel()
+        await asyncio.gather(behind, return_exceptions=True)
+
+    assert await ahead == b"record"
+    assert await store.load(KEY) is None
+
+
+# What a file may be
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    await (await SqliteStore.open(path)).close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 2")
+
+    with pytest.raises(StoreError, match="version 2 of a newer Condenser") as raised:
+        await SqliteStore.open(path)
+
+    assert raised.value.reason == "store-schema"
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+
+    with pytest.raises(StoreError, match="another program"):
+        await SqliteStore.open(path)
+
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+
+
+async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("not a database, but long enough to be looked at " * 10)
+
+    with pytest.raises(StoreError) as raised:
+        await SqliteStore.open(path)
+    assert raised.value.reason == "store-corrupt"
+
+
+async def test_a_place_where_no_file_can_be_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError) as raised:
+        await SqliteStore.open(tmp_path / "file" / "sessions.db")
+    assert raised.value.reason == "store-unavailable"
+
+
+async def test_a_statement_that_fails_leaves_nothing_of_its_transaction(store: SqliteStore) -> None:
+    unstorable = "\ud800"  # a lone surrogate has no UTF-8 form
+    write = Write(b"meta", 0, ttl=600, blocks={"d": b"block", unstorable: b"block"})
+
+    with pytest.raises(StoreError):
+        await store.save(KEY, write)
+
+    assert await store.load(KEY) is None
+    assert await store.save(KEY, Write(b"meta", 0, ttl=600))
+
+
+# What has expired
+
+
+async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
+    clock = Clock()
+    store = await SqliteStore.open(path, clock=clock)
+    for n in range(PURGE_EVERY):
+        write = Write(b"meta", 0, ttl=600, blocks={"d": b"block"}, index=[f"d{n}"])
+        await store.save(SessionKey("tenant", f"s{n}"), write)
+    clock.now += 601
+    for revision in range(PURGE_EVERY):
+        await store.save(KEY, Write(b"meta", revision, ttl=600))
+    await store.close()
+
+    with closing(sqlite3.connect(path)) as other:
+        left = {
+            table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain")
+        }
+    assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0}
+
+
+def count(connection: sqlite3.Connection, table: str) -> int:
+    number: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return number

@@ -1,0 +1,186 @@
+"""Counters are chosen by model name, loaded once, and never fail for want of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import tiktoken
+
+from proxy.tokens import ranks
+from proxy.tokens.counter import Counter, CountingPool, Tokenizers, encoding_name, is_short, plain_name
+from proxy.tokens.images import DEFAULT
+
+Encodings = Callable[[str], tiktoken.Encoding]
+HELLO = {"role": "user", "content": "Hello, how are you?"}
+
+
+@pytest.fixture
+def pool() -> Iterator[CountingPool]:
+    pool = CountingPool()
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "encoding"),
+    [
+        ("gpt-4", "cl100k_base"),
+        ("gpt-4-turbo", "cl100k_base"),
+        ("openai/gpt-4-0613", "cl100k_base"),
+        ("GPT-3.5-Turbo", "cl100k_base"),
+        ("gpt-35-turbo-16k", "cl100k_base"),
+        ("ft:gpt-3.5-turbo:org::id", "cl100k_base"),
+        ("gpt-4o", "o200k_base"),
+        ("gpt-4.1-mini", "o200k_base"),
+        ("ft:gpt-4o-mini:org::id", "o200k_base"),
+        ("gpt-5", "o200k_base"),
+        ("o3", "o200k_base"),
+        ("openrouter/anthropic/claude-sonnet-4-5", "o200k_base"),
+        ("qwen3:8b", "o200k_base"),
+        ("", "o200k_base"),
+    ],
+)
+def test_the_encoding_follows_the_model_name(model: str, encoding: str) -> None:
+    assert encoding_name(plain_name(model)) == encoding
+
+
+def test_a_message_costs_its_published_count(encodings: Encodings) -> None:
+    counter = Tokenizers().for_model("gpt-4o")
+    assert (counter.name, counter.exact) == ("o200k_base", True)
+    assert counter.message(HELLO) + counter.overhead({}) == 13
+
+
+def test_a_text_costs_what_the_encoding_makes_of_it(encodings: Encodings) -> None:
+    text = "Special tokens are plain text: <|endoftext|>. 天气很好."
+    assert Tokenizers().for_model("o3").text(text) == len(encodings("o200k_base").encode_ordinary(text))
+
+
+def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> None:
+    tokenizers = Tokenizers()
+    states = [[row.state for row in tokenizers.status()]]
+    tokenizers.warm()
+    states.append([row.state for row in tokenizers.status()])
+    tokenizers.for_model("gpt-4")
+    states.append([row.state for row in tokenizers.status()])
+    assert states == [["not loaded"] * 2, ["not loaded", "loaded"], ["loaded"] * 2]
+
+
+def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:
+    tokenizers = Tokenizers()
+    counters: list[Counter] = []
+    threads = [
+        threading.Thread(target=lambda: counters.append(tokenizers.for_model("gpt-4"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [counter.message(HELLO) for counter in counters] == [10] * 4
+    assert len(tokenizers._encoders) == 1
+
+
+def test_without_rank_files_tokens_are_estimated_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizers = Tokenizers(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        counters = [tokenizers.for_model(model) for model in ("gpt-4o", "gpt-5", "o3")]
+    assert {(counter.name, counter.exact) for counter in counters} == {("estimate", False)}
+    assert counters[0].message(HELLO) == pytest.approx(10, abs=3)
+    assert len(caplog.records) == 1
+    assert [row.state for row in tokenizers.status()] == ["not loaded", "unavailable"]
+    assert "fetch_ranks" in tokenizers.status()[1].problem
+
+
+def test_the_other_encoding_still_counts_when_one_file_is_bad(encodings: Encodings, tmp_path: Path) -> None:
+    shutil.copy(ranks.RANKS_DIR / "cl100k_base.tiktoken", tmp_path)
+    (tmp_path / "o200k_base.tiktoken").write_text("truncated")
+    tokenizers = Tokenizers(tmp_path)
+    assert (tokenizers.for_model("gpt-4").exact, tokenizers.for_model("gpt-4o").exact) == (True, False)
+
+
+def test_the_estimator_takes_hostile_text(tmp_path: Path) -> None:
+    assert Tokenizers(tmp_path).for_model("gpt-4o").text(" " * 3_000_000) > 0
+
+
+def test_the_cache_key_tells_price_lists_for_pictures_apart(tmp_path: Path) -> None:
+    tokenizers = Tokenizers(tmp_path)
+    keys = {model: tokenizers.for_model(model).cache_key for model in ("gpt-4o", "gpt-4.1", "gpt-4o-mini")}
+    assert keys["gpt-4o"] == keys["gpt-4.1"] != keys["gpt-4o-mini"]
+
+
+class Threads:
+    """Counts words and remembers where."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.counter = Counter("o200k_base", self.count, DEFAULT)
+
+    def count(self, text: str) -> int:
+        self.seen.add(threading.current_thread().name)
+        return len(text.split())
+
+
+def bodies(count: int, words: int) -> list[Mapping[str, object]]:
+    return [{"role": "user", "content": "word " * (words + n)} for n in range(count)]
+
+
+async def test_short_messages_are_counted_where_they_are(pool: CountingPool) -> None:
+    threads = Threads()
+    assert await pool.messages(threads.counter, bodies(3, 5)) == [9, 10, 11]
+    assert threads.seen == {threading.current_thread().name}
+
+
+async def test_long_messages_are_counted_in_order_off_the_loop(pool: CountingPool) -> None:
+    threads = Threads()
+    assert await pool.messages(threads.counter, bodies(5, 2_000)) == [2_004 + n for n in range(5)]
+    assert threads.seen
+    assert all(name.startswith("tokens") for name in threads.seen)
+
+
+async def test_the_loop_runs_on_while_a_long_message_is_counted(pool: CountingPool) -> None:
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def waits_for_the_loop(text: str) -> int:
+        assert release.wait(30)
+        return 1
+
+    counter = Counter("o200k_base", waits_for_the_loop, DEFAULT)
+    loop.call_soon(release.set)
+    assert await pool.messages(counter, bodies(1, 20_000)) == [5]
+
+
+async def test_no_messages_are_no_counts(pool: CountingPool) -> None:
+    assert await pool.messages(Threads().counter, []) == []
+
+
+async def test_a_closed_pool_still_counts_short_messages_and_refuses_long_ones() -> None:
+    pool = CountingPool()
+    pool.close()
+    assert await pool.messages(Threads().counter, bodies(1, 1)) == [5]
+    with pytest.raises(RuntimeError):
+        await pool.messages(Threads().counter, bodies(1, 20_000))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"content": [{"type": "text", "text": "x" * 20_000}]},
+        {"content": None, "tool_calls": [{"function": {"arguments": "x" * 20_000}}]},
+        {"content": {"anything": "x" * 20_000}},
+        {"content": [{"type": "novel", "novel": "x" * 20_000}]},
+    ],
+)
+def test_length_is_seen_wherever_it_hides(body: dict[str, object]) -> None:
+    assert not is_short([body])
+
+
+def test_a_picture_does_not_make_a_message_long() -> None:
+    assert is_short([{"content": [{"type": "image_url", "image_url": {"url": "x" * 1_000_000}}]}])

@@ -1,0 +1,88 @@
+"""The proxy under test on a real socket, and what it means that a request crossed it unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.recording import CHAT, Exchange, Headers, Journal, Tap
+from tests.support.server import serve
+from tests.support.upstream import ScriptedUpstream
+
+HOP_BY_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+PER_HOP = HOP_BY_HOP | {"host", "content-length"}  # a new connection states these anew
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Where the proxy listens, and what went in and out at its own socket."""
+
+    url: str
+    journal: Journal
+
+    @property
+    def base_url(self) -> str:
+        """What a client is given as its `base_url`."""
+        return self.url + "/v1"
+
+
+@contextmanager
+def proxying(upstream_url: str, **settings: Any) -> Iterator[Proxy]:
+    """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key."""
+    from proxy.app import create_app
+    from proxy.settings import Settings
+
+    defaults = {"upstream": {"base_url": upstream_url + "/v1"}, "store": {"url": "memory://"}}
+    tap = Tap(create_app(Settings(**{**defaults, **settings})))
+    with serve(tap) as url:
+        yield Proxy(url, tap.journal)
+
+
+def assert_relayed(
+    proxy: Proxy, upstream: ScriptedUpstream, path: str = CHAT, *, action: str | None = "passed"
+) -> None:
+    """Every exchange at `path` crossed the proxy byte for byte, both ways, and says so in its header."""
+    outer, inner = proxy.journal.to(path), upstream.journal.to(path)
+    assert outer, f"no request to {path} reached the proxy"
+    assert len(inner) == len(outer)
+    for client_side, upstream_side in zip(outer, inner, strict=True):
+        _assert_same_request(client_side, upstream_side)
+        _assert_same_response(client_side, upstream_side, action)
+
+
+def _assert_same_request(client_side: Exchange, upstream_side: Exchange) -> None:
+    assert upstream_side.method == client_side.method
+    assert upstream_side.target == client_side.target
+    assert upstream_side.body == client_side.body
+    assert end_to_end(upstream_side.headers) == end_to_end(client_side.headers)
+    assert ours(upstream_side.headers) == []
+
+
+def _assert_same_response(client_side: Exchange, upstream_side: Exchange, action: str | None) -> None:
+    assert client_side.status == upstream_side.status
+    assert client_side.sent == upstream_side.sent
+    missing = set(end_to_end(upstream_side.response_headers)) - set(client_side.response_headers)
+    assert not missing
+    if action is not None:
+        assert client_side.response_header("x-condenser-action") == action
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """The headers that are neither per hop nor ours, in an order that can be compared."""
+    return sorted((k, v) for k, v in headers if k not in PER_HOP and (k, v) not in ours(headers))
+
+
+def ours(headers: Headers) -> Headers:
+    return [(k, v) for k, v in headers if k.startswith("x-condenser-")]

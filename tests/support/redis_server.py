@@ -1,0 +1,121 @@
+"""A real redis-server on a free port: it can be killed, stopped, and started again at the same address.
+
+    with RedisServer() as server:
+        ... server.url ...
+        server.kill()
+        server.restart()
+
+It keeps nothing on disk unless options say so (`RedisServer("--appendonly", "yes")`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from tests.support.signals import BOUND
+
+BINARY = "redis-server"
+HOW_TO_GET_IT = f"{BINARY} is not installed: `apt-get install redis-server` or deploy/ensure_redis.sh"
+POLL = 0.01  # seconds between two questions whether it answers
+
+
+def available() -> bool:
+    return shutil.which(BINARY) is not None
+
+
+class RedisServer:
+    def __init__(self, *options: str, password: str = "") -> None:
+        self.password = password
+        self._options = options + (("--requirepass", password) if password else ())
+        self._folder = tempfile.TemporaryDirectory(prefix="condenser-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def url(self) -> str:
+        credentials = f":{self.password}@" if self.password else ""
+        return f"redis://{credentials}127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self.restart()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def restart(self) -> None:
+        """Kill it if it runs; return when a new one answers at the same port."""
+        self.kill()
+        self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + BOUND
+        while not self._answers():
+            assert time.monotonic() < deadline, f"no answer within {BOUND} s; {self._log()}"
+            self._wait_or_fail()
+
+    def kill(self) -> None:
+        """As a crash would: SIGKILL, no last words. A server that is down stays so."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(BOUND)
+            self._process = None
+
+    def stop(self) -> None:
+        """Hang it: connections are accepted by the kernel and nothing is answered."""
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def _command(self) -> list[str]:
+        fixed = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": self._folder.name,
+            "logfile": "redis.log",
+            "save": "",
+            "appendonly": "no",
+        }
+        words = [word for key, value in fixed.items() for word in (f"--{key}", value)]
+        return [BINARY, *words, *self._options]
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=BOUND) as connection:
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(64)
+        except OSError:
+            return False
+        return answer.startswith((b"+PONG", b"-NOAUTH"))  # not while it says LOADING
+
+    def _wait_or_fail(self) -> None:
+        assert self._process is not None
+        try:
+            self._process.wait(POLL)
+        except subprocess.TimeoutExpired:
+            return
+        raise AssertionError(f"{BINARY} ended with {self._process.returncode}; {self._log()}")
+
+    def _log(self) -> str:
+        log = Path(self._folder.name, "redis.log")
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "it wrote no log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
