@@ -12,12 +12,10 @@ from proxy.condenser import ChatRequest
 from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
 from proxy.headers import encoded, first, to_upstream
-from proxy.relay import ClientGone, Relay, unless_gone
-from proxy.routes.passthrough import pass_through
+from proxy.relay import ClientGone, Incoming, Relay
+from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
 from proxy.services import Services
 from proxy.upstream import UpstreamReply, UpstreamRequest
-
-CLIENT_CLOSED_REQUEST = 499
 
 
 async def chat(request: Request) -> Response:
@@ -25,21 +23,22 @@ async def chat(request: Request) -> Response:
     services: Services = request.app.state.services
     if first(request.scope["headers"], b"content-encoding") not in (None, "identity"):
         return await pass_through(request, reason="encoded-body")
-    data = await body_of(request, services.settings.limits.body)
+    incoming = Incoming(request.receive)
     services.telemetry.started()
     try:
-        return await unless_gone(request.receive, _answer(services, read(request, services, data)))
+        data = await body_of(incoming, services.settings.limits.body)
+        return await incoming.unless_gone(_answer(services, read(request, services, data), incoming))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         services.telemetry.ended()
 
 
-async def body_of(request: Request, limit: int) -> bytes:
+async def body_of(incoming: Incoming, limit: int) -> bytes:
     """The request's body; raises `BodyTooLarge` as soon as it is."""
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
+    async for part in incoming.body():
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
@@ -63,7 +62,7 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
     )
 
 
-async def _answer(services: Services, chat_request: ChatRequest) -> Response:
+async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming) -> Response:
     decision = await services.condenser.decide(chat_request)
     if chat_request.controls.dry_run:
         return _dry_run(decision)
@@ -71,17 +70,17 @@ async def _answer(services: Services, chat_request: ChatRequest) -> Response:
     started = perf_counter()
     reply = await services.upstream.send(_forwarded(chat_request, decision))
     decision.timing.upstream = (perf_counter() - started) * 1000
-    return _relay(reply, decision)
+    return _relay(incoming, reply, decision)
 
 
 def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
     return UpstreamRequest("POST", b"/v1/chat/completions", b"", chat_request.headers, decision.body)
 
 
-def _relay(reply: UpstreamReply, decision: Decision) -> Relay:
+def _relay(incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
     """What a later request depends on is stored only where the upstream took this one."""
     succeeded = 200 <= reply.status < 300
-    return Relay(reply, encoded(decision.headers()), decision.settle if succeeded else None)
+    return Relay(incoming, reply, encoded(decision.headers()), decision.settle if succeeded else None)
 
 
 def _dry_run(decision: Decision) -> Response:

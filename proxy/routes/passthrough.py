@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from proxy.decision import Action
 from proxy.headers import Headers, encoded, first, to_upstream
-from proxy.relay import ClientGone, Relay, unless_gone
+from proxy.relay import ClientGone, Incoming, Relay
 from proxy.services import Services
-from proxy.upstream import UpstreamRequest
+from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATION = frozenset(("/v1/completions", "/v1/responses", "/v1/messages", "/v1/chat/completions"))
 CLIENT_CLOSED_REQUEST = 499
@@ -22,21 +22,28 @@ async def pass_through(request: Request, reason: str = "") -> Response:
     if request.method == "POST" and request.url.path in GENERATION:
         services.telemetry.bypassed(request.url.path)
         ours = encoded([("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])])
-    forwarded = _forwarded(request, services)
-    if not isinstance(forwarded.body, bytes):
-        return Relay(await services.upstream.send(forwarded), ours)
+    incoming = Incoming(request.receive)
     try:
-        return Relay(await unless_gone(request.receive, services.upstream.send(forwarded)), ours)
+        reply = await incoming.unless_gone(_send(request, incoming, services))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return Relay(incoming, reply, ours)
 
 
-def _forwarded(request: Request, services: Services) -> UpstreamRequest:
+async def _send(request: Request, incoming: Incoming, services: Services) -> UpstreamReply:
+    forwarded = _forwarded(request, incoming, services)
+    if isinstance(forwarded.body, bytes):
+        async for _ in incoming.body():
+            pass
+    return await services.upstream.send(forwarded)
+
+
+def _forwarded(request: Request, incoming: Incoming, services: Services) -> UpstreamRequest:
     """The request with its body as a stream, where it has one; its length is kept where it was given."""
-    incoming = request.scope["headers"]
-    headers = to_upstream(incoming, services.own_key)
-    length = first(incoming, b"content-length")
-    has_body = length not in (None, "0") or first(incoming, b"transfer-encoding") is not None
+    given = request.scope["headers"]
+    headers = to_upstream(given, services.own_key)
+    length = first(given, b"content-length")
+    has_body = length not in (None, "0") or first(given, b"transfer-encoding") is not None
     if has_body and length is not None:
         headers.append((b"content-length", length.encode()))
     return UpstreamRequest(
@@ -44,5 +51,5 @@ def _forwarded(request: Request, services: Services) -> UpstreamRequest:
         path=request.scope["raw_path"],
         query=request.scope["query_string"],
         headers=headers,
-        body=request.stream() if has_body else b"",
+        body=incoming.body() if has_body else b"",
     )

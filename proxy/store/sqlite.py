@@ -11,82 +11,27 @@ Several processes may use one file: it is in WAL mode, writers queue for `BUSY` 
 A session has one `expires_at`, so that all of it lives and dies together. A row with revision 0 and no meta
 is a session that has records and was never saved. What has expired is invisible at once, is removed by the
 next write under its key, and else by a purge in small steps.
-
-A file holds what people said: it and the directories made for it are closed to others. SQLite gives its -wal
-and -shm files the mode of the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from json import dumps
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.sqlite_file import open_database, rows_of, transaction
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
-BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
 PURGE_EVERY = 64  # writes; a purge removes at least as many sessions as that many writes can make
 PURGE_SESSIONS = 64
 PURGE_INDEX = 4096
-
-_SCHEMA = (
-    """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        tenant TEXT NOT NULL,
-        session TEXT NOT NULL,
-        revision INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        meta BLOB,
-        UNIQUE (tenant, session)
-    )
-    """,
-    """
-    CREATE TABLE records (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        record BLOB NOT NULL,
-        UNIQUE (session_id, name)
-    )
-    """,
-    """
-    CREATE TABLE standing (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        PRIMARY KEY (session_id, name)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE blocks (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        block BLOB NOT NULL,
-        UNIQUE (session_id, digest)
-    )
-    """,
-    """
-    CREATE TABLE chain (
-        tenant TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        session TEXT NOT NULL,
-        expires_at REAL NOT NULL,
-        PRIMARY KEY (tenant, digest)
-    ) WITHOUT ROWID
-    """,
-    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
-    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "store-busy",
@@ -124,7 +69,7 @@ class SqliteStore:
         return store
 
     def _connect(self, path: Path | None) -> None:
-        self._connection = _open(path)
+        self._connection = open_database(path)
         _purge(self._connection, self._clock())
 
     async def load(self, key: SessionKey) -> Snapshot | None:
@@ -151,7 +96,7 @@ class SqliteStore:
         return await self._call(lambda connection, now: _delete(connection, key, now))
 
     async def ping(self) -> None:
-        await self._call(lambda connection, _: _rows(connection, "SELECT 1 FROM sessions LIMIT 1"))
+        await self._call(lambda connection, _: rows_of(connection, "SELECT 1 FROM sessions LIMIT 1"))
 
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. Again waits for the first."""
@@ -200,88 +145,12 @@ def _reason(error: Exception) -> str:
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "store-error")
 
 
-# Opening
-
-
-def _open(path: Path | None) -> sqlite3.Connection:
-    target = ":memory:" if path is None else _private_file(path)
-    # Without an isolation level the module starts no transactions of its own.
-    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
-    try:
-        _refuse_unknown_schema(connection)
-        _configure(connection)
-        _create_schema(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _private_file(path: Path) -> str:
-    """The absolute path of a file that exists; what is made for it is for its owner only."""
-    path = Path(os.path.abspath(path))
-    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    return str(path)
-
-
-def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
-    with _transaction(connection, "DEFERRED"):  # one view: another process may be making the tables
-        version = _version(connection)
-        tables = _rows(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
-    if version > SCHEMA_VERSION:
-        newer = f"the file has version {version} of a newer Condenser; this one knows {SCHEMA_VERSION}"
-        raise StoreError("store-schema", newer)
-    if version == 0 and tables:
-        raise StoreError("store-schema", "the file is a database of another program")
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    _use_wal(connection)
-    # In WAL mode NORMAL cannot corrupt; a power cut may lose the last commits, which clients send again.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
-    deadline = time.monotonic() + BUSY
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _create_schema(connection: sqlite3.Connection) -> None:
-    if _version(connection) == SCHEMA_VERSION:
-        return
-    with _transaction(connection, "IMMEDIATE"):
-        if _version(connection) == SCHEMA_VERSION:
-            return  # another process was first
-        for statement in _SCHEMA:
-            connection.execute(statement)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
 # Calls; each is one transaction
 
 
 def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapshot | None:
-    with _transaction(connection, "DEFERRED"):
-        found = _rows(
+    with transaction(connection, "DEFERRED"):
+        found = rows_of(
             connection,
             "SELECT id, meta, revision FROM sessions"
             " WHERE tenant = ? AND session = ? AND expires_at > ? AND meta IS NOT NULL",
@@ -290,14 +159,14 @@ def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapsh
         if not found:
             return None
         row, meta, revision = found[0]
-        records = _rows(connection, "SELECT name, record FROM records WHERE session_id = ?", row)
-        standing = _rows(connection, "SELECT name FROM standing WHERE session_id = ?", row)
+        records = rows_of(connection, "SELECT name, record FROM records WHERE session_id = ?", row)
+        standing = rows_of(connection, "SELECT name FROM standing WHERE session_id = ?", row)
     return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in standing))
 
 
 def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float) -> bool:
     expires_at = now + write.ttl
-    with _transaction(connection, "IMMEDIATE"):
+    with transaction(connection, "IMMEDIATE"):
         row, revision = _live(connection, key, now)
         if revision != write.revision:
             return False
@@ -320,7 +189,7 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
 def _put_record(
     connection: sqlite3.Connection, key: SessionKey, name: str, record: bytes, now: float, ttl: int
 ) -> bytes:
-    with _transaction(connection, "IMMEDIATE"):
+    with transaction(connection, "IMMEDIATE"):
         row, _ = _live(connection, key, now)
         row = _ensure(connection, key, row, now + ttl)
         connection.execute(
@@ -328,19 +197,19 @@ def _put_record(
             (row, name, record),
         )
         select = "SELECT record FROM records WHERE session_id = ? AND name = ?"
-        kept: bytes = _rows(connection, select, row, name)[0][0]
+        kept: bytes = rows_of(connection, select, row, name)[0][0]
     return kept
 
 
 def _stand(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
-    with _transaction(connection, "IMMEDIATE"):
+    with transaction(connection, "IMMEDIATE"):
         row, _ = _live(connection, key, now)
         if row is not None:
             connection.execute("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", (row, name))
 
 
 def _blocks(connection: sqlite3.Connection, key: SessionKey, now: float) -> dict[str, bytes]:
-    rows = _rows(
+    rows = rows_of(
         connection,
         "SELECT digest, block FROM blocks JOIN sessions ON sessions.id = session_id"
         " WHERE tenant = ? AND session = ? AND expires_at > ?",
@@ -351,7 +220,7 @@ def _blocks(connection: sqlite3.Connection, key: SessionKey, now: float) -> dict
 
 def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], now: float) -> dict[str, str]:
     # One JSON argument, as the number of arguments of a statement is limited.
-    rows = _rows(
+    rows = rows_of(
         connection,
         "SELECT digest, session FROM chain"
         " WHERE tenant = ? AND digest IN (SELECT value FROM json_each(?)) AND expires_at > ?",
@@ -361,7 +230,7 @@ def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], n
 
 
 def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool:
-    with _transaction(connection, "IMMEDIATE"):
+    with transaction(connection, "IMMEDIATE"):
         row, revision = _live(connection, key, now)
         if row is not None:
             connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
@@ -369,7 +238,7 @@ def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool
 
 
 def _purge(connection: sqlite3.Connection, now: float) -> None:
-    with _transaction(connection, "IMMEDIATE"):
+    with transaction(connection, "IMMEDIATE"):
         connection.execute(
             "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= ? LIMIT ?)",
             (now, PURGE_SESSIONS),
@@ -384,22 +253,10 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
 # Parts
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-    connection.execute(f"BEGIN {mode}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # some errors roll back by themselves
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _live(connection: sqlite3.Connection, key: SessionKey, now: float) -> tuple[int | None, int]:
     """Row and revision of a session, (None, 0) where there is none; one that has expired is removed."""
     connection.execute("DELETE FROM sessions WHERE tenant = ? AND session = ? AND expires_at <= ?", (*key, now))
-    found = _rows(connection, "SELECT id, revision FROM sessions WHERE tenant = ? AND session = ?", *key)
+    found = rows_of(connection, "SELECT id, revision FROM sessions WHERE tenant = ? AND session = ?", *key)
     return found[0] if found else (None, 0)
 
 
@@ -416,7 +273,3 @@ def _ensure(connection: sqlite3.Connection, key: SessionKey, row: int | None, ex
         "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?", (expires_at, row, expires_at)
     )
     return row
-
-
-def _rows(connection: sqlite3.Connection, statement: str, *values: object) -> list[Any]:
-    return connection.execute(statement, values).fetchall()

@@ -41,6 +41,7 @@ class Proxy:
 @contextmanager
 def proxying(upstream_url: str, **settings: Any) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key."""
+    # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
     from proxy.settings import Settings
 

@@ -37,7 +37,7 @@ class RedisServer:
         self._options = options + (("--requirepass", password) if password else ())
         self._folder = tempfile.TemporaryDirectory(prefix="condenser-redis-")
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -114,7 +114,7 @@ class RedisServer:
         return log.read_text(errors="replace")[-2000:] if log.exists() else "it wrote no log"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import sqlite3
 import stat
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
 from proxy.store.sqlite import PURGE_EVERY, SqliteStore
 from tests.proxy.store.conftest import Clock
+from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
 
@@ -105,6 +108,14 @@ async def test_a_reopened_file_has_what_was_saved(path: Path) -> None:
         await store.close()
 
 
+async def test_a_closed_store_leaves_one_file(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.save(KEY, Write(b"meta", 0, ttl=600))
+    await store.close()
+
+    assert [file.name for file in path.parent.iterdir()] == ["sessions.db"]
+
+
 # Several processes
 
 
@@ -123,6 +134,35 @@ async def test_no_save_of_several_processes_that_start_together_is_lost(path: Pa
     store = await SqliteStore.open(path)
     assert await store.load(KEY) == Snapshot(b"elsewhere", 100)
     await store.close()
+
+
+@pytest.mark.torture
+def test_no_process_fails_to_open_a_new_file_that_others_open_at_the_same_moment(tmp_path: Path) -> None:
+    spawning = multiprocessing.get_context("spawn")
+    start = spawning.Barrier(6)
+    processes = [spawning.Process(target=open_new_files, args=(tmp_path, 150, start)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+    assert [process.exitcode for process in processes] == [0] * 6
+
+
+def open_new_files(folder: Path, count: int, start: Barrier) -> None:
+    """In a process of its own: a failure is an exit code."""
+
+    async def open_one(path: Path) -> None:
+        await (await SqliteStore.open(path)).close()
+
+    failures = []
+    for n in range(count):
+        start.wait(BOUND)
+        try:
+            asyncio.run(open_one(folder / f"{n}.db"))
+        except StoreError as error:
+            failures.append(error)
+    assert failures == []
 
 
 async def test_a_file_that_another_holds_is_busy_and_reading_goes_on(store: SqliteStore, path: Path) -> None:
@@ -222,9 +262,7 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
     await store.close()
 
     with closing(sqlite3.connect(path)) as other:
-        left = {
-            table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain")
-        }
+        left = {table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain")}
     assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0}
 
 

@@ -1,0 +1,163 @@
+"""The SQLite file: who may read it, which schema it has, and how it is opened and asked.
+
+A file holds what people said: it and the directories made for it are closed to others. SQLite gives its -wal
+and -shm files the mode of the database.
+
+Only the first version of the schema exists. A file of a newer version, or of another program, is refused and
+left as it is. Every function here blocks, and belongs in the thread that owns the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from proxy.store.base import StoreError
+
+SCHEMA_VERSION = 1
+BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
+
+_SCHEMA = (
+    """
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        expires_at REAL NOT NULL,
+        meta BLOB,
+        UNIQUE (tenant, session)
+    )
+    """,
+    """
+    CREATE TABLE records (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        record BLOB NOT NULL,
+        UNIQUE (session_id, name)
+    )
+    """,
+    """
+    CREATE TABLE standing (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE blocks (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        block BLOB NOT NULL,
+        UNIQUE (session_id, digest)
+    )
+    """,
+    """
+    CREATE TABLE chain (
+        tenant TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        session TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
+    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """The database at `path`, made where it is missing; None is one in memory."""
+    target = ":memory:" if path is None else _private_file(path)
+    # Without an isolation level the module starts no transactions of its own.
+    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
+    try:
+        _refuse_unknown_schema(connection)
+        _configure(connection)
+        _create_schema(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _private_file(path: Path) -> str:
+    """The absolute path of a file that exists; what is made for it is for its owner only."""
+    path = Path(os.path.abspath(path))
+    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    return str(path)
+
+
+def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
+    with transaction(connection, "DEFERRED"):  # one view: another process may be making the tables
+        version = _version(connection)
+        tables = rows_of(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
+    if version > SCHEMA_VERSION:
+        newer = f"the file has version {version} of a newer Condenser; this one knows {SCHEMA_VERSION}"
+        raise StoreError("store-schema", newer)
+    if version == 0 and tables:
+        raise StoreError("store-schema", "the file is a database of another program")
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    _use_wal(connection)
+    # In WAL mode NORMAL cannot corrupt; a power cut may lose the last commits, which clients send again.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
+    deadline = time.monotonic() + BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _create_schema(connection: sqlite3.Connection) -> None:
+    if _version(connection) == SCHEMA_VERSION:
+        return
+    with transaction(connection, "IMMEDIATE"):
+        if _version(connection) == SCHEMA_VERSION:
+            return  # another process was first
+        for statement in _SCHEMA:
+            connection.execute(statement)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
+    """All that is done inside happens, or nothing."""
+    connection.execute(f"BEGIN {mode}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # some errors roll back by themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def rows_of(connection: sqlite3.Connection, statement: str, *values: object) -> list[Any]:
+    return connection.execute(statement, values).fetchall()
