@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import tiktoken
@@ -69,10 +70,12 @@ class RanksUnavailable(Exception):
     """A rank file is missing, unreadable or not the published one; the message says which and what to do."""
 
 
+@cache
 def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
     """Build the encoding `name` from `<directory>/<name>.tiktoken`; the default is the bundled directory.
 
-    Raises RanksUnavailable, and KeyError for an encoding that is not in SPECS. Blocks for up to 0.5 s.
+    Raises RanksUnavailable, and KeyError for an encoding that is not in SPECS. Blocks for up to 0.5 s, once:
+    encodings are immutable and 75 MB large, so all apps of a process share one.
     """
     spec = SPECS[name]
     contents = _read(name, directory or RANKS_DIR)

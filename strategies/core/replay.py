@@ -7,7 +7,7 @@ One made for a smaller window gives way to the longest view that fits under this
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
@@ -33,19 +33,23 @@ def replay(
     budget: Budget | None,
 ) -> Replayed:
     """The view of a transcript; `fixed` are the tokens of tools and framing."""
-    bare = Replayed(fold(transcript, (), fixed, counter), None)
-    found = [
-        Replayed(view, each)
-        for each in standing_in(condensations, transcript.digests)
-        if _shows_what_it_must(view := fold(transcript, (each.overlay,), fixed, counter))
-    ]
-    if not found:
-        return bare
-    best = found[0]
+    found = _views(transcript, condensations, fixed, counter)
+    best = next(found)
     if budget is None or best.applied is None or best.applied.window >= budget.window:
         return best
-    fitting = [each for each in (*found, bare) if each.view.tokens < budget.trigger]
+    fitting = [each for each in (best, *found) if each.view.tokens < budget.trigger]
     return max(fitting, key=lambda each: each.view.tokens, default=best)
+
+
+def _views(
+    transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: Counter
+) -> Iterator[Replayed]:
+    """The views that stand, best first, made as they are asked for; the transcript itself is the last."""
+    for each in standing_in(condensations, transcript.digests):
+        view = fold(transcript, (each.overlay,), fixed, counter)
+        if _shows_what_it_must(view):
+            yield Replayed(view, each)
+    yield Replayed(fold(transcript, (), fixed, counter), None)
 
 
 def _shows_what_it_must(view: View) -> bool:

@@ -24,6 +24,9 @@ _REFUSALS = re.compile(
 )
 _REFUSAL_TOKENS = 80
 _WORDS_PER_TOKEN = 0.6
+# A summary may well begin as the earlier record did; only the instructions and the fence are nothing of its own.
+_ECHO = 60
+_FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
 
 
 def ask(view: View, end: int, max_tokens: int, room: int, template: str = "summary") -> Ask:
@@ -72,7 +75,6 @@ def _refused(answer: Answer, text: str, asked: Ask, counter: Counter) -> str:
 def _not_a_record(text: str, asked: Ask, counter: Counter) -> str:
     if _REFUSALS.match(text) and counter.text(text) < _REFUSAL_TOKENS:
         return "summary-refused"
-    opening = text[:200]
-    if len(text) > 200 and (opening in asked.system or opening in asked.user):
+    if _FENCE.search(text) or (len(text) > _ECHO and text[:_ECHO] in asked.system):
         return "summary-echo"
     return ""
