@@ -228,6 +228,7 @@ class Condenser:
             decision.tokens_before,
             decision.tokens_after,
             decision.own_tokens,
+            decision.applied.id if decision.applied else "",
         )
         if not case.measured.transcript.chain:
             return
@@ -264,12 +265,18 @@ def _folded(case: Case, condensation: Condensation | None) -> View:
 
 
 def _replay(decision: Decision, case: Case) -> None:
+    last = case.found.last_applied(case.measured.transcript)
     found = replay(
-        case.measured.transcript, case.found.condensations, case.measured.overhead, case.counter, case.policy.budget
+        case.measured.transcript,
+        case.found.condensations,
+        case.measured.overhead,
+        case.counter,
+        case.policy.budget,
+        last,
     )
     decision.view, decision.applied, decision.tokens_after = found.view, found.applied, found.view.tokens
     if found.applied is not None:
-        decision.action = Action.REPLAYED
+        decision.action = Action.REPLAYED if last in (None, found.applied.id) else Action.CONDENSED
 
 
 def _walk(decision: Decision, case: Case) -> None:

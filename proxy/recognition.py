@@ -46,6 +46,11 @@ class Recognised:
     parent: str | None = None
     failure: str = ""
 
+    def last_applied(self, transcript: Transcript) -> str | None:
+        """What the last view of this transcript's branch applied; None where the branch is not known."""
+        branch = self.session.branch_of(transcript.digests) if self.session else None
+        return branch.applied if branch else None
+
     @property
     def is_derived(self) -> bool:
         """Whether it was recognised by its chain."""
@@ -61,6 +66,7 @@ class Turn:
     tokens_before: int
     tokens_after: int
     own_tokens: int
+    applied: str
 
 
 class Sessions:
@@ -196,7 +202,7 @@ def is_small(tokens: int, window: int | None) -> bool:
 
 
 def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
-    moved, branch = session.advanced(turn.transcript.digests, now)
+    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied)
     settings = session.settings if session.derived else turn.settings
     counted = replace(moved, settings=settings).counted(
         requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens

@@ -52,5 +52,3 @@ def _first_line(body: str) -> str:
 
 def _calls(body: str) -> list[str]:
     return [line[:_LINE] for line in body.splitlines() if line.startswith("calls ")]
-
-

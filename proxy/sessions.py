@@ -22,13 +22,17 @@ MOST_BRANCHES = 64
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it."""
+    """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it.
+
+    `applied` is the id of the condensation in its last view, "" for none.
+    """
 
     name: str
     head: bytes
     before: bytes
     count: int
     last_used: float = 0.0
+    applied: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,13 @@ class Session:
         found = [branch for branch in self.branches if continues(branch, digests)]
         return max(found, key=lambda branch: branch.count, default=None)
 
-    def advanced(self, digests: Sequence[bytes], now: float) -> tuple[Session, Branch]:
+    def advanced(self, digests: Sequence[bytes], now: float, applied: str = "") -> tuple[Session, Branch]:
         """The session with the branch of this transcript moved to its end, or opened."""
         old = self.branch_of(digests)
         opened = self.opened + (old is None)
-        branch = Branch(old.name if old else branch_name(opened), digests[-1], node_before(digests), len(digests), now)
+        branch = Branch(
+            old.name if old else branch_name(opened), digests[-1], node_before(digests), len(digests), now, applied
+        )
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         return replace(self, branches=tuple(kept), opened=opened), branch

@@ -32,7 +32,8 @@ def encode_session(session: Session) -> bytes:
             "opened": session.opened,
             "totals": session.totals,
             "branches": [
-                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used] for each in session.branches
+                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied]
+                for each in session.branches
             ],
         }
     )
@@ -59,8 +60,8 @@ def decode_session(snapshot: Snapshot) -> Session | None:
 
 
 def _branch(row: Sequence[Any]) -> Branch:
-    name, head, before, count, last_used = row
-    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used)
+    name, head, before, count, last_used, applied = row
+    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied)
 
 
 def record_name(digest: bytes, depth: int) -> str:
