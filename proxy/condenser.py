@@ -16,16 +16,19 @@ request that no upstream could serve, with an account of where its tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from proxy.account import account
+from proxy.append import Append, appended
 from proxy.attempts import Attempted, Attempts
 from proxy.controls import Controls
 from proxy.decision import Action, Decision, Timing, Trigger
-from proxy.errors import ContextLengthExceeded
+from proxy.errors import BadRequest, ContextLengthExceeded, HistoryUnavailable
 from proxy.headers import Headers
+from proxy.identity import Identity
 from proxy.measure import Measured, Measurer, fits_by_length
 from proxy.policy import Policies, Policy
 from proxy.reasons import Reason
@@ -74,6 +77,7 @@ class Case:
     found: Recognised
     policy: Policy
     counter: Counter
+    append: Append | None = None
 
     @property
     def keeps(self) -> bool:
@@ -108,8 +112,9 @@ class Condenser:
         case = await self._case(request, timing)
         started = perf_counter()
         decision = await self._decided(case)
+        rewritten = decision.view.changed or case.append is not None
         decision.body = request.body.spliced(
-            messages=decision.view.to_json() if decision.view.changed else None,
+            messages=decision.view.to_json() if rewritten else None,
             model=request.model if request.renamed else None,
         )
         timing.condense = _milliseconds(started)
@@ -120,6 +125,7 @@ class Condenser:
     async def _case(self, request: ChatRequest, timing: Timing) -> Case:
         counter = self._tokenizers.for_model(request.model)
         identity = self._sessions.identify(request.controls.session, request.headers, request.body.values)
+        request, append = await self._supplied(request, identity)
         started = perf_counter()
         measured = await self._measured(request, counter)
         timing.count = _milliseconds(started)
@@ -128,7 +134,19 @@ class Condenser:
         timing.session = _milliseconds(started)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
-        return Case(request, measured, found, policy, counter)
+        return Case(request, measured, found, policy, counter, append)
+
+    async def _supplied(self, request: ChatRequest, identity: Identity) -> tuple[ChatRequest, Append | None]:
+        """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
+        if not request.controls.append:
+            return request, None
+        _check_append(request, identity)
+        try:
+            stored = await self._sessions.history(request.tenant, identity)
+        except StoreError as error:
+            raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
+        append, whole = appended(stored, request.body.elements, request.controls.if_head)
+        return replace(request, body=request.body.with_history(whole)), append
 
     async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
         """Counts, unless the length alone proves that nothing needs to be done."""
@@ -236,9 +254,29 @@ class Condenser:
         is_new = found.is_derived and found.session is None
         if is_new and decision.applied is None and is_small(decision.tokens_before, case.policy.window.tokens):
             return
-        if case.keeps:
-            decision.session = session.id
-            decision.settle = lambda: self._sessions.settle(found, turn)
+        if not case.keeps:
+            return
+        decision.session = session.id
+        decision.head = case.append.head if case.append else ""
+
+        async def settle(reply: Mapping[str, Any] | None) -> None:
+            if case.append is None:
+                await self._sessions.settle(found, turn)
+            elif reply is not None:
+                line, block = case.append.block(reply)
+                await self._sessions.settle(found, replace(turn, line=line, blocks={line.block: block}))
+
+        decision.settle = settle
+
+
+def _check_append(request: ChatRequest, identity: Identity) -> None:
+    """Append needs a name to store under, may store, and knows one reply."""
+    if identity.id is None:
+        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
+    if request.controls.no_store:
+        raise BadRequest("Append and no-store contradict each other.", param="X-Condenser-No-Store")
+    if request.body.get("n") not in (None, 1):
+        raise BadRequest("X-Condenser-History: append knows one choice only.", param="n")
 
 
 def _undecided(case: Case) -> Decision:

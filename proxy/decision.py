@@ -58,7 +58,10 @@ class Timing:
 
 @dataclass(slots=True)
 class Decision:
-    """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need."""
+    """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need.
+
+    It is handed the reply as a message where append mode must store that too.
+    """
 
     session: str
     source: str
@@ -77,7 +80,8 @@ class Decision:
     own_tokens: int = 0
     attempt_ms: float = 0.0
     timing: Timing = field(default_factory=Timing)
-    settle: Callable[[], Awaitable[None]] | None = None
+    head: str = ""
+    settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,6 +111,8 @@ class Decision:
         ]
         if self.reason:
             pairs.append(("X-Condenser-Reason", self.reason))
+        if self.head:
+            pairs.append(("X-Condenser-Head", self.head))
         if self.applied is not None:
             pairs.append(("X-Condenser-Condensation", self.applied.id))
         if self.policy.budget is not None:

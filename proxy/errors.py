@@ -5,6 +5,7 @@
      ├── ContextLengthExceeded     400     invalid_request_error   context_length_exceeded
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
+     ├── HistoryUnavailable        503     server_error            history_unavailable
      └── UpstreamUnavailable       502     upstream_error          upstream_unreachable, upstream_timeout
 
 Every one of them is written as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that
@@ -63,6 +64,13 @@ class BodyTooLarge(ProxyError):
     status = 413
     type = "invalid_request_error"
     code = "body_too_large"
+
+
+class HistoryUnavailable(ProxyError):
+    """Append mode needs a history that the store cannot give now; nothing may be sent without it."""
+
+    status = 503
+    code = "history_unavailable"
 
 
 class UpstreamUnavailable(ProxyError):

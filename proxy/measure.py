@@ -65,7 +65,7 @@ class Measurer:
             self._reader.read(each.raw, each.value, len(each.raw) // BYTES_PER_TOKEN + 1) for each in body.elements
         ]
         transcript = Transcript.of(messages)
-        rest = max(len(body.data) // BYTES_PER_TOKEN - transcript.tokens, 3)
+        rest = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, rest, False)
 
     def _message(self, element: Element, key: bytes, tokens: int | None) -> Message:
@@ -96,4 +96,5 @@ def _request(body: Body) -> Mapping[str, Any]:
 
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return len(body.data) <= tokens and not any(word in body.text for word in _NOT_TEXT)
+    has_other_parts = any(word in body.text for word in _NOT_TEXT)
+    return body.size <= tokens and not body.supplied and not has_other_parts

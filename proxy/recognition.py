@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from proxy import identity as names
+from proxy.append import History, Line, history
 from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.sessions import Session
@@ -67,6 +68,8 @@ class Turn:
     tokens_after: int
     own_tokens: int
     applied: str
+    line: Line | None = None
+    blocks: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Sessions:
@@ -151,6 +154,19 @@ class Sessions:
         snapshot = await self._store.load(key)
         return decode_session(snapshot) if snapshot else None
 
+    async def history(self, tenant: str, identity: Identity) -> History:
+        """What append mode has stored under an explicit id; raises `StoreError`."""
+        return await self._in_time(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
+
+    async def _history(self, key: SessionKey) -> History:
+        session = await self._load(key)
+        if session is None or not session.line.block:
+            return History()
+        try:
+            return history(session.line, await self._store.blocks(key))
+        except KeyError as missing:
+            raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
+
     async def keep(self, found: Recognised, made: Condensation) -> Condensation:
         """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
         return await self._in_time(self._keep(found.key, made))
@@ -183,7 +199,8 @@ class Sessions:
             session, _branch = self.next(found, turn)
             revision = found.session.revision if found.session else 0
             index = _nodes(turn.transcript) if session.derived else ()
-            if await self._store.save(found.key, Write(encode_session(session), revision, self._ttl, index=index)):
+            write = Write(encode_session(session), revision, self._ttl, turn.blocks, index)
+            if await self._store.save(found.key, write):
                 return
             found = replace(found, session=await self._load(found.key))
         raise StoreError("store-contended", "other writers were always first")
@@ -204,7 +221,7 @@ def is_small(tokens: int, window: int | None) -> bool:
 def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
     moved, branch = session.advanced(turn.transcript.digests, now, turn.applied)
     settings = session.settings if session.derived else turn.settings
-    counted = replace(moved, settings=settings).counted(
+    counted = replace(moved, settings=settings, line=turn.line or session.line).counted(
         requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens
     )
     return counted, branch.name

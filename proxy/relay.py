@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from proxy.capture import Capture
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first, to_client
 from proxy.upstream import UpstreamReply
@@ -73,19 +74,24 @@ class Incoming:
 
 
 class Relay(Response):
-    """An ASGI response that passes on a reply; `settle` is awaited before the last byte."""
+    """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
+
+    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes.
+    """
 
     def __init__(
         self,
         incoming: Incoming,
         reply: UpstreamReply,
         ours: Headers,
-        settle: Callable[[], Awaitable[None]] | None = None,
+        settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self._incoming = incoming
         self._reply = reply
         self._sent = [*to_client(reply.headers), *ours]
         self._settle = settle
+        self._capture = capture
         self.status_code = reply.status
         self.background = None
 
@@ -105,6 +111,8 @@ class Relay(Response):
         try:
             async for chunk in self._reply.chunks():
                 left -= len(chunk)
+                if self._capture is not None:
+                    self._capture.feed(chunk)
                 if left == 0 or _DONE in chunk[-32:]:
                     await self._settled()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -121,7 +129,7 @@ class Relay(Response):
     async def _settled(self) -> None:
         settle, self._settle = self._settle, None
         if settle is not None:
-            await settle()
+            await settle(self._capture.message() if self._capture else None)
 
 
 def _event(error: UpstreamUnavailable, tail: bytes) -> bytes:

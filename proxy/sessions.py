@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from proxy.append import NO_LINE, Line
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
 
@@ -37,7 +38,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests."""
+    """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests.
+
+    `line` is the history that append mode has stored.
+    """
 
     id: str
     source: str
@@ -48,6 +52,7 @@ class Session:
     opened: int = 0
     totals: Mapping[str, int] = field(default_factory=dict)
     condensations: tuple[Condensation, ...] = ()
+    line: Line = NO_LINE
     revision: int = 0
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
@@ -47,6 +47,17 @@ class Body:
     text: str
     members: Mapping[str, Member]
     elements: Sequence[Element]
+    supplied: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the request, with those of the messages that were supplied in append mode."""
+        return len(self.data) + self.supplied
+
+    def with_history(self, elements: Sequence[Element]) -> Body:
+        """The same request with all `elements` as its messages."""
+        supplied = sum(len(each.raw.encode("utf-8", "surrogatepass")) for each in elements)
+        return replace(self, elements=elements, supplied=supplied)
 
     def get(self, key: str) -> Any:
         """The parsed value of a member, or None."""

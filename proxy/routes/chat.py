@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proxy import controls, wire
+from proxy.capture import capture_for
 from proxy.condenser import ChatRequest
 from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
@@ -74,13 +75,20 @@ async def _answer(services: Services, chat_request: ChatRequest, incoming: Incom
 
 
 def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
-    return UpstreamRequest("POST", b"/v1/chat/completions", b"", chat_request.headers, decision.body)
+    headers = chat_request.headers
+    if decision.head:
+        # The reply is read, so it must come as it is.
+        headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
+    return UpstreamRequest("POST", b"/v1/chat/completions", b"", headers, decision.body)
 
 
 def _relay(incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
     """What a later request depends on is stored only where the upstream took this one."""
-    succeeded = 200 <= reply.status < 300
-    return Relay(incoming, reply, encoded(decision.headers()), decision.settle if succeeded else None)
+    ours = encoded(decision.headers())
+    if not 200 <= reply.status < 300:
+        return Relay(incoming, reply, ours)
+    capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
+    return Relay(incoming, reply, ours, decision.settle, capture)
 
 
 def _dry_run(decision: Decision) -> Response:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from proxy.append import Line
 from proxy.sessions import Branch, Session
 from proxy.store.base import Snapshot
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Piece
@@ -31,6 +32,7 @@ def encode_session(session: Session) -> bytes:
             "settings": session.settings,
             "opened": session.opened,
             "totals": session.totals,
+            "line": [session.line.head, session.line.block],
             "branches": [
                 [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied]
                 for each in session.branches
@@ -54,6 +56,7 @@ def decode_session(snapshot: Snapshot) -> Session | None:
         branches=tuple(_branch(each) for each in document["branches"]),
         opened=document["opened"],
         totals=document["totals"],
+        line=Line(*document["line"]),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
     )

@@ -1,0 +1,150 @@
+"""Talking to the real proxy over HTTP: requests in, what was forwarded out, and an upstream that also summarizes.
+
+The summarizer's calls arrive at the same upstream as everything else; they are known by their system prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.tokens.counter import Counter, Tokenizers
+from strategies.prompts import prompt
+from tests.support import replies, wire
+from tests.support.proxy import Proxy, proxying
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply
+from tests.support.upstream import Counting, ScriptedUpstream
+from tests.support.wire import Answer
+
+Message = Mapping[str, Any]
+Headers = Sequence[tuple[str, str]]
+
+WINDOW = 4_096
+MODEL = "scripted-1"
+SUMMARY = "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9.\nOpen: bed 10."
+_PROMPT = prompt("summary")[:60]
+_COUNTER: list[Counter] = []
+
+
+def counter() -> Counter:
+    """The counter of the models in these tests; its rank file is read once."""
+    if not _COUNTER:
+        _COUNTER.append(Tokenizers().for_model(MODEL))
+    return _COUNTER[0]
+
+
+def count(body: Mapping[str, Any]) -> int:
+    """Tokens of a whole request as the proxy's own tokenizer has them."""
+    return sum(counter().message(each) for each in body["messages"]) + counter().overhead(body)
+
+
+def is_summary_call(exchange: Exchange) -> bool:
+    """Whether the proxy made this call on its own account."""
+    messages = exchange.json()["messages"] if exchange.path == CHAT else []
+    return bool(messages) and str(messages[0].get("content", "")).startswith(_PROMPT)
+
+
+def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Reply:
+    """A summarizer's answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
+    return replies.json_reply({"object": "chat.completion", "choices": [choice], "usage": replies.usage(900, 40)})
+
+
+def asked(*, session: str | None = None, window: int | None = None, **more: str) -> list[tuple[str, str]]:
+    """Request headers of ours: `asked(session="s", dry_run="true")`."""
+    given = {"session": session, "window": None if window is None else str(window), **more}
+    return [(f"X-Condenser-{key.replace('_', '-')}", value) for key, value in given.items() if value is not None]
+
+
+@dataclass
+class Stage:
+    """A proxy, the upstream behind it, and the requests between them."""
+
+    proxy: Proxy
+    upstream: ScriptedUpstream
+    model: str = MODEL
+    key: str = "sk-first"
+    sent: list[bytes] = field(default_factory=list)
+
+    def post(self, body: bytes, headers: Headers = ()) -> Answer:
+        """Sends these bytes with a credential."""
+        self.sent.append(body)
+        own = [*wire.JSON, ("Authorization", f"Bearer {self.key}")]
+        return wire.request(self.proxy.url, "POST", CHAT, body, [*own, *headers])
+
+    def ask(self, messages: Sequence[Message], headers: Headers = (), **members: Any) -> Answer:
+        """Asks with this history; fails the test where the answer is not 200."""
+        answer = self.post(body_of(messages, self.model, **members), headers)
+        assert answer.status == 200, answer.body
+        return answer
+
+    @property
+    def forwarded(self) -> list[Exchange]:
+        """The clients' requests as they reached the upstream, oldest first."""
+        return [each for each in self.upstream.journal.to() if not is_summary_call(each)]
+
+    @property
+    def summaries(self) -> list[Exchange]:
+        """The proxy's own calls."""
+        return [each for each in self.upstream.journal.to() if is_summary_call(each)]
+
+    @property
+    def last_view(self) -> list[dict[str, Any]]:
+        """The message list that was forwarded last."""
+        messages: list[dict[str, Any]] = self.forwarded[-1].json()["messages"]
+        return messages
+
+
+def body_of(messages: Sequence[Message], model: str = MODEL, **members: Any) -> bytes:
+    """A request with odd spacing, as no serialiser of ours would write it."""
+    listed = " ,\n  ".join(json.dumps(each, ensure_ascii=False) for each in messages)
+    rest = "".join(f', "{key}" :  {json.dumps(value)}' for key, value in members.items())
+    return f'{{ "model" : {json.dumps(model)} , "messages":[ {listed} ]{rest} }}\n'.encode()
+
+
+@contextmanager
+def staged(
+    *, window: int | None = WINDOW, answers: Callable[[Exchange], Reply | None] | None = None, **settings: Any
+) -> Iterator[Stage]:
+    """A proxy and an upstream that counts; `answers` plays the summarizer (by default it says `SUMMARY`)."""
+    with ScriptedUpstream(counting=Counting(count)) as upstream:
+        upstream.answer(lambda exchange: (answers or _summarizing)(exchange) if is_summary_call(exchange) else None)
+        known = {"window": window} if window is not None else {}
+        with proxying(upstream.url, **{**known, **settings}) as proxy:
+            yield Stage(proxy, upstream)
+
+
+def _summarizing(exchange: Exchange) -> Reply:
+    return summary()
+
+
+def garden(rounds: int, *, words: int = 120, ends_with_user: bool = True) -> list[Message]:
+    """A conversation without tools: a task, `rounds` rounds of about `words` words each, and a question."""
+    messages: list[Message] = [
+        {"role": "system", "content": "You are a gardener."},
+        {"role": "user", "content": "Plan my garden. Never water at noon."},
+    ]
+    for number in range(rounds):
+        filling = " ".join(f"seed{number}x{each}" for each in range(words // 4))
+        messages.append({"role": "assistant", "content": f"Bed {number}: {filling}", "refusal": None})
+        messages.append({"role": "user", "content": f"And what of bed {number + 1}?"})
+    return messages if ends_with_user else messages[:-1]
+
+
+def workshop(rounds: int, *, lines: int = 12) -> list[Message]:
+    """An agent's conversation: one task, then `rounds` calls with a result of `lines` lines each."""
+    messages: list[Message] = [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Fix the door."}]
+    for number in range(rounds):
+        call = {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "run", "arguments": json.dumps({"command": f"make step{number}"})},
+        }
+        result = "\n".join(f"step {number} line {line}: hinge {line * 37 % 101} checked" for line in range(lines))
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
+    return messages

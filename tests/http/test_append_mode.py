@@ -1,0 +1,128 @@
+"""Append mode through the real proxy: the client sends what is new, the upstream gets the whole history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.proxy import Proxy
+from tests.support.recording import CHAT
+from tests.support.replies import Reply, ToolCall, completion, error, stream, stream_error, text_chunks, tool_call_chunks
+from tests.support.upstream import ScriptedUpstream
+
+USER = {"role": "user", "content": "one"}
+Headers = dict[str, str]
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.url, headers={"authorization": "Bearer k"}, timeout=10) as made:
+        yield made
+
+
+def append(client: httpx.Client, *messages: dict[str, Any], **more: Any) -> httpx.Response:
+    headers = {"X-Condenser-History": "append", "X-Condenser-Session": "s", **more.pop("headers", {})}
+    return client.post(CHAT, json={"model": "gpt-4o", "messages": list(messages), **more}, headers=headers)
+
+
+def forwarded(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = upstream.journal.to(CHAT)[-1].json()["messages"]
+    return messages
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def test_the_upstream_gets_what_was_stored_before_what_is_new(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("first"), completion("second"))
+    append(client, {"role": "system", "content": "rules"}, USER)
+    append(client, user("two"))
+    assert [(each["role"], each["content"]) for each in forwarded(upstream)] == [
+        ("system", "rules"),
+        ("user", "one"),
+        ("assistant", "first"),
+        ("user", "two"),
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_with_tool_calls_is_stored_as_a_client_would_send_it_back(
+    client: httpx.Client, upstream: ScriptedUpstream, streamed: bool
+) -> None:
+    call = ToolCall("look", '{"at": "x"}', "call_1")
+    upstream.reply(stream(*tool_call_chunks(call)) if streamed else completion(tool_calls=[call]))
+    append(client, USER, stream=streamed)
+    append(client, {"role": "tool", "tool_call_id": "call_1", "content": "seen"})
+    reply = forwarded(upstream)[1]
+    assert reply["role"] == "assistant"
+    assert reply["content"] is None
+    assert [(each["id"], each["function"]["name"]) for each in reply["tool_calls"]] == [("call_1", "look")]
+    assert json.loads(reply["tool_calls"][0]["function"]["arguments"]) == {"at": "x"}
+
+
+def test_each_reply_names_the_head_that_guards_the_next_append(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    first = append(client, USER).headers["x-condenser-head"]
+    assert first.startswith("1-")
+    second = append(client, user("two"), headers={"X-Condenser-If-Head": first})
+    assert second.status_code == 200
+    assert second.headers["x-condenser-head"].startswith("3-")
+
+
+def test_a_guard_that_names_another_head_is_refused_and_nothing_is_sent(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    head = append(client, USER).headers["x-condenser-head"]
+    refused = append(client, user("two"), headers={"X-Condenser-If-Head": "9-00"})
+    assert refused.status_code == 409
+    assert refused.json()["error"]["param"] == "X-Condenser-If-Head"
+    assert head in refused.json()["error"]["message"]
+    assert len(upstream.journal.to(CHAT)) == 1
+
+
+def test_the_same_guarded_append_again_replaces_and_never_doubles(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion("a"), completion("b"), completion("b again"), completion("c"))
+    guard = {"X-Condenser-If-Head": append(client, USER).headers["x-condenser-head"]}
+    once = append(client, user("two"), headers=guard)
+    again = append(client, user("two"), headers=guard)
+    assert again.headers["x-condenser-head"] == once.headers["x-condenser-head"]
+    append(client, user("three"))
+    assert [each["content"] for each in forwarded(upstream)] == ["one", "a", "two", "b again", "three"]
+
+
+BROKEN = {
+    "an error": error(500),
+    "a cut stream": stream(text_chunks("half")[0], cut=True),
+    "an error event": stream(text_chunks("half")[0], stream_error()),
+}
+
+
+@pytest.mark.parametrize("reply", BROKEN.values(), ids=BROKEN.keys())
+def test_a_reply_that_did_not_come_whole_commits_nothing(
+    client: httpx.Client, upstream: ScriptedUpstream, reply: Reply
+) -> None:
+    append(client, USER)
+    upstream.reply(reply)
+    append(client, user("lost"), stream=True)
+    append(client, user("two"))
+    assert "lost" not in [each["content"] for each in forwarded(upstream)]
+
+
+def test_append_needs_an_explicit_session(client: httpx.Client) -> None:
+    refused = client.post(CHAT, json={"model": "m", "messages": [USER]}, headers={"X-Condenser-History": "append"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "X-Condenser-Session"
+
+
+def test_tenants_with_one_session_id_append_to_histories_of_their_own(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    append(client, user("mine"))
+    append(client, user("yours"), headers={"authorization": "Bearer other"})
+    assert [each["content"] for each in forwarded(upstream)] == ["yours"]
