@@ -1,8 +1,6 @@
 """The driver: one request from its parsed body to the bytes that are forwarded.
 
-    measure    the transcript with its counts                              (proxy/measure.py)
-    recognise  the session, its branch and its condensations               (proxy/recognition.py)
-    choose     strategy, window and budget for this request                (proxy/policy.py)
+    take in    transcript, counts, session, strategy, window, budget       (proxy/intake.py)
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
     attempt    run the pipeline, resolving its effects in the time given   (proxy/attempts.py)
@@ -17,26 +15,19 @@ request that no upstream could serve, with an account of where its tokens are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from proxy.account import account
-from proxy.append import Append, appended
 from proxy.attempts import Attempted, Attempts
-from proxy.controls import Controls
 from proxy.decision import Action, Decision, Timing, Trigger
-from proxy.errors import BadRequest, ContextLengthExceeded, HistoryUnavailable
-from proxy.headers import Headers
-from proxy.identity import Identity
-from proxy.measure import Measured, Measurer, fits_by_length
-from proxy.policy import Policies, Policy
+from proxy.errors import ContextLengthExceeded
+from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.reasons import Reason
-from proxy.recognition import Recognised, Sessions, Turn, is_small
+from proxy.recognition import Sessions, Turn, is_small
 from proxy.store.base import StoreError
 from proxy.summarizer import Caller
-from proxy.tokens.counter import Counter, Tokenizers
-from proxy.wire import Body
 from strategies.core.condensation import Condensation
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past
@@ -56,60 +47,26 @@ _TRIGGERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat completion request as the driver takes it; `model` is without a suffix."""
-
-    tenant: str
-    headers: Headers
-    body: Body
-    model: str
-    renamed: bool
-    controls: Controls
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """All that is known of one request before it is decided."""
-
-    request: ChatRequest
-    measured: Measured
-    found: Recognised
-    policy: Policy
-    counter: Counter
-    append: Append | None = None
-
-    @property
-    def keeps(self) -> bool:
-        """Whether anything of this request may be stored."""
-        controls = self.request.controls
-        return not (controls.no_store or controls.dry_run or self.found.failure)
-
-
 class Condenser:
     """Decides on requests; one per app."""
 
     def __init__(
         self,
         *,
-        policies: Policies,
+        intake: Intake,
         sessions: Sessions,
-        measurer: Measurer,
-        tokenizers: Tokenizers,
         attempts: Attempts,
         clock: Callable[[], float],
     ) -> None:
-        self._policies = policies
+        self._intake = intake
         self._sessions = sessions
-        self._measurer = measurer
-        self._tokenizers = tokenizers
         self._attempts = attempts
         self._clock = clock
 
     async def decide(self, request: ChatRequest) -> Decision:
         """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
         timing = Timing()
-        case = await self._case(request, timing)
+        case = await self._intake.case(request, timing)
         started = perf_counter()
         decision = await self._decided(case)
         rewritten = decision.view.changed or case.append is not None
@@ -117,45 +74,10 @@ class Condenser:
             messages=decision.view.to_json() if rewritten else None,
             model=request.model if request.renamed else None,
         )
-        timing.condense = _milliseconds(started)
+        timing.condense = milliseconds(started)
         decision.timing = timing
         self._prepare_to_settle(decision, case)
         return decision
-
-    async def _case(self, request: ChatRequest, timing: Timing) -> Case:
-        counter = self._tokenizers.for_model(request.model)
-        identity = self._sessions.identify(request.controls.session, request.headers, request.body.values)
-        request, append = await self._supplied(request, identity)
-        started = perf_counter()
-        measured = await self._measured(request, counter)
-        timing.count = _milliseconds(started)
-        started = perf_counter()
-        found = await self._sessions.recognise(request.tenant, identity, measured.transcript)
-        timing.session = _milliseconds(started)
-        settings = found.session.settings if found.session else {}
-        policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
-        return Case(request, measured, found, policy, counter, append)
-
-    async def _supplied(self, request: ChatRequest, identity: Identity) -> tuple[ChatRequest, Append | None]:
-        """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
-        if not request.controls.append:
-            return request, None
-        _check_append(request, identity)
-        try:
-            stored = await self._sessions.history(request.tenant, identity)
-        except StoreError as error:
-            raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
-        append, whole = appended(stored, request.body.elements, request.controls.if_head)
-        return replace(request, body=request.body.with_history(whole)), append
-
-    async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
-        """Counts, unless the length alone proves that nothing needs to be done."""
-        if request.controls.dry_run or request.controls.force:
-            return await self._measurer.measure(request.body, counter)
-        lowest = self._policies.lowest_mark(request.controls.window, request.model, request.body.values)
-        if lowest is not None and fits_by_length(request.body, lowest):
-            return self._measurer.estimate(request.body)
-        return await self._measurer.measure(request.body, counter)
 
     async def _decided(self, case: Case) -> Decision:
         decision = _undecided(case)
@@ -197,7 +119,7 @@ class Condenser:
         past = Past(self._clock(), case.found.condensations)
         started = perf_counter()
         attempted = await self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
-        decision.attempt_ms = _milliseconds(started)
+        decision.attempt_ms = milliseconds(started)
         decision.own_tokens, decision.reason = attempted.own_tokens, attempted.reason
         return attempted
 
@@ -246,7 +168,7 @@ class Condenser:
             decision.tokens_before,
             decision.tokens_after,
             decision.own_tokens,
-            decision.applied.id if decision.applied else "",
+            _applied(decision, case),
         )
         if not case.measured.transcript.chain:
             return
@@ -267,16 +189,6 @@ class Condenser:
                 await self._sessions.settle(found, replace(turn, line=line, blocks={line.block: block}))
 
         decision.settle = settle
-
-
-def _check_append(request: ChatRequest, identity: Identity) -> None:
-    """Append needs a name to store under, may store, and knows one reply."""
-    if identity.id is None:
-        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
-    if request.controls.no_store:
-        raise BadRequest("Append and no-store contradict each other.", param="X-Condenser-No-Store")
-    if request.body.get("n") not in (None, 1):
-        raise BadRequest("X-Condenser-History: append knows one choice only.", param="n")
 
 
 def _undecided(case: Case) -> Decision:
@@ -331,6 +243,14 @@ def _walk(decision: Decision, case: Case) -> None:
     decision.reason = failure
 
 
+def _applied(decision: Decision, case: Case) -> str:
+    """What the branch rests on from now on; a request that only looked, or was `off` for once, leaves it as it was."""
+    pipeline = case.policy.pipeline
+    if decision.applied is None and (pipeline.is_off or pipeline.observe):
+        return case.found.last_applied(case.measured.transcript) or ""
+    return decision.applied.id if decision.applied else ""
+
+
 def _requirement(decision: Decision, case: Case) -> Requirement | None:
     budget = case.policy.budget
     if budget is None:
@@ -365,7 +285,3 @@ def _metadata(outcome: Outcome, decision: Decision) -> dict[str, object]:
         "compressionDuration": round(decision.attempt_ms, 1),
         **outcome.metadata,
     }
-
-
-def _milliseconds(started: float) -> float:
-    return (perf_counter() - started) * 1000

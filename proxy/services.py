@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from proxy.attempts import Attempts
 from proxy.condenser import Condenser
 from proxy.identity import Tenants, tenant_key
+from proxy.intake import Intake
 from proxy.measure import Measurer
 from proxy.policy import Policies
 from proxy.recognition import Sessions
@@ -94,11 +95,15 @@ def _condenser(
         timeout=settings.store.timeout,
         clock=clock,
     )
-    return Condenser(
+    intake = Intake(
         policies=policies,
         sessions=sessions,
         measurer=Measurer(Reader(tool_output_patterns()), pool),
         tokenizers=tokenizers,
+    )
+    return Condenser(
+        intake=intake,
+        sessions=sessions,
         attempts=Attempts(Summarizer(upstream), settings.inline_timeout),
         clock=clock,
     )

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from proxy import controls, wire
 from proxy.capture import capture_for
-from proxy.condenser import ChatRequest
 from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
 from proxy.headers import encoded, first, to_upstream
+from proxy.intake import ChatRequest
 from proxy.relay import ClientGone, Incoming, Relay
 from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
 from proxy.services import Services

@@ -15,8 +15,8 @@ def problems(messages: Sequence[Message]) -> set[str]:
     """Why a strict upstream would answer 400; empty where it would not."""
     found: set[str] = set()
     waiting: list[str] = []
-    for place, message in enumerate(messages):
-        found.update(f"{place}: {each}" for each in _shape(message))
+    for message in messages:
+        found.update(_shape(message))
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
             if call in waiting:

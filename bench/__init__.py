@@ -1,0 +1,1 @@
+"""Measurements of what the proxy adds; `python -m bench` runs them."""
