@@ -60,7 +60,7 @@ class Attempts:
             # A defect in a strategy costs headroom, never the reply.
             _log.exception("a strategy failed")
             return Attempted(None, Reason.INTERNAL_ERROR, resolving.tokens, resolving.asked)
-        return Attempted(outcome, outcome.reason, resolving.tokens, resolving.asked)
+        return Attempted(outcome, outcome.failure, resolving.tokens, resolving.asked)
 
     def _within_budget(self, policy: Policy, caller: Caller) -> Resolve:
         deadline = asyncio.get_running_loop().time() + self._inline_timeout

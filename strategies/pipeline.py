@@ -20,6 +20,9 @@ from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 
 
+_IDLE = ("nothing-", "no-progress")
+
+
 @dataclass(slots=True)
 class Outcome:
     """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say."""
@@ -33,6 +36,11 @@ class Outcome:
     def reason(self) -> str:
         """Why the stage that failed first did, or ""."""
         return next(iter(self.reasons.values()), "")
+
+    @property
+    def failure(self) -> str:
+        """Why a stage failed, where one did; that a stage had nothing to do is no failure. "" for none."""
+        return next((each for each in self.reasons.values() if not each.startswith(_IDLE)), "")
 
     @property
     def newest_shortened(self) -> bool:

@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from proxy.resources import tool_output_patterns
+
 Message = Mapping[str, Any]
 REPLACEMENT = "[Condensed history]"
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+_OUTPUT = tool_output_patterns()
 
 
 def problems(messages: Sequence[Message]) -> set[str]:
@@ -59,8 +62,24 @@ def newest_round(messages: Sequence[Message]) -> list[Message]:
 
 
 def users(messages: Sequence[Message]) -> list[Message]:
-    """The user messages that are the client's own."""
-    return [each for each in messages if each["role"] == "user" and not is_replacement(each)]
+    """What a person said: neither records of ours nor the output of tools that an agent sends as the user's."""
+    before = [None, *messages]
+    pairs = zip(before, messages, strict=False)
+    return [
+        each for last, each in pairs if each["role"] == "user" and not is_replacement(each) and not _out(last, each)
+    ]
+
+
+def _out(last: Message | None, message: Message) -> bool:
+    follows = last is not None and (last["role"] in ("assistant", "tool") or is_result(last))
+    return follows and is_result(message)
+
+
+def is_result(message: Message) -> bool:
+    """Whether it has the form of a tool's output."""
+    text = message.get("content")
+    is_output = isinstance(text, str) and any(pattern.search(text) for pattern in _OUTPUT)
+    return message["role"] == "tool" or (message["role"] == "user" and is_output)
 
 
 def is_replacement(message: Message) -> bool:
@@ -68,17 +87,25 @@ def is_replacement(message: Message) -> bool:
     return str(message.get("content", "")).startswith(REPLACEMENT)
 
 
-def assert_view(view: Sequence[Message], transcript: Sequence[Message]) -> None:
-    """All that holds of every forwarded list, whatever was done to it."""
+def assert_stands(view: Sequence[Message], transcript: Sequence[Message]) -> None:
+    """What holds of every forwarded list, whatever was done to it; the newest round is the caller's to check."""
     assert problems(view) <= problems(transcript)
-    assert [each for each in view if each["role"] in ("system", "developer")] == [
-        each for each in transcript if each["role"] in ("system", "developer")
-    ]
+    assert systems(view) == systems(transcript)
     assert sum(is_replacement(each) for each in view) <= 1
     assert_task(view, transcript)
-    assert not users(transcript) or users(view)[-1] == users(transcript)[-1]
+    assert all(each in view for each in users(transcript)[-1:])
+
+
+def assert_view(view: Sequence[Message], transcript: Sequence[Message]) -> None:
+    """What holds of every forwarded list whose newest round fits."""
+    assert_stands(view, transcript)
     newest = newest_round(transcript)
     assert list(view[len(view) - len(newest) :]) == newest
+
+
+def systems(messages: Sequence[Message]) -> list[Message]:
+    """The system and developer messages."""
+    return [each for each in messages if each["role"] in ("system", "developer")]
 
 
 def assert_task(view: Sequence[Message], transcript: Sequence[Message]) -> None:

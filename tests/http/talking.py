@@ -137,7 +137,10 @@ def garden(rounds: int, *, words: int = 120, ends_with_user: bool = True) -> lis
 
 def workshop(rounds: int, *, lines: int = 12) -> list[Message]:
     """An agent's conversation: one task, then `rounds` calls with a result of `lines` lines each."""
-    messages: list[Message] = [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Fix the door."}]
+    messages: list[Message] = [
+        {"role": "system", "content": "Use tools."},
+        {"role": "user", "content": "Fix the door."},
+    ]
     for number in range(rounds):
         call = {
             "id": f"call_{number}",
