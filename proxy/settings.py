@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -39,7 +40,7 @@ class _Table(BaseModel):
 
 
 class UpstreamSettings(_Table):
-    """Where requests go. Without `api_key` the caller's own credential is passed on."""
+    """Where requests go; an address without a path gets `/v1`. Without `api_key` the caller's credential is passed on."""
 
     base_url: str = "https://api.openai.com/v1"
     api_key: SecretStr | None = None
@@ -52,7 +53,8 @@ class UpstreamSettings(_Table):
     def _is_http(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
-        return value.rstrip("/")
+        url = value.rstrip("/")
+        return url if urlsplit(url).path else url + "/v1"
 
 
 class StoreSettings(_Table):

@@ -10,33 +10,47 @@ from strategies.core.transcript import Counter, Message, content_text, dump
 
 HEAD_SHARE = 0.6
 _TRIES = 6
+_SPARSE = 16
+_NOTE_TOKENS = 10
 
 
 def shortened(message: Message, cap: int, counter: Counter) -> str:
     """The JSON text of `message` with its content cut to about `cap` tokens, never more; raw if it fits."""
     if message.tokens <= cap:
         return message.raw
-    text = content_text(message.body.get("content"))
+    content = message.body.get("content")
+    text = content_text(content)
     frame = counter.message({**message.body, "content": ""})
-    cut = cut_text(text, max(cap - frame, 0), counter)
+    room = max(cap - frame, 0)
+    # The message's own count tells what its text has, unless there are parts that are no text.
+    cut = _cut_to(text, room, message.tokens - frame, counter) if content is text else cut_text(text, room, counter)
     return dump({**message.body, "content": cut})
 
 
 def cut_text(text: str, cap: int, counter: Counter) -> str:
-    """`text` with its middle left out, at most `cap` tokens; the note of the cut alone in the worst case.
+    """`text` with its middle left out, at most `cap` tokens; the note of the cut alone in the worst case."""
+    known = text if len(text) <= cap * _SPARSE else text[: cap * _SPARSE]
+    tokens = counter.text(known)
+    if tokens <= cap and known is not text:
+        known, tokens = text, counter.text(text)
+    if tokens <= cap:
+        return text
+    return _cut_to(text, cap, tokens * len(text) // max(len(known), 1), counter)
+
+
+def _cut_to(text: str, cap: int, tokens: int, counter: Counter) -> str:
+    """`text`, of about `tokens` and more than `cap`, cut to at most `cap`.
 
     Tokens per character differ between the ends and the middle, so the length is found by a few tries,
     each on the pieces that would be kept: the whole text is never counted again.
     """
-    if counter.text(text) <= cap:
-        return text
-    length = min(len(text), cap * 4)
+    length = min(len(text) * max(cap - _NOTE_TOKENS, 1) // max(tokens, 1), len(text))
     for _ in range(_TRIES):
         cut = _cut(text, length)
-        tokens = counter.text(cut)
-        if tokens <= cap:
+        counted = counter.text(cut)
+        if counted <= cap:
             return cut
-        length = int(length * cap / tokens * 0.95)
+        length = int(length * cap / counted * 0.95)
     return _note(len(text))
 
 

@@ -6,9 +6,11 @@ The summarizer's calls arrive at the same upstream as everything else; they are 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from proxy.tokens.counter import Counter, Tokenizers
@@ -151,3 +153,24 @@ def workshop(rounds: int, *, lines: int = 12) -> list[Message]:
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
     return messages
+
+
+def stored(path: Path) -> dict[str, int]:
+    """How much a SQLite store holds: saved sessions, records of condensations, entries of the chain index."""
+    queries = {
+        "sessions": "SELECT count(*) FROM sessions WHERE meta IS NOT NULL",
+        "records": "SELECT count(*) FROM records",
+        "index": "SELECT count(*) FROM chain",
+    }
+    with closing(sqlite3.connect(path)) as connection:
+        return {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
+
+
+EMPTY = {"sessions": 0, "records": 0, "index": 0}
+
+
+@contextmanager
+def on_file(path: Path, **settings: Any) -> Iterator[Stage]:
+    """As `staged`, with its store in a file that `stored` can look into."""
+    with staged(store={"url": f"sqlite:///{path}"}, **settings) as stage:
+        yield stage
