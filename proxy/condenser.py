@@ -69,7 +69,7 @@ class Condenser:
         case = await self._intake.case(request, timing)
         started = perf_counter()
         decision = await self._decided(case)
-        rewritten = decision.view.changed or case.append is not None
+        rewritten = decision.view.changed or case.is_rewritten
         decision.body = request.body.spliced(
             messages=decision.view.to_json() if rewritten else None,
             model=request.model if request.renamed else None,
@@ -226,7 +226,9 @@ def _replay(decision: Decision, case: Case) -> None:
     )
     decision.view, decision.applied, decision.tokens_after = found.view, found.applied, found.view.tokens
     if found.applied is not None:
-        decision.action = Action.REPLAYED if last in (None, found.applied.id) else Action.CONDENSED
+        decision.action = (
+            Action.CONDENSED if case.found.session and last not in (None, found.applied.id) else Action.REPLAYED
+        )
 
 
 def _walk(decision: Decision, case: Case) -> None:
@@ -261,9 +263,19 @@ def _requirement(decision: Decision, case: Case) -> Requirement | None:
     requirement = required(tokens, budget, since=since, forced=case.request.controls.force)
     if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
         decision.reason = Reason.WAITING_FOR_STEP
-    elif requirement is None and decision.action is Action.PASSED:
-        decision.reason = Reason.BELOW_MARKS
+    elif requirement is None and (decision.action is Action.PASSED or _news(case)):
+        decision.reason = _news(case) or Reason.BELOW_MARKS
     return requirement
+
+
+def _news(case: Case) -> str:
+    """What a person should know of how the conversation was recognised."""
+    if case.found.restored is not None:
+        return Reason.ALIGNED
+    session = case.found.session
+    if session is not None and session.branch_of(case.measured.transcript.digests) is None:
+        return Reason.NEW_BRANCH
+    return ""
 
 
 def _refuse_if_hopeless(decision: Decision) -> None:

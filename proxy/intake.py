@@ -48,6 +48,11 @@ class Case:
     append: Append | None = None
 
     @property
+    def is_rewritten(self) -> bool:
+        """Whether the message list differs from what the client sent even where nothing is condensed."""
+        return self.append is not None or self.found.restored is not None
+
+    @property
     def keeps(self) -> bool:
         """Whether anything of this request may be stored."""
         controls = self.request.controls
@@ -74,8 +79,13 @@ class Intake:
         started = perf_counter()
         found = await self._sessions.recognise(request.tenant, identity, measured.transcript)
         timing.session = milliseconds(started)
+        if found.restored is not None:
+            texts, kept_first = found.restored
+            measured = await self._measurer.restore(measured, texts, kept_first=kept_first, counter=counter)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
+        if found.restored is not None:
+            policy = policy.able_to_drop()
         return Case(request, measured, found, policy, counter, append)
 
     async def _supplied(self, request: ChatRequest, identity: Identity) -> tuple[ChatRequest, Append | None]:

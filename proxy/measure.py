@@ -7,8 +7,9 @@ long. Where the body's length proves that it fits anyway, nothing is tokenized a
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -29,16 +30,20 @@ class Known(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A transcript with its counts; `overhead` are the tokens of tools and framing."""
+    """A transcript with its counts; `overhead` are the tokens of tools and framing.
+
+    `restored` are the tokens of messages that the client did not send, put back from the store.
+    """
 
     transcript: Transcript
     overhead: int
     exact: bool
+    restored: int = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the request as the client sent it."""
-        return self.transcript.tokens + self.overhead
+        """Tokens of the request as the client sent it, without messages that were put back."""
+        return self.transcript.tokens + self.overhead - self.restored
 
 
 class Measurer:
@@ -58,6 +63,18 @@ class Measurer:
         messages = [self._message(body.elements[i], key, fresh.get(i)) for i, key in enumerate(keys)]
         self._forget()
         return Measured(Transcript.of(messages), counter.overhead(_request(body)), counter.exact)
+
+    async def restore(self, measured: Measured, raws: Sequence[str], *, kept_first: bool, counter: Counter) -> Measured:
+        """The transcript with the messages that the client has dropped, in front or behind its first one."""
+        elements = [Element(json.loads(raw), raw) for raw in raws]
+        counts = await self._pool.messages(counter, [each.value for each in elements])
+        messages = [self._reader.read(each.raw, each.value, n) for each, n in zip(elements, counts, strict=True)]
+        sent, at = measured.transcript, 1 if kept_first else 0
+        systems = tuple((place + len(messages) if place > at else place, each) for place, each in sent.systems)
+        chain = (*sent.chain[:at], *messages, *sent.chain[at:])
+        return measured._replace(
+            transcript=Transcript(chain, systems), restored=sum(message.tokens for message in messages)
+        )
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""

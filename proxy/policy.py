@@ -8,7 +8,7 @@ condensed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.controls import Controls
@@ -46,6 +46,10 @@ class Policy:
     budget: Budget | None
     summarizer: ModelRole
     sticks: Mapping[str, Any]
+
+    def able_to_drop(self) -> Policy:
+        """The policy for a view with messages put back: what does not fit of them may be dropped without a model."""
+        return replace(self, stages=[*self.stages, *stages(("recent",), {}, {})])
 
 
 class Policies:

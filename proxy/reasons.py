@@ -9,6 +9,8 @@ class Reason(StrEnum):
     """Why the proxy did what `X-Condenser-Action` says, or did not do more."""
 
     BELOW_MARKS = "below-marks"
+    ALIGNED = "aligned"
+    NEW_BRANCH = "new-branch"
     STRATEGY_OFF = "strategy-off"
     WINDOW_UNKNOWN = "window-unknown"
     WAITING_FOR_STEP = "waiting-for-step"

@@ -14,17 +14,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from proxy import identity as names
 from proxy.append import History, Line, history
+from proxy.blocks import line_to, new_block, nodes
 from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from proxy.store.codec import decode_condensation, decode_session, encode_condensation, encode_session, record_name
+from strategies.core.alignment import LEAST_RUN, align
 from strategies.core.condensation import Condensation
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Role, Transcript
 
 T = TypeVar("T")
 SMALL_SHARE = 4
@@ -33,6 +35,13 @@ _TRIES = 4
 _ANCESTORS = 8
 
 _log = logging.getLogger(__name__)
+
+
+class Restored(NamedTuple):
+    """The messages that a client has dropped, as they are stored, and whether it kept the first one."""
+
+    messages: tuple[str, ...]
+    kept_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,17 @@ class Recognised:
     condensations: tuple[Condensation, ...] = ()
     parent: str | None = None
     failure: str = ""
+    restored: Restored | None = None
 
     def last_applied(self, transcript: Transcript) -> str | None:
-        """What the last view of this transcript's branch applied; None where the branch is not known."""
-        branch = self.session.branch_of(transcript.digests) if self.session else None
+        """What the last view of this transcript's branch applied; None where the branch is not known.
+
+        A derived conversation that is new to us has sent its own messages until now: what others that begin like it
+        have applied is used only where it must be condensed anyway.
+        """
+        if self.session is None:
+            return "" if self.is_derived else None
+        branch = self.session.branch_of(transcript.digests)
         return branch.applied if branch else None
 
     @property
@@ -83,6 +99,7 @@ class Sessions:
         ttl: int,
         timeout: float,
         clock: Callable[[], float],
+        with_text: bool = True,
         new_session: Callable[[], str] = names.random_session,
     ) -> None:
         self._store = store
@@ -90,6 +107,7 @@ class Sessions:
         self._ttl = ttl
         self._timeout = timeout
         self._clock = clock
+        self._with_text = with_text
         self._new_session = new_session
 
     def identify(self, given: str | None, headers: Headers, body: dict[str, object]) -> Identity:
@@ -122,7 +140,26 @@ class Sessions:
         if blank.identity.weak and session.branch_of(transcript.digests) is None:
             derived = self._blank(tenant, Identity(), transcript)
             return await self._derive(tenant, derived, transcript)
-        return replace(blank, session=session, condensations=session.condensations)
+        found = replace(blank, session=session, condensations=session.condensations)
+        if session.branches and session.branch_of(transcript.digests) is None:
+            return replace(found, restored=await self._align(found, session, transcript))
+        return found
+
+    async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> Restored | None:
+        """What a client that sends a window of its history has left out, or None where that is not what it did."""
+        if len(transcript.chain) < LEAST_RUN:
+            return None
+        stored = nodes(await self._store.blocks(found.key))
+        sent = [message.digest for message in transcript.chain]
+        assistants = [message.role is Role.ASSISTANT for message in transcript.chain]
+        for branch in sorted(session.branches, key=lambda each: each.last_used, reverse=True):
+            line = line_to(branch.head, stored)
+            alignment = align([each.digest for each in line], sent, assistants)
+            if alignment is not None:
+                missing = [line[i].raw for i in alignment.missing()]
+                texts = tuple(raw for raw in missing if raw is not None)
+                return Restored(texts, alignment.kept_first) if len(texts) == len(missing) else None
+        return None
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one it shares most with."""
@@ -199,11 +236,19 @@ class Sessions:
             session, _branch = self.next(found, turn)
             revision = found.session.revision if found.session else 0
             index = _nodes(turn.transcript) if session.derived else ()
-            write = Write(encode_session(session), revision, self._ttl, turn.blocks, index)
+            blocks = {**turn.blocks, **self._new_messages(found, turn)}
+            write = Write(encode_session(session), revision, self._ttl, blocks, index)
             if await self._store.save(found.key, write):
                 return
             found = replace(found, session=await self._load(found.key))
         raise StoreError("store-contended", "other writers were always first")
+
+    def _new_messages(self, found: Recognised, turn: Turn) -> dict[str, bytes]:
+        """The block of what this request adds; append mode has its own."""
+        if turn.line is not None:
+            return {}
+        start = found.session.new_from(turn.transcript.digests) if found.session else 0
+        return new_block(turn.transcript, start, with_text=self._with_text)
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         try:

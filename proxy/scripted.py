@@ -1,12 +1,14 @@
 """A summarizer without a model: what the demo and `replay` put in a model's place.
 
-It copies, which no model does as plainly: the first line of what the user said, first stated first, then the calls
-that were made, until its length is used up. So it shows what a summary has room for, not how well one is written.
+It copies, which no model does as plainly: what the user said, first stated first, then the calls that were made, as
+many of the newest as its length has room for. So it shows what a summary has room for, not how well one is written.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from strategies.core.effects import Answer, Ask
 from strategies.core.excerpt import cut_text
@@ -14,41 +16,48 @@ from strategies.core.transcript import Counter
 
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
 _EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)
+_SAID = "The user said: "
+_DID = "The assistant "
 _LINE = 240
 
 
 def scripted_answer(ask: Ask, counter: Counter) -> Answer:
     """What this summarizer answers, in at most nine tenths of the length that was asked for."""
     cap = int(ask.max_tokens * 0.9)
-    text = _within(scripted_summary(ask.user), cap, counter)
+    text = _within(scripted_lines(ask.user), cap, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user)
     return Answer(text, "stop", prompt + counter.text(text))
 
 
-def scripted_summary(prompt: str) -> str:
-    """A record of the history in a summarizer's prompt, as long as it gets."""
-    earlier = _EARLIER.search(prompt)
-    said = [_first_line(body) for role, body in _MESSAGE.findall(prompt) if role == "user"]
-    calls = [line for role, body in _MESSAGE.findall(prompt) if role == "assistant" for line in _calls(body)]
-    parts = [earlier.group(1)] if earlier else []
-    parts += [f"The user said: {line}" for line in said if line]
-    parts += [f"The assistant {line}" for line in calls]
-    return "\n".join(parts) or "Nothing was said or done."
+def scripted_lines(prompt: str) -> list[str]:
+    """A record of the history in a summarizer's prompt, as long as it gets; an earlier record's lines come first."""
+    found = _EARLIER.search(prompt)
+    earlier = [line for line in found.group(1).splitlines() if line] if found else []
+    lines = [*earlier, *_new_lines(prompt)]
+    said = [line for line in lines if not line.startswith(_DID)]
+    return [*said, *(line for line in lines if line.startswith(_DID))] or ["Nothing was said or done."]
 
 
-def _within(text: str, cap: int, counter: Counter) -> str:
-    kept: list[str] = []
-    for line in text.splitlines():
-        cap -= counter.text(line) + 1
-        if cap < 0:
-            break
-        kept.append(line)
-    return "\n".join(kept) or cut_text(text, max(cap, 1), counter)
+def _new_lines(prompt: str) -> Iterator[str]:
+    for role, body in _MESSAGE.findall(prompt):
+        if role == "user" and body.strip():
+            yield _SAID + " ".join(body.split())[:_LINE]
+        if role == "assistant":
+            yield from (_DID + line[:_LINE] for line in body.splitlines() if line.startswith("calls "))
 
 
-def _first_line(body: str) -> str:
-    return body.strip().splitlines()[0][:_LINE] if body.strip() else ""
+def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
+    """The first words of the user's that fit, then the newest calls that fit behind them, in order."""
+    said = [line for line in lines if not line.startswith(_DID)]
+    kept, left = _fitting(said, cap, counter)
+    calls, _ = _fitting([line for line in reversed(lines) if line.startswith(_DID)], left, counter)
+    text = "\n".join([*kept, *reversed(calls)])
+    return text or cut_text("\n".join(lines), max(cap, 1), counter)
 
 
-def _calls(body: str) -> list[str]:
-    return [line[:_LINE] for line in body.splitlines() if line.startswith("calls ")]
+def _fitting(lines: Sequence[str], room: int, counter: Counter) -> tuple[list[str], int]:
+    """The longest run of lines from the first one that fits into `room` tokens, and what is left of it."""
+    sizes = [counter.text(line) + 1 for line in lines]
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    fitting = list(takewhile(lambda end: end <= room, ends))
+    return list(lines[: len(fitting)]), room - (fitting[-1] if fitting else 0)

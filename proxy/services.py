@@ -53,9 +53,10 @@ async def services(
     *,
     store: SessionStore | None = None,
     transport: Transport | None = None,
+    summarizer: Summarizer | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
-    """Builds all parts; a `store` that is given is not closed."""
+    """Builds all parts; a `store` that is given is not closed, a `summarizer` takes the place of the real one."""
     async with AsyncExitStack() as stack:
         if store is None:
             store = await open_store(settings.store.url, clock=clock)
@@ -74,7 +75,9 @@ async def services(
             tenants=Tenants(settings, tenant_key(settings)),
             tokenizers=tokenizers,
             policies=policies,
-            condenser=_condenser(settings, store, upstream, pool, tokenizers, policies, clock),
+            condenser=_condenser(
+                settings, store, summarizer or Summarizer(upstream), pool, tokenizers, policies, clock
+            ),
             telemetry=Telemetry(),
         )
 
@@ -82,7 +85,7 @@ async def services(
 def _condenser(
     settings: Settings,
     store: SessionStore,
-    upstream: Upstream,
+    summarizer: Summarizer,
     pool: CountingPool,
     tokenizers: Tokenizers,
     policies: Policies,
@@ -94,6 +97,7 @@ def _condenser(
         ttl=settings.store.ttl,
         timeout=settings.store.timeout,
         clock=clock,
+        with_text=settings.store.content == "full",
     )
     intake = Intake(
         policies=policies,
@@ -104,6 +108,6 @@ def _condenser(
     return Condenser(
         intake=intake,
         sessions=sessions,
-        attempts=Attempts(Summarizer(upstream), settings.inline_timeout),
+        attempts=Attempts(summarizer, settings.inline_timeout),
         clock=clock,
     )

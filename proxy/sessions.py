@@ -65,6 +65,13 @@ class Session:
         found = [branch for branch in self.branches if continues(branch, digests)]
         return max(found, key=lambda branch: branch.count, default=None)
 
+    def new_from(self, digests: Sequence[bytes]) -> int:
+        """How many messages of a transcript its branch has already; the rest is new to it."""
+        branch = self.branch_of(digests)
+        if branch is None:
+            return 0
+        return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
+
     def advanced(self, digests: Sequence[bytes], now: float, applied: str = "") -> tuple[Session, Branch]:
         """The session with the branch of this transcript moved to its end, or opened."""
         old = self.branch_of(digests)
@@ -84,11 +91,14 @@ class Session:
 
 def continues(branch: Branch, digests: Sequence[bytes]) -> bool:
     """Whether a transcript goes on from the branch's head, or from the node before it."""
-    if branch.count <= len(digests) and digests[branch.count - 1] == branch.head:
+    if has_node(digests, branch.count, branch.head):
         return True
-    if branch.count < 2:
-        return False
-    return branch.count - 1 <= len(digests) and digests[branch.count - 2] == branch.before
+    return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
+
+
+def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
+    """Whether the chain has `node` after its first `count` messages."""
+    return count <= len(digests) and digests[count - 1] == node
 
 
 def node_before(digests: Sequence[bytes]) -> bytes:

@@ -40,7 +40,10 @@ class _Table(BaseModel):
 
 
 class UpstreamSettings(_Table):
-    """Where requests go; an address without a path gets `/v1`. Without `api_key` the caller's credential is passed on."""
+    """Where requests go; an address without a path gets `/v1`.
+
+    Without `api_key` the caller's own credential is passed on.
+    """
 
     base_url: str = "https://api.openai.com/v1"
     api_key: SecretStr | None = None
@@ -58,11 +61,15 @@ class UpstreamSettings(_Table):
 
 
 class StoreSettings(_Table):
-    """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work."""
+    """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work.
+
+    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only.
+    """
 
     url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
+    content: Literal["full", "digests"] = "full"
 
 
 class MarkSettings(_Table):

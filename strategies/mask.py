@@ -13,7 +13,7 @@ No model is asked, no message disappears, calls keep their results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -85,7 +85,8 @@ class Mask:
         raw_calls = body.get("tool_calls")
         if not isinstance(raw_calls, list):
             return
-        calls = [self._call(raw, call, files) for raw, call in zip(raw_calls, item.calls, strict=False)]
+        read = iter(item.calls)
+        calls = [self._call(raw, next(read), files) if isinstance(raw, Mapping) else raw for raw in raw_calls]
         if calls != raw_calls:
             body["tool_calls"] = calls
             yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))

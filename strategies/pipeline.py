@@ -14,7 +14,7 @@ from typing import Any
 from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, InvalidPlan, StrategyError
-from strategies.core.plan import apply, check
+from strategies.core.plan import apply, check, newest_is_shortened
 from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
@@ -85,7 +85,7 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
         try:
             plan = yield from stage.condense(outcome.view, budget, past)
             after = apply(outcome.view, plan)
-            check(after, newest_results_too=stage.name == "shorten")
+            check(after, newest_results_too=stage.name == "shorten" or newest_is_shortened(outcome.view))
         except InvalidPlan as error:
             outcome.reasons[stage.name] = error.reason
             outcome.metadata[stage.name] = {"invalidPlan": error.detail}

@@ -9,6 +9,7 @@ trigger. Sums are carried along, so that a walk costs one pass and one plan for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Overlay
@@ -33,19 +34,16 @@ def walk(
     allowed = [stage for stage in stages if not stage.asks]
     head: tuple[Overlay, ...] = ()
     since: int | None = None
-    tokens = fixed + transcript.system_tokens
-    done = 0
+    sizes, more = _sizes(transcript), fixed
     for end in _asked(transcript):
-        tokens += sum(message.tokens for message in transcript.chain[done:end])
-        done = end
-        requirement = required(tokens, budget, since=since)
+        requirement = required(sizes[end] + more, budget, since=since)
         if requirement is None:
             continue
         view = fold(_prefix(transcript, end), head, fixed, counter)
         after = _condensed(requirement, allowed, ladder, view, budget)
         if after is not None:
             head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
-            tokens = since = after.tokens + _later_systems(transcript, end)
+            since, more = after.tokens, after.tokens - sizes[end]
     return fold(transcript, head, fixed, counter)
 
 
@@ -64,8 +62,12 @@ def _prefix(transcript: Transcript, end: int) -> Transcript:
     return Transcript(transcript.chain[:end], systems)
 
 
-def _later_systems(transcript: Transcript, end: int) -> int:
-    return sum(message.tokens for place, message in transcript.systems if place > end)
+def _sizes(transcript: Transcript) -> list[int]:
+    """Tokens of every prefix with the systems up to its end: what comes later must not change an earlier cut."""
+    own = [0, *(message.tokens for message in transcript.chain)]
+    for place, message in transcript.systems:
+        own[place] += message.tokens
+    return list(accumulate(own))
 
 
 def _condensed(

@@ -1,10 +1,114 @@
-"""To come."""
+"""Compare strategies on recorded conversations, offline and without a model.
+
+FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and, where
+there are any, `tools` and `qa` (questions with the indices of their evidence). Each reply is asked for again with the
+history before it, under each strategy.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxy.cli import OK, USAGE
+from proxy.policy import Window
+from proxy.settings import CONFIG_VARIABLE, Settings, known_strategy, load_settings
+from strategies import DEFAULT, Pipeline, parse
+
+if TYPE_CHECKING:
+    from proxy.replaying.recorded import Conversation
+    from proxy.replaying.report import Replayed
+
+WINDOW = 8_192
+LEAST_WINDOW = 256
+_OFF = "off"
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None: ...
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `replay`."""
+    command.add_argument("file", metavar="FILE", type=Path, help="recorded conversations")
+    command.add_argument(
+        "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
+    )
+    command.add_argument(
+        "--window", metavar="TOKENS", type=_window, help=f"the context length (the model's, else {WINDOW:,})"
+    )
+    command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
+    command.add_argument("--limit", metavar="N", type=_positive, help="the first N conversations only")
+    command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    return 1
+    """Prints one row for each strategy; exits 2 when the file cannot be read."""
+    from proxy.replaying.recorded import Unreadable, load
+    from proxy.replaying.report import document, table
+
+    try:
+        conversations = load(arguments.file, arguments.limit)
+    except Unreadable as error:
+        print(f"condenser: {error}", file=sys.stderr)
+        return USAGE
+    replayed = asyncio.run(_replay(conversations, arguments))
+    print(json.dumps(document(replayed), indent=1) if arguments.json else table(replayed))
+    return OK
+
+
+async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> Replayed:
+    from proxy.replaying.measures import Tally
+    from proxy.replaying.play import Player, playing
+    from proxy.replaying.report import Replayed
+
+    async with playing(_settings(arguments)) as built:
+        known = built.policies.window(None, arguments.model)
+        asked = arguments.window or (WINDOW if known.tokens is None else None)
+        player = Player(built, arguments.model, asked)
+        tallies = [Tally(str(pipeline)) for pipeline in arguments.strategy]
+        for number, conversation in enumerate(conversations):
+            for tally, pipeline in zip(tallies, arguments.strategy, strict=True):
+                tally.played.append(await player.play(conversation, pipeline, f"{number}/{pipeline}"))
+    summaries = [tally.summary() for tally in tallies]
+    window = known if asked is None else Window(asked, "--window" if arguments.window else "default, none is known")
+    return Replayed(str(arguments.file), len(conversations), arguments.model, window, summaries)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The proxy's settings, but with a store in memory, which is never given up for being slow."""
+    if arguments.config:
+        os.environ[CONFIG_VARIABLE] = arguments.config
+    return load_settings(store={"url": "memory://", "timeout": 600.0})
+
+
+def _pipelines(text: str) -> list[Pipeline]:
+    """The pipelines in a list of names, `off` before all others."""
+    names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
+    return [_pipeline(name) for name in names]
+
+
+def _pipeline(name: str) -> Pipeline:
+    try:
+        pipeline = parse(known_strategy(name))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if pipeline is None:
+        raise argparse.ArgumentTypeError(f"unknown strategy '{name}'")
+    return pipeline
+
+
+def _window(text: str) -> int:
+    tokens = _positive(text)
+    if tokens < LEAST_WINDOW:
+        raise argparse.ArgumentTypeError(f"must be at least {LEAST_WINDOW}")
+    return tokens
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
+    return int(text)

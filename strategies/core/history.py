@@ -10,7 +10,9 @@ its fence, so only abridged messages are counted, and those only where the bound
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from strategies.core.excerpt import HEAD_SHARE, cut_text
@@ -18,6 +20,7 @@ from strategies.core.transcript import Counter, Message, Role
 from strategies.core.view import Item, View
 
 _CAPS = ((4_000, 1_000), (1_500, 400), (600, 150), (250, 60))
+_FENCE = re.compile(r"<(?=/?(?:message|history|earlier_record)\b)")
 _PER_CALL = 6
 _PER_BROKEN_FENCE = 2
 _NOTE_TOKENS = 16
@@ -31,13 +34,15 @@ def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
 
 def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter) -> str:
     """Fenced text of messages in at most `cap` tokens."""
-    frames = _Frames(counter)
-    entries: list[_Entry] = []
+    fences = _Fences(counter)
     for for_words, for_results in _CAPS:
-        entries = [_entry(index, message, for_words * 4, for_results * 4, frames) for index, message in messages]
-        if _fit(entries, cap, counter):
+        entries = _all_within(_entries(messages, for_words * 4, for_results * 4, fences), cap, counter)
+        if entries is not None:
             return "\n".join(entry.text for entry in entries)
-    return _without_middle(entries, cap, counter)
+    for_words, for_results = _CAPS[-1]
+    forwards = _entries(messages, for_words * 4, for_results * 4, fences)
+    backwards = _entries(reversed(messages), for_words * 4, for_results * 4, fences)
+    return _without_middle(forwards, backwards, len(messages), cap, counter)
 
 
 class _Entry(NamedTuple):
@@ -52,7 +57,7 @@ class _Entry(NamedTuple):
         return min(counter.text(self.text) + 1, self.at_most) if self.abridged else self.at_most
 
 
-class _Frames:
+class _Fences:
     """What a fence costs more than the chat format's own frame, by role; each is counted once."""
 
     def __init__(self, counter: Counter) -> None:
@@ -73,44 +78,57 @@ class _Frames:
         return fence + 1 - self._counter.message({"role": written, "content": ""})
 
 
-def _entry(index: int, message: Message, for_words: int, for_results: int, frames: _Frames) -> _Entry:
-    parts = [message.text, *(f"calls {call.name}({call.arguments})" for call in message.calls)]
-    shown = [
-        _abridged(message.text, for_results if message.role is Role.TOOL else for_words),
-        *(f"calls {call.name}({_abridged(call.arguments, for_results)})" for call in message.calls),
-    ]
-    safe = [unfenced(part) for part in shown]
-    broken = sum(map(len, safe)) - sum(map(len, shown))
-    text = "\n".join((_open(index, message.role), *safe, "</message>"))
-    return _Entry(text, frames.at_most(index, message, broken), shown != parts)
+def _entries(
+    messages: Iterable[tuple[int, Message]], for_words: int, for_results: int, fences: _Fences
+) -> Iterator[_Entry]:
+    """Entries in which words and results have at most so many characters each, made as they are asked for."""
+    for index, message in messages:
+        text = message.text
+        parts = [_abridged(text, for_results if message.role is Role.TOOL else for_words)]
+        abridged = parts[0] is not text
+        for call in message.calls:
+            arguments = _abridged(call.arguments, for_results)
+            abridged = abridged or arguments is not call.arguments
+            parts.append(f"calls {call.name}({arguments})")
+        shown = "\n".join(parts)
+        safe = unfenced(shown)
+        fenced = f"{_open(index, message.role)}\n{safe}\n</message>"
+        yield _Entry(fenced, fences.at_most(index, message, len(safe) - len(shown)), abridged)
 
 
 def _open(index: int, role: Role) -> str:
     return f'<message index="{index}" role="{role.value}">'
 
 
-def _fit(entries: Iterable[_Entry], cap: int, counter: Counter) -> bool:
-    entries = list(entries)
-    if sum(entry.at_most for entry in entries) <= cap:
-        return True
-    left = cap - sum(entry.at_most for entry in entries if not entry.abridged)
+def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_Entry] | None:
+    """All entries, or None where they have more than `cap` tokens; gives up as soon as that is known."""
+    kept: list[_Entry] = []
+    for_whole = for_abridged = 0
     for entry in entries:
-        if left < 0:
-            return False
-        left -= entry.tokens(counter) if entry.abridged else 0
-    return left >= 0
+        kept.append(entry)
+        if entry.abridged:
+            for_abridged += entry.at_most
+        else:
+            for_whole += entry.at_most
+        if for_whole > cap:
+            return None
+    if for_whole + for_abridged <= cap:
+        return kept
+    abridged = [entry for entry in kept if entry.abridged]
+    return kept if len(list(_within(abridged, cap - for_whole, counter))) == len(abridged) else None
 
 
-def _without_middle(entries: Sequence[_Entry], cap: int, counter: Counter) -> str:
-    """The first and the last entries that fit, with a note between them."""
+def _without_middle(
+    forwards: Iterable[_Entry], backwards: Iterable[_Entry], count: int, cap: int, counter: Counter
+) -> str:
+    """The first and the last of `count` entries that fit, with a note between them."""
     room = cap - _NOTE_TOKENS
-    head = list(_within(entries, int(room * HEAD_SHARE), counter))
-    rest = entries[len(head) :]
-    tail = list(_within(reversed(rest), room - sum(entry.tokens(counter) for entry in head), counter))[::-1]
-    if not head and not tail:
-        return cut_text("\n".join(entry.text for entry in entries), cap, counter)
-    note = f"[… {len(rest) - len(tail):,} messages left out …]"
-    return "\n".join((*(entry.text for entry in head), note, *(entry.text for entry in tail)))
+    head = list(_within(forwards, int(room * HEAD_SHARE), counter))
+    left = room - sum(entry.tokens(counter) for entry in head)
+    tail = list(_within(islice(backwards, count - len(head)), left, counter))[::-1]
+    note = f"[… {count - len(head) - len(tail):,} messages left out …]"
+    text = "\n".join((*(entry.text for entry in head), note, *(entry.text for entry in tail)))
+    return cut_text(text, cap, counter) if cap < 10 * _NOTE_TOKENS else text
 
 
 def _within(entries: Iterable[_Entry], room: int, counter: Counter) -> Iterator[_Entry]:
@@ -130,4 +148,4 @@ def _abridged(text: str, characters: int) -> str:
 
 def unfenced(text: str) -> str:
     """Text that cannot close the fence it stands in."""
-    return text.replace("</message", "<\\/message").replace("<message ", "<\\message ")
+    return _FENCE.sub(r"<\\", text)

@@ -101,6 +101,12 @@ def _stands(view: View, index: int, newest_results_too: bool) -> bool:
     return newest_results_too and is_result and piece.kind is Kind.SHORTENED
 
 
+def newest_is_shortened(view: View) -> bool:
+    """Whether results of the newest round were cut already, by an earlier stage or for an earlier request."""
+    places = (view.item_of(index) for index in _protected(view.transcript))
+    return any(place is not None and not view.items[place].intact for place in places)
+
+
 def _protected(transcript: Transcript) -> Iterator[int]:
     """Chain indices of the last user message and of the newest round."""
     if transcript.last_user is not None:
@@ -135,8 +141,11 @@ def head_pieces(view: View) -> tuple[Piece, ...]:
 
 
 def stand_in(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
-    """Everything before item `end` becomes the task, the replacement, and a last user message in between."""
-    kept: list[Piece] = [*task, replacement]
+    """Everything before item `end` becomes the task, the replacement, and a last user message in between.
+
+    A task that stands behind `end`, after an opening of the assistant's, stays where it is.
+    """
+    kept: list[Piece] = [*task, replacement] if view.task is not None and view.task < end else [replacement]
     last = view.last_user
     if last is not None and last < end and last != view.task:
         kept.append(view.items[last].piece)

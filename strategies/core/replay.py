@@ -41,9 +41,9 @@ def replay(
     is not known.
     """
     found = list(standing_in(condensations, transcript.digests))
-    resting = _resting(transcript, found, fixed, counter, last or "")
+    resting = None if last is None else _resting(transcript, found, fixed, counter, last)
     if budget is None:
-        return resting if last is not None and resting else next(_views(transcript, found, fixed, counter))
+        return resting or next(_views(transcript, found, fixed, counter))
     if resting is not None and resting.view.tokens < budget.trigger and _is_for(resting, budget):
         return resting
     views = _views(transcript, found, fixed, counter)

@@ -114,7 +114,7 @@ class _Ties:
             self._callers[call.id] = i
 
     def result(self, i: int, answers: str) -> None:
-        caller = self._callers.get(answers, self._last_caller)
+        caller = self._callers.get(answers, self._last_caller) if answers else self._last_caller
         if caller is not None:
             self._steps[caller + 1] += 1
             self._steps[i + 1] -= 1

@@ -104,10 +104,11 @@ class View:
         """The item before which every condensation ends: the last user message or the newest round.
 
         A transcript that ends with the user is open only before that message. Within a turn that goes on,
-        all rounds but the newest may be condensed, and the user's message is kept among the pieces.
+        all rounds but the newest may be condensed, and the user's message is kept among the pieces. Where nobody has
+        answered yet, it is the last user message.
         """
         newest = self.structure.newest_round
-        before_round = newest.start if newest else 0
+        before_round = newest.start if newest else len(self.items)
         if self.ends_with_user:
             return min(before_round, self.last_user or 0)
         return before_round

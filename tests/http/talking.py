@@ -84,6 +84,12 @@ class Stage:
         assert answer.status == 200, answer.body
         return answer
 
+    def forget(self) -> None:
+        """Drops what was recorded: a long conversation is sent a thousand times."""
+        self.sent.clear()
+        self.proxy.journal._exchanges.clear()
+        self.upstream.journal._exchanges.clear()
+
     @property
     def forwarded(self) -> list[Exchange]:
         """The clients' requests as they reached the upstream, oldest first."""
@@ -124,14 +130,14 @@ def _summarizing(exchange: Exchange) -> Reply:
     return summary()
 
 
-def garden(rounds: int, *, words: int = 120, ends_with_user: bool = True) -> list[Message]:
+def garden(rounds: int, *, words: int = 75, ends_with_user: bool = True) -> list[Message]:
     """A conversation without tools: a task, `rounds` rounds of about `words` words each, and a question."""
     messages: list[Message] = [
         {"role": "system", "content": "You are a gardener."},
         {"role": "user", "content": "Plan my garden. Never water at noon."},
     ]
     for number in range(rounds):
-        filling = " ".join(f"seed{number}x{each}" for each in range(words // 4))
+        filling = " ".join(f"seed{number}x{each}" for each in range(words))
         messages.append({"role": "assistant", "content": f"Bed {number}: {filling}", "refusal": None})
         messages.append({"role": "user", "content": f"And what of bed {number + 1}?"})
     return messages if ends_with_user else messages[:-1]

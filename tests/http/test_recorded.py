@@ -58,7 +58,8 @@ class Run:
         assert answer.status == 200, answer.body
         forwarded = self.stage.upstream.journal.to()[-1]
         self._same_or_grown(answer, forwarded.body, body)
-        self._view(forwarded.json()["messages"], transcript, forwarded.json())
+        self._view(transcript, forwarded.json())
+        self.stage.forget()
 
     def members(self) -> dict[str, Any]:
         return {"tools": self.conversation.tools} if self.conversation.tools else {}
@@ -68,9 +69,10 @@ class Run:
         assert answer.json()["error"]["code"] == "context_length_exceeded", answer.body
         self.actions.append("refused")
         newest = newest_round(transcript)
-        assert (
-            count({"messages": [*systems(transcript), *users(transcript)[:1], *newest], **self.members()}) > self.window
-        )
+        must = [*systems(transcript), users(transcript)[0]]
+        must += [each for each in users(transcript)[-1:] if each not in (*must, *newest)]
+        stays = count({"messages": [*must, *newest], **self.members()})
+        assert stays + self.window // 10 > self.window, answer.body
 
     def _same_or_grown(self, answer: Answer, forwarded: bytes, body: bytes) -> None:
         action = answer.header("x-condenser-action") or ""
@@ -83,7 +85,8 @@ class Run:
             assert now.startswith(self.last.rstrip())
         self.last = now[:-1]
 
-    def _view(self, view: list[dict[str, Any]], transcript: list[dict[str, Any]], body: dict[str, Any]) -> None:
+    def _view(self, transcript: list[dict[str, Any]], body: dict[str, Any]) -> None:
+        view = body["messages"]
         assert_stands(view, transcript)
         newest = newest_round(transcript)
         if view[len(view) - len(newest) :] != newest:

@@ -1,0 +1,1 @@
+"""`condenser demo`: one recorded conversation, driven three ways at once."""

@@ -1,0 +1,195 @@
+"""What the demo says: before the table, between its rows, and at the end."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from proxy.demo.conversation import Conversation, Step
+from proxy.demo.measures import Cached, cached
+from proxy.demo.table import ABSENT, WIDTH, grid, live_head
+from proxy.demo.ways import Asked, Done, Options, Way
+
+_SHOWN = """\
+What this shows: reach. Whatever the client sent, the prompt fitted the window, and what was told early is in the \
+bytes that the model got, or is not. Milliseconds are with five servers and the client in one process.
+What it cannot show: how good answers are. The scripted summarizer copies what the user said, as far as there is room; \
+a model writes what it thinks matters. See for yourself: condenser demo --upstream URL --model NAME"""
+_SHOWN_FOR_REAL = """\
+What this shows: one model, one conversation. The history is as recorded, whatever this model replied, so that the \
+three ways stay comparable; its answers to the questions stand above.
+What it cannot show: how good answers are in general, nor what the session would have become with this model's own \
+replies."""
+_NEXT = 'To use it: condenser serve --upstream URL, then OpenAI(base_url="http://127.0.0.1:8484/v1")'
+
+
+def _wrapped(*paragraphs: str) -> str:
+    return "\n".join(textwrap.fill(each, WIDTH) for each in paragraphs)
+
+
+def opening(options: Options, conversation: Conversation, ways: Sequence[Way], every: int) -> str:
+    """What will be run, and how to read the table."""
+    steps = list(conversation.steps())
+    last = steps[-1]
+    size = ways[0].counter.prompt({"messages": conversation.messages, "tools": conversation.tools})
+    calls = sum(message["role"] == "tool" for message in conversation.messages)
+    lines = [
+        _wrapped(
+            f"A recorded coding session ({last.turn} turns, {last.number} requests, {calls} tool results,"
+            f" {size:,} tokens in the end), {_server(options)} The client is the official openai package, streaming;"
+            " like any chat client it sends its whole history each time. Three ways, and only base_url differs:"
+        ),
+        "",
+        *(f"  {way.name:<10} {way.client.base_url:<30} {_what(way)}" for way in ways),
+        "",
+        _wrapped(
+            f"Five facts were planted in turns 1 to 3 and are asked for at the end (source and licence of the rest:"
+            f" proxy/demo/NOTICE). Shown are every {_th(every)} request"
+            " and each one at which something was condensed. `sent` and `forwarded` are prompt tokens, `headroom` is"
+            " what the window has left after the reply's reserve, `+ms` is what the proxy added before forwarding."
+            " passed: sent on byte for byte; condensed: a new condensation; replayed: the earlier one again."
+        ),
+        *(_price(options, steps, ways) if options.upstream else ()),
+        "",
+        *live_head(_title(ways[1]), _title(ways[2])),
+    ]
+    return "\n".join(lines)
+
+
+def _server(options: Options) -> str:
+    if options.upstream:
+        return (
+            f"sent to {options.model} at {options.upstream}; the proxy is told a window of {options.window:,} tokens."
+        )
+    return (
+        f"in front of a scripted model server with a window of {options.window:,} tokens, which replies what was"
+        " recorded. No key, no model, nothing leaves this machine."
+    )
+
+
+def _what(way: Way) -> str:
+    if way.recorder is None:
+        return "the model server itself"
+    return f"the proxy, --strategy {way.strategy}" + (" (the oldest rounds go)" if way.name == "trimmed" else "")
+
+
+def _title(way: Way) -> str:
+    return f"{way.name}: {way.strategy}"[:33]
+
+
+def _th(every: int) -> str:
+    return f"{every}th" if every > 3 else ("1st", "2nd", "3rd")[every - 1]
+
+
+def _price(options: Options, steps: Sequence[Step], ways: Sequence[Way]) -> Iterator[str]:
+    """Where a model is paid for, the most that this may send."""
+    whole = [ways[0].counter.messages(step.messages) for step in steps]
+    most = sum(whole) + 2 * sum(min(each, options.window) for each in whole)
+    yield ""
+    yield _wrapped(f"This sends at most about {most:,} prompt tokens to the upstream (--requests N sends fewer).")
+
+
+def first_overflow(step: Step, done: Done) -> str:
+    """The error that ends the direct way."""
+    text = f"direct stops: turn {step.turn}, request {step.number}, the model server says {done.reply.problem}"
+    return textwrap.fill(text, WIDTH, initial_indent="  >> ", subsequent_indent="     ")
+
+
+def reach(options: Options, asked: Sequence[Asked], ways: Sequence[Way]) -> str:
+    """For each question, whether what answers it was in the bytes that the model got."""
+    rows = [[*each.question[:3], *(_yes(each.reached(i)) for i in range(len(ways)))] for each in asked]
+    head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
+    lines = ["", *grid(head, rows, texts=3)]
+    if options.upstream:
+        lines += ["", *_answers(asked, ways)]
+    return "\n".join(lines)
+
+
+def _yes(reached: bool | None) -> str:
+    return "refused" if reached is None else "yes" if reached else "no"
+
+
+def _answers(asked: Sequence[Asked], ways: Sequence[Way]) -> Iterator[str]:
+    for each in asked:
+        yield f"{each.question.text}  (evidence: {each.question.evidence})"
+        for way, done in zip(ways, each.done, strict=True):
+            answer = done.reply.problem or str(done.reply.message.get("content") or "(calls a tool)")
+            yield "  " + textwrap.shorten(f"{way.name}: {answer}", WIDTH - 2)
+
+
+def totals(options: Options, ways: Sequence[Way], asked: Sequence[Asked]) -> str:
+    """The figures of the whole run, a column for each way."""
+    head = ["The run in figures", *(way.name for way in ways)]
+    columns = [_column(way, options.window, _planted(asked, i)) for i, way in enumerate(ways)]
+    rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
+    return "\n".join(["", *grid(head, rows)])
+
+
+def _column(way: Way, window: int, planted: str) -> dict[str, str]:
+    answered, forwarded, cache = _answered(way), _forwarded(way), _cached(way)
+    return {
+        "requests answered": f"{answered} of {len(way.done)}",
+        f"overflows avoided (client sent over {window:,})": str(avoided(way, window)),
+        "largest prompt forwarded, tokens": f"{max(forwarded, default=0):,}",
+        "all prompts forwarded, tokens": f"{sum(forwarded):,}",
+        "  share that an upstream prefix cache hits": f"{cache.share:.0%}",
+        "  tokens to read anew, per request": f"{cache.missed / max(answered, 1):,.0f}",
+        "our own calls to a model (their tokens)": _own(way),
+        "ms added: median / worst": _added(way),
+        "planted facts that reach the model": planted,
+    }
+
+
+def _answered(way: Way) -> int:
+    return sum(not done.refused for done in way.done)
+
+
+def avoided(way: Way, window: int) -> int:
+    """Requests that were answered though what the client sent is larger than the window."""
+    return sum(not done.refused and done.sent > window for done in way.done)
+
+
+def _forwarded(way: Way) -> list[int]:
+    return [done.forwarded for done in way.done if not done.refused]
+
+
+def _cached(way: Way) -> Cached:
+    return cached([done.view for done in way.done if not done.refused], way.counter.messages)
+
+
+def _own(way: Way) -> str:
+    recorder = way.recorder
+    return ABSENT if recorder is None else f"{recorder.own_calls} ({recorder.own_tokens:,})"
+
+
+def _added(way: Way) -> str:
+    times = [done.ms for done in way.done if done.ms is not None]
+    return f"{median(times):.1f} / {max(times):.0f}" if times else ABSENT
+
+
+def _planted(asked: Sequence[Asked], i: int) -> str:
+    planted = [each for each in asked if each.question.planted]
+    return f"{sum(each.reached(i) is True for each in planted)} of {len(planted)}"
+
+
+def problems(ways: Sequence[Way], altered: int, window: int) -> Iterator[str]:
+    """What did not go as it must."""
+    for way in ways:
+        refused = [done for done in way.done if done.refused]
+        if refused and way.recorder is not None:
+            first = refused[0]
+            yield f"{way.name}: {len(refused)} requests were refused, first {first.number}: {first.reply.problem}"
+        too_large = sum(size > window for size in _forwarded(way))
+        if too_large and way.recorder is not None:
+            yield f"{way.name}: {too_large} prompts were larger than the window"
+    if altered:
+        yield f"{altered} replies did not come as they were recorded"
+
+
+def closing(options: Options, problems: Sequence[str]) -> str:
+    """What this shows and what not, and where to go from here."""
+    if problems:
+        return "\n".join(["", "Not all went as it must:", *(_wrapped(f"  {each}") for each in problems)])
+    shown = _SHOWN_FOR_REAL if options.upstream else _SHOWN
+    return "\n" + _wrapped(*shown.splitlines(), _NEXT)

@@ -1,0 +1,92 @@
+"""The results of a replay: a table for a person, a document for a program. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from proxy.policy import Window
+from proxy.replaying.measures import Summary
+
+_HEAD = (
+    "strategy", "requests", "tokens sent", "own tokens", "saved", "condensed", "overflows", "cached", "evidence",
+    "ms median", "ms max",
+)  # fmt: skip
+_NOTE = (
+    "saved: against the tokens that the client sent, our own calls paid for. cached: message tokens that the request\n"
+    "before began with. evidence: questions whose evidence stands word for word in the last view. No model was asked:\n"
+    "summaries are copied out of the history, so they show sizes, not how well a model writes."
+)
+
+
+class Replayed(NamedTuple):
+    """What was replayed, under which window, and what came of it."""
+
+    file: str
+    conversations: int
+    model: str
+    window: Window
+    summaries: Sequence[Summary]
+
+
+def table(replayed: Replayed) -> str:
+    """A plain aligned table, with what was replayed above and what the columns mean below it."""
+    rows = [_HEAD, *(_row(each) for each in replayed.summaries)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    lines = [_line(row, widths) for row in rows]
+    warnings = [_warning(each) for each in replayed.summaries if each.degraded]
+    return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE])
+
+
+def document(replayed: Replayed) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "file": replayed.file,
+        "conversations": replayed.conversations,
+        "model": replayed.model or None,
+        "window": replayed.window.tokens,
+        "window_source": replayed.window.source,
+        "summarizer": "scripted",
+        "strategies": [asdict(each) for each in replayed.summaries],
+    }
+
+
+def _title(replayed: Replayed) -> str:
+    count = replayed.conversations
+    conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
+    model = replayed.model or "no model named"
+    return f"{replayed.file}: {conversations}, {model}, window {replayed.window.tokens:,} ({replayed.window.source})"
+
+
+def _row(summary: Summary) -> tuple[str, ...]:
+    refused = f" ({summary.refused:,} refused)" if summary.refused else ""
+    return (
+        summary.strategy,
+        f"{summary.requests:,}",
+        f"{summary.forwarded:,}",
+        f"{summary.own:,}",
+        _percent(summary.saved_share),
+        f"{summary.condensations:,}",
+        f"{summary.overflows:,}{refused}",
+        _percent(summary.cached_share),
+        _percent(summary.evidence_share),
+        f"{summary.median_ms:.1f}",
+        f"{summary.max_ms:.1f}",
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *figures = (
+        cell.rjust(width) if i else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )  # fmt: skip
+    return "  ".join((first, *figures)).rstrip()
+
+
+def _warning(summary: Summary) -> str:
+    return f"{summary.strategy}: {summary.degraded:,} requests were degraded; their figures are not the strategy's.\n"

@@ -1,0 +1,295 @@
+"""Every client holds every conversation, each in the ways its users resend a reply.
+
+A way is a function of a base URL, the way's name and a case's name. It sends the question, appends the reply as
+its users do, answers tool calls with `RESULT`, and sends the whole list again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import litellm
+import openai
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+from pydantic_ai import Agent, Tool
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from tests.clients.cases import KEY
+from tests.clients.resend.cases import (
+    CASES,
+    FOLLOW_UP,
+    QUESTION,
+    RESULT,
+    TOOL,
+    TOOL_NAME,
+    TOOL_SCHEMA,
+    WAY,
+)
+from tests.support.replies import Json
+
+NODE_FOLDER = Path(__file__).parent / "node"
+NODE = shutil.which("node")
+NODE_READY = NODE is not None and (NODE_FOLDER / "node_modules" / "ai").is_dir()
+NODE_BOUND = 50.0  # seconds one Node client has for all its conversations
+
+Way = Callable[[str, str, str], None]
+Errors = dict[tuple[str, str], str]  # (way, case) -> what the client raised instead of resending
+
+
+def hold(ways: Mapping[str, Way], base_url: str) -> Errors:
+    """Hold every conversation in every way; a client that refuses a reply does not stop the others."""
+    errors: Errors = {}
+    for way, converse in ways.items():
+        for case in CASES:
+            try:
+                converse(base_url, way, case)
+            except Exception as error:  # noqa: BLE001  # whatever a client raises is what is recorded
+                errors[way, case] = type(error).__name__
+    return errors
+
+
+def _answers(calls: Any) -> list[Any]:
+    """What the user appends after the reply: a result per call, or the next question."""
+    results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": RESULT} for call in calls or []]
+    return results or [{"role": "user", "content": FOLLOW_UP}]
+
+
+# -- openai-python -----------------------------------------------------------------------------------------
+
+Ask = Callable[[openai.OpenAI, Json], Any]
+
+
+def _openai_python(ask: Ask, append: Callable[[Any], Any]) -> Way:
+    def converse(base_url: str, way: str, case: str) -> None:
+        with openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, default_headers={WAY: way}) as client:
+            messages: list[Any] = [{"role": "user", "content": QUESTION}]
+            body: Json = {"model": case, "messages": messages, "tools": [TOOL]}
+            message = ask(client, body)
+            messages += [append(message), *_answers(message.tool_calls)]
+            client.chat.completions.create(**body)
+
+    return converse
+
+
+def _created(client: openai.OpenAI, body: Json) -> Any:
+    return client.chat.completions.create(**body).choices[0].message
+
+
+def _streamed(client: openai.OpenAI, body: Json) -> Any:
+    with client.chat.completions.stream(**body) as events:
+        return events.get_final_completion().choices[0].message
+
+
+OPENAI_PYTHON = {
+    "object": _openai_python(_created, lambda message: message),
+    "model_dump": _openai_python(_created, lambda message: message.model_dump()),
+    "model_dump_exclude_none": _openai_python(_created, lambda message: message.model_dump(exclude_none=True)),
+    "to_dict": _openai_python(_created, lambda message: message.to_dict()),
+    "stream": _openai_python(_streamed, lambda message: message),
+    "stream_model_dump": _openai_python(_streamed, lambda message: message.model_dump()),
+}
+
+# -- LangChain ---------------------------------------------------------------------------------------------
+
+
+def _langchain(ask: Callable[[Any, list[BaseMessage]], Any], **options: Any) -> Way:
+    def converse(base_url: str, way: str, case: str) -> None:
+        with openai.DefaultHttpxClient() as http_client:
+            shared: Json = {"api_key": KEY, "max_retries": 0, "default_headers": {WAY: way}, "http_client": http_client}
+            model = ChatOpenAI(base_url=base_url, model=case, **shared, **options).bind_tools([TOOL])
+            history: list[BaseMessage] = [HumanMessage(QUESTION)]
+            reply = ask(model, history)
+            calls = [*reply.tool_calls, *reply.invalid_tool_calls]
+            results = [ToolMessage(RESULT, tool_call_id=call["id"], name=call["name"]) for call in calls]
+            model.invoke([*history, reply, *(results or [HumanMessage(FOLLOW_UP)])])
+
+    return converse
+
+
+def _added_up(model: Any, history: list[BaseMessage]) -> Any:
+    first, *rest = model.stream(history)
+    for chunk in rest:
+        first = first + chunk
+    return first
+
+
+LANGCHAIN = {
+    "invoke": _langchain(lambda model, history: model.invoke(history)),
+    "stream": _langchain(_added_up),
+    "invoke_output_version_v1": _langchain(lambda model, history: model.invoke(history), output_version="v1"),
+}
+
+# -- LiteLLM -----------------------------------------------------------------------------------------------
+
+
+def _litellm(append: Callable[[Any], Any], *, stream: bool = False) -> Way:
+    def converse(base_url: str, way: str, case: str) -> None:
+        messages: list[Any] = [{"role": "user", "content": QUESTION}]
+        options: Json = {"api_base": base_url, "api_key": KEY, "max_retries": 0, "extra_headers": {WAY: way}}
+        body: Json = {"model": f"openai/{case}", "messages": messages, "tools": [TOOL], **options}
+        reply: Any = litellm.completion(**body, stream=stream)
+        if stream:
+            reply = litellm.stream_chunk_builder(list(reply))
+        message = reply.choices[0].message
+        messages += [append(message), *_answers(message.tool_calls)]
+        litellm.completion(**body)
+
+    return converse
+
+
+LITELLM = {
+    "object": _litellm(lambda message: message),
+    "model_dump": _litellm(lambda message: message.model_dump()),
+    "json": _litellm(lambda message: message.json()),
+    "stream": _litellm(lambda message: message, stream=True),
+    "stream_model_dump": _litellm(lambda message: message.model_dump(), stream=True),
+}
+
+
+@contextmanager
+def _litellm_tidied() -> Iterator[None]:
+    """LiteLLM takes the thread's event loop and keeps a client per address: both are closed here."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    kept: Any = litellm.in_memory_llm_clients_cache
+    quiet, litellm.suppress_debug_info = litellm.suppress_debug_info, True
+    try:
+        yield
+    finally:
+        litellm.suppress_debug_info = quiet
+        for client in kept.cache_dict.values():
+            if isinstance(client, openai.OpenAI):
+                client.close()
+        kept.flush_cache()
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _hold_litellm(base_url: str) -> Errors:
+    with _litellm_tidied():
+        return hold(LITELLM, base_url)
+
+
+# -- pydantic-ai -------------------------------------------------------------------------------------------
+
+Run = Callable[[Agent[None, str], list[ModelMessage] | None], Any]
+
+
+def _looked_up(**_: object) -> str:
+    return RESULT
+
+
+def _pydantic_ai(run: Run) -> Way:
+    async def converse(base_url: str, way: str, case: str) -> None:
+        headers = {WAY: way}
+        async with openai.AsyncOpenAI(
+            base_url=base_url, api_key=KEY, max_retries=0, default_headers=headers
+        ) as client:
+            tool: Tool[None] = Tool.from_schema(_looked_up, TOOL_NAME, "The weather.", TOOL_SCHEMA)
+            model = OpenAIChatModel(case, provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, tools=[tool])
+            history = await run(agent, None)
+            await agent.run(FOLLOW_UP, message_history=history)
+
+    return lambda base_url, way, case: asyncio.run(converse(base_url, way, case))
+
+
+async def _agent_run(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
+    return (await agent.run(QUESTION, message_history=history)).all_messages()
+
+
+async def _agent_stream(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
+    async with agent.run_stream(QUESTION, message_history=history) as answer:
+        await answer.get_output()
+        return answer.all_messages()
+
+
+async def _agent_stored(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
+    """The history as an application keeps it in a database between two turns."""
+    result = await agent.run(QUESTION, message_history=history)
+    return ModelMessagesTypeAdapter.validate_json(result.all_messages_json())
+
+
+PYDANTIC_AI = {
+    "run": _pydantic_ai(_agent_run),
+    "run_stream": _pydantic_ai(_agent_stream),
+    "all_messages_json": _pydantic_ai(_agent_stored),
+}
+
+# -- Node --------------------------------------------------------------------------------------------------
+
+
+def _node(name: str) -> Callable[[str], Errors]:
+    def held(base_url: str) -> Errors:
+        assert NODE is not None
+        plan = {
+            "cases": list(CASES),
+            "way": WAY,
+            "question": QUESTION,
+            "followUp": FOLLOW_UP,
+            "tool": TOOL,
+            "result": RESULT,
+        }
+        command = [NODE, "driver.mjs", base_url, name]
+        run = subprocess.run(
+            command,
+            cwd=NODE_FOLDER,
+            env={"PATH": os.environ["PATH"]},
+            input=json.dumps(plan),
+            capture_output=True,
+            text=True,
+            timeout=NODE_BOUND,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        lines = map(json.loads, run.stdout.splitlines())
+        return {(line["way"], line["case"]): line["error"] for line in lines}
+
+    return held
+
+
+def _node_version(package: str) -> str:
+    lock = json.loads((NODE_FOLDER / "package-lock.json").read_text())
+    return str(lock["packages"][f"node_modules/{package}"]["version"])
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Client:
+    """How to hold all conversations with a client, and the packages whose versions decide what it sends."""
+
+    hold: Callable[[str], Errors]
+    packages: tuple[str, ...]
+    on_node: bool = False
+
+    def versions(self) -> dict[str, str]:
+        from importlib.metadata import version
+
+        return {package: (_node_version if self.on_node else version)(package) for package in self.packages}
+
+
+CLIENTS = {
+    "openai-python": Client(lambda url: hold(OPENAI_PYTHON, url), ("openai",)),
+    "langchain": Client(lambda url: hold(LANGCHAIN, url), ("langchain-openai", "langchain-core", "openai")),
+    "litellm": Client(_hold_litellm, ("litellm", "openai")),
+    "pydantic-ai": Client(lambda url: hold(PYDANTIC_AI, url), ("pydantic-ai-slim", "openai")),
+    "openai-node": Client(_node("openai-node"), ("openai",), on_node=True),
+    "ai-sdk-openai": Client(_node("ai-sdk-openai"), ("ai", "@ai-sdk/openai"), on_node=True),
+    "ai-sdk-openai-compatible": Client(
+        _node("ai-sdk-openai-compatible"), ("ai", "@ai-sdk/openai-compatible"), on_node=True
+    ),
+}

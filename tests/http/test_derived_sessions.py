@@ -1,0 +1,154 @@
+"""Conversations without an id: recognised by their chain, forked where they part, not stored while they are small."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.strict import assert_view
+from tests.http.talking import EMPTY, WINDOW, Stage, asked, garden, on_file, staged, stored
+
+USER = {"role": "user", "content": "And now?"}
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged() as built:
+        yield built
+
+
+def session_of(stage: Stage, messages: list[Any], **members: Any) -> tuple[str | None, str | None]:
+    """Session and action of a request without an id."""
+    answer = stage.ask(messages, **members)
+    assert answer.header("x-condenser-session-source") == "derived"
+    return answer.header("x-condenser-session"), answer.header("x-condenser-action")
+
+
+def test_a_conversation_without_an_id_is_recognised_and_replayed(stage: Stage) -> None:
+    first, action = session_of(stage, garden(12))
+    assert action == "condensed"
+    assert re.fullmatch(r"d[0-9a-f]{16}", first or "")
+    assert session_of(stage, garden(13)) == (first, "replayed")
+    assert session_of(stage, garden(13)) == (first, "replayed")
+
+
+def test_a_retry_of_the_same_request_is_the_same_session_and_view(stage: Stage) -> None:
+    first, _ = session_of(stage, garden(12))
+    view = stage.forwarded[-1].body
+    assert session_of(stage, garden(12)) == (first, "replayed")
+    assert stage.forwarded[-1].body == view
+
+
+def test_two_conversations_that_begin_alike_are_two_sessions(stage: Stage) -> None:
+    one, _ = session_of(stage, garden(12))
+    other, action = session_of(stage, [*garden(1), {"role": "assistant", "content": "word " * 1_500}, USER])
+    assert one != other
+    assert action == "passed"
+    assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+def test_an_edited_history_is_a_fork_with_an_id_of_its_own(stage: Stage) -> None:
+    first, _ = session_of(stage, garden(12))
+    edited = [*garden(12)[:-4], {"role": "user", "content": "No: bed 40, please."}, *garden(13)[-3:]]
+    fork, _ = session_of(stage, edited)
+    assert fork != first
+    assert_view(stage.last_view, edited)
+    assert "bed 40" in str(stage.last_view)
+    assert session_of(stage, garden(13))[0] == first
+    assert session_of(stage, [*edited, {"role": "assistant", "content": "Yes."}, USER])[0] == fork
+
+
+def test_a_fork_behind_what_was_condensed_still_shows_the_record(stage: Stage) -> None:
+    session_of(stage, garden(12))
+    calls = len(stage.summaries)
+    fork = [*garden(13)[:-2], {"role": "assistant", "content": "Another answer."}, USER]
+    session_of(stage, garden(13))
+    _, action = session_of(stage, fork)
+    assert action == "replayed"
+    assert len(stage.summaries) == calls
+    assert_view(stage.last_view, fork)
+
+
+def test_a_history_edited_in_its_first_message_is_another_conversation(stage: Stage) -> None:
+    first, _ = session_of(stage, garden(12))
+    other = garden(12)
+    other[1] = {"role": "user", "content": "Plan my balcony."}
+    again, action = session_of(stage, other)
+    assert (again != first, action) == (True, "condensed")
+    assert "Plan my garden" not in str(stage.last_view)
+
+
+def test_a_client_that_rewrites_its_last_message_is_recognised(stage: Stage) -> None:
+    with_context = [*garden(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
+    first, _ = session_of(stage, with_context)
+    assert session_of(stage, garden(13)) == (first, "replayed")
+
+
+def test_a_changed_system_message_does_not_part_a_conversation(stage: Stage) -> None:
+    first, _ = session_of(stage, garden(12))
+    later = garden(13)
+    later[0] = {"role": "system", "content": "You are a gardener. It is 10:05."}
+    assert session_of(stage, later) == (first, "replayed")
+    assert stage.last_view[0] == later[0]
+
+
+def test_a_reply_that_the_client_writes_anew_is_still_recognised(stage: Stage) -> None:
+    first, _ = session_of(stage, garden(12))
+    later = [*garden(12), {"role": "assistant", "content": [{"type": "text", "text": "trimmed"}], "audio": None}, USER]
+    assert session_of(stage, later) == (first, "replayed")
+
+
+def test_an_explicit_session_is_never_found_by_its_chain(stage: Stage) -> None:
+    stage.ask(garden(12), asked(session="named"))
+    session, action = session_of(stage, garden(13))
+    assert session != "named"
+    assert action == "condensed"
+
+
+def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
+    session, _ = session_of(stage, garden(12))
+    answer = stage.ask(garden(13), asked(session=session))
+    assert answer.header("x-condenser-session-source") == "X-Condenser-Session"
+    assert answer.header("x-condenser-action") == "condensed"
+
+
+def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        shown = {session_of(stage, garden(rounds))[0] for rounds in (0, 1, 2)}
+        assert stored(tmp_path / "s.db") == EMPTY
+        assert len(shown) == 1
+        assert re.fullmatch(r"p[0-9a-f]{16}", shown.pop() or "")
+
+
+def test_a_conversation_is_stored_from_a_quarter_of_its_window_on(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 - 60)}])
+        assert stored(tmp_path / "s.db") == EMPTY
+        session, _ = session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 + 60)}])
+        assert stored(tmp_path / "s.db") == {"sessions": 1, "records": 0, "index": 1}
+        assert (session or "").startswith("d")
+
+
+def test_where_the_window_is_unknown_it_is_stored_from_2048_tokens_on(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db", window=None) as stage:
+        session_of(stage, [{"role": "user", "content": "word " * 2_000}])
+        assert stored(tmp_path / "s.db") == EMPTY
+        session_of(stage, [{"role": "user", "content": "word " * 2_100}])
+        assert stored(tmp_path / "s.db")["sessions"] == 1
+
+
+def test_a_small_conversation_that_was_condensed_is_stored_all_the_same(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db", window=100_000) as stage:
+        answer = stage.ask(garden(12), asked(force="true"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert stored(tmp_path / "s.db")["records"] == 1
+        assert session_of(stage, garden(13)) == (answer.header("x-condenser-session"), "replayed")
+
+
+def test_a_strategy_does_not_stick_to_a_derived_session(stage: Stage) -> None:
+    stage.ask(garden(12), asked(strategy="extract"))
+    assert stage.ask(garden(13)).header("x-condenser-strategy") == "mask+half-window"

@@ -1,0 +1,307 @@
+"""What a request can ask of the proxy: by header, by body, by a suffix of the model. None of it goes upstream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.strict import assert_view
+from tests.http.talking import EMPTY, WINDOW, Stage, asked, body_of, garden, on_file, staged, stored, workshop
+from tests.support import wire
+from tests.support.recording import CHAT
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with staged() as built:
+        yield built
+
+
+# -- where it is said --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "forwarded"),
+    [
+        (b'{"condenser":{"strategy":"off"},"model":"m","messages":[%s]}', b'{"model":"m","messages":[%s]}'),
+        (b'{"model":"m" , "condenser" : {} , "messages":[%s]}', b'{"model":"m" , "messages":[%s]}'),
+        (b'{"model":"m","messages":[%s]\n,"condenser":{"force":false}\n}', b'{"model":"m","messages":[%s]\n\n}'),
+        (b' {"model":"m@off","messages":[%s]}', b' {"model":"m","messages":[%s]}'),
+        (b'{"model" : "a/b@c@mask+half-window", "messages":[%s]}', b'{"model" : "a/b@c", "messages":[%s]}'),
+        (b'{"model":"m@2024-05","messages":[%s]}', b'{"model":"m@2024-05","messages":[%s]}'),
+        (b'{"messages":[%s],"model":"m@observe:mask","p":1.0}', b'{"messages":[%s],"model":"m","p":1.0}'),
+        (b'{"conden\\u0073er":null,"messages":[%s],"model":"m@\\u006fff"}', b'{"messages":[%s],"model":"m"}'),
+    ],
+)
+def test_the_extension_and_the_suffix_are_cut_out_and_no_other_byte_changes(
+    given: bytes, forwarded: bytes, stage: Stage
+) -> None:
+    message = b'{ "role":"user","big":123456789012345678901234567890,"content":"caf\xc3\xa9 \\u00e9 \\/ 1.50" }'
+    assert stage.post(given % message).status == 200
+    assert stage.forwarded[-1].body == forwarded % message
+
+
+def test_our_request_headers_stay_here(stage: Stage) -> None:
+    every = asked(session="s", window=5_000, options="keep=2", history="replay", memory="off", force="false")
+    stage.ask(garden(1), [*every, ("X-Condenser-Unheard-Of", "1"), ("x-CONDENSER-strategy", "mask")])
+    assert [name for name, _ in stage.forwarded[-1].headers if name.startswith("x-condenser")] == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "model", "strategy"),
+    [
+        ([("X-Condenser-Strategy", "recent")], {"strategy": "mask"}, "m@extract", "recent"),
+        ([], {"strategy": "mask"}, "m@extract", "mask"),
+        ([], {}, "m@extract", "extract"),
+        ([], {}, "m", "half-window"),
+    ],
+)
+def test_the_header_goes_before_the_body_the_body_before_the_suffix_and_all_before_the_settings(
+    headers: list[tuple[str, str]], body: dict[str, Any], model: str, strategy: str
+) -> None:
+    with staged(strategy="half-window") as stage:
+        stage.model = model
+        assert stage.ask(garden(1), headers, condenser=body).header("x-condenser-strategy") == strategy
+
+
+def test_a_changed_body_keeps_every_byte_outside_of_its_messages(stage: Stage) -> None:
+    stage.ask(garden(12), seed=12345678901234567890123, temperature=0.10, user="ü")
+    before, after = stage.sent[-1].decode(), stage.forwarded[-1].body.decode()
+    assert after.startswith(before[: before.index("[")])
+    assert after.endswith(before[before.rindex("]") :])
+    assert len(after) < len(before)
+
+
+def test_untouched_messages_of_a_changed_body_keep_their_bytes(stage: Stage) -> None:
+    odd = '{"content" : "What\\u0020now? caf\\u00e9", "role":"user" , "x":1e5, "y":0.10}'
+    listed = ",".join([*map(json.dumps, garden(12)[:-1]), odd])
+    answer = stage.post(f'{{"model":"m","messages":[{listed}]}}'.encode(), asked(session="odd"))
+    assert answer.header("x-condenser-action") == "condensed"
+    assert odd in stage.forwarded[-1].body.decode()
+
+
+@pytest.mark.parametrize("query", ["?api-version=2024-10-21", "?a=1&a=2&b=%20"])
+def test_the_query_of_a_chat_request_reaches_the_upstream(query: str, stage: Stage) -> None:
+    wire.request(stage.proxy.url, "POST", CHAT + query, body_of(garden(0)), wire.JSON)
+    assert stage.upstream.journal.to()[-1].target == CHAT + query
+
+
+# -- strategies that stick ---------------------------------------------------------------------------------
+
+
+def strategy_of(stage: Stage, headers: list[tuple[str, str]]) -> str | None:
+    return stage.ask(garden(1), headers).header("x-condenser-strategy")
+
+
+def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Stage) -> None:
+    assert strategy_of(stage, asked(session="sticky", strategy="recent")) == "recent"
+    assert strategy_of(stage, asked(session="sticky")) == "recent"
+    assert strategy_of(stage, asked(session="sticky", strategy="mask")) == "mask"
+    assert strategy_of(stage, asked(session="sticky")) == "mask"
+
+
+def test_off_holds_for_one_request(stage: Stage) -> None:
+    assert strategy_of(stage, asked(session="off", strategy="recent")) == "recent"
+    assert strategy_of(stage, asked(session="off", strategy="off")) == "off"
+    assert strategy_of(stage, asked(session="off")) == "recent"
+
+
+def test_a_strategy_does_not_stick_to_another_session(stage: Stage) -> None:
+    strategy_of(stage, asked(session="one", strategy="recent"))
+    assert strategy_of(stage, asked(session="two")) == "mask+half-window"
+
+
+def test_options_stick_with_their_strategy_and_go_with_it(stage: Stage) -> None:
+    def budgeted(headers: list[tuple[str, str]]) -> Any:
+        answer = stage.ask(workshop(10, lines=40), [*asked(session="options", dry_run="true", force="true"), *headers])
+        return answer.json()["plan"]["mask"]["maskedMessageCount"]
+
+    stage.ask(garden(1), asked(session="options", strategy="mask", options="keep=8"))
+    few = budgeted([])
+    stage.ask(garden(1), asked(session="options", strategy="mask"))
+    assert budgeted([]) > few
+
+
+def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: Stage) -> None:
+    stage.ask(garden(12), asked(session="stands"))
+    answer = stage.ask(garden(12), asked(session="stands", strategy="off"))
+    assert stage.forwarded[-1].body == stage.sent[-1]
+    assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("passed", "strategy-off")
+    assert stage.ask(garden(12), asked(session="stands")).header("x-condenser-action") == "replayed"
+
+
+# -- observe, dry run, force, no store, window -------------------------------------------------------------
+
+
+def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage: Stage) -> None:
+    calls = len(stage.summaries)
+    answer = stage.ask(garden(12), asked(session="watched", strategy="observe:half-window"))
+    assert stage.forwarded[-1].body == stage.sent[-1]
+    assert len(stage.summaries) == calls
+    assert answer.header("x-condenser-action") == "would-condense"
+    assert answer.header("x-condenser-trigger") == "context_limit"
+    assert answer.header("x-condenser-condensation") is None
+    assert int(answer.header("x-condenser-tokens-after") or 0) < int(answer.header("x-condenser-tokens-before") or 0)
+
+
+def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        answer = stage.ask(garden(12), asked(session="dry", dry_run="true"))
+        assert list(stage.upstream.journal) == []
+        assert stored(tmp_path / "s.db") == EMPTY
+    document = answer.json()
+    assert answer.header("content-type") == "application/json"
+    assert document["object"] == "condenser.dry_run"
+    assert (document["action"], document["trigger"]) == ("condensed", "context_limit")
+    assert document["window"] == WINDOW
+    assert document["tokens_after"] < document["tokens_before"]
+    assert document["plan"]["stages"] == ["half-window"]
+    assert answer.header("x-condenser-count") == "exact"
+    assert_view(document["messages"], garden(12))
+
+
+def test_a_dry_run_of_a_small_request_is_counted_exactly(stage: Stage) -> None:
+    answer = stage.ask(garden(0), asked(dry_run="true"))
+    assert answer.header("x-condenser-count") == "exact"
+    assert answer.json()["messages"] == garden(0)
+    assert answer.json()["action"] == "passed"
+
+
+def test_a_dry_run_shows_what_stands_and_what_comes_next(stage: Stage) -> None:
+    real = stage.ask(garden(12), asked(session="shown"))
+    answer = stage.ask(garden(12), asked(session="shown", dry_run="true"))
+    assert answer.json()["action"] == "replayed"
+    assert answer.header("x-condenser-condensation") == real.header("x-condenser-condensation")
+    assert answer.json()["messages"] == stage.last_view
+
+
+def test_force_condenses_what_would_fit(stage: Stage) -> None:
+    answer = stage.ask(garden(8), asked(session="forced", force="true"))
+    assert (answer.header("x-condenser-action"), answer.header("x-condenser-trigger")) == ("condensed", "forced")
+    assert_view(stage.last_view, garden(8))
+    assert stage.ask(garden(9), asked(session="forced")).header("x-condenser-action") == "replayed"
+
+
+def test_force_on_what_cannot_be_condensed_passes_it_and_says_why(stage: Stage) -> None:
+    answer = stage.ask(garden(0), asked(session="too short", force="true"))
+    assert answer.header("x-condenser-action") == "passed"
+    assert (answer.header("x-condenser-reason") or "").startswith("nothing-to-")
+    assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+def test_a_request_of_system_messages_alone_passes(stage: Stage) -> None:
+    only = [{"role": "system", "content": "Say hello."}]
+    for headers in ([], asked(force="true"), asked(session="systems")):
+        stage.ask(only, headers)
+        assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+@pytest.mark.parametrize("session", ["kept out", None])
+def test_no_store_condenses_and_keeps_nothing(session: str | None, tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        answer = stage.ask(garden(12), asked(session=session, no_store="true", strategy="half-window"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert stored(tmp_path / "s.db") == EMPTY
+        assert stage.ask(garden(1), asked(session=session)).header("x-condenser-strategy") == "mask+half-window"
+
+
+def test_no_store_still_reads_what_is_there(stage: Stage) -> None:
+    stage.ask(garden(12), asked(session="read only"))
+    answer = stage.ask(garden(12), asked(session="read only", no_store="true"))
+    assert answer.header("x-condenser-action") == "replayed"
+
+
+def test_a_larger_window_shows_the_longest_view_that_fits(stage: Stage) -> None:
+    stage.ask(garden(12), asked(session="windows"))
+    wide = stage.ask(garden(12), asked(session="windows", window=100_000))
+    assert wide.header("x-condenser-action") == "passed"
+    assert stage.forwarded[-1].body == stage.sent[-1]
+    assert stage.ask(garden(12), asked(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
+
+
+# -- what cannot be asked ----------------------------------------------------------------------------------
+
+BAD_HEADERS = [
+    ("X-Condenser-Session", ""),
+    ("X-Condenser-Session", "caf\u00e9"),
+    ("X-Condenser-Session", "x" * 257),
+    ("X-Condenser-Strategy", "no-such"),
+    ("X-Condenser-Strategy", ""),
+    ("X-Condenser-Strategy", "off+mask"),
+    ("X-Condenser-Options", "keep"),
+    ("X-Condenser-Options", "=3"),
+    ("X-Condenser-Options", "no_such=3"),
+    ("X-Condenser-Options", "recent.keep=3"),
+    ("X-Condenser-Options", "mask.keep=many"),
+    ("X-Condenser-Options", "mask.keep=0"),
+    ("X-Condenser-Window", "many"),
+    ("X-Condenser-Window", "-4096"),
+    ("X-Condenser-Window", "255"),
+    ("X-Condenser-Window", "4096.5"),
+    ("X-Condenser-Window", "9" * 40),
+    ("X-Condenser-History", "forget"),
+    ("X-Condenser-Memory", "everything"),
+    ("X-Condenser-Force", "maybe"),
+    ("X-Condenser-No-Store", "1"),
+    ("X-Condenser-Dry-Run", "yes"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_HEADERS, ids=lambda each: each[:24])
+def test_a_bad_header_is_a_400_that_names_it(name: str, value: str, stage: Stage) -> None:
+    before = len(stage.upstream.journal)
+    answer = stage.post(body_of(garden(1)), [(name, value)])
+    error = answer.json()["error"]
+    assert answer.status == 400
+    assert set(error) == {"message", "type", "param", "code"}
+    assert name in error["message"]
+    assert error["param"] == name
+    assert error["type"] == "invalid_request_error"
+    assert len(stage.upstream.journal) == before
+
+
+BAD_MEMBERS: list[tuple[str, Any]] = [
+    ("condenser", "mask"),
+    ("condenser", []),
+    ("condenser.session", 7),
+    ("condenser.session", "bad\nid"),
+    ("condenser.session", "\ud800"),
+    ("condenser.strategy", "no-such"),
+    ("condenser.strategy", ["mask"]),
+    ("condenser.strategy", "\udfff"),
+    ("condenser.options", 5),
+    ("condenser.window", True),
+    ("condenser.window", "4e3"),
+    ("condenser.window", 12.5),
+    ("condenser.force", "perhaps"),
+    ("condenser.no_such", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_MEMBERS)
+def test_a_bad_member_of_the_extension_is_a_400_that_names_it(name: str, value: Any, stage: Stage) -> None:
+    _, _, key = name.partition(".")
+    answer = stage.post(body_of(garden(1), condenser={key: value} if key else value))
+    assert answer.status == 400
+    assert answer.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("value", [{"keep": [1, 2]}, {"keep": None}, {"keep": {"a": 1}}, {"keep": True}])
+def test_an_option_of_a_wrong_type_in_the_body_is_a_400(value: Any, stage: Stage) -> None:
+    answer = stage.post(body_of(garden(1), condenser={"strategy": "mask", "options": value}))
+    assert answer.status == 400
+    assert "keep" in answer.json()["error"]["message"]
+
+
+def test_null_members_of_the_extension_are_as_if_they_were_not_there(stage: Stage) -> None:
+    answer = stage.ask(garden(1), condenser={"session": None, "strategy": None, "window": None})
+    assert answer.header("x-condenser-strategy") == "mask+half-window"
+
+
+def test_keys_of_the_extension_may_have_underscores_and_json_types(stage: Stage) -> None:
+    answer = stage.ask(garden(1), condenser={"dry_run": True, "window": 9_000, "options": {"mask.keep": 2}})
+    assert answer.json()["window"] == 9_000

@@ -1,0 +1,113 @@
+"""Proxies come and go: what is forwarded does not depend on which one serves a turn, nor on its age."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.talking import WINDOW, Stage, asked, count, garden, is_summary_call, summary, workshop
+from tests.support.proxy import proxying
+from tests.support.recording import Exchange
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.replies import Reply
+from tests.support.upstream import Counting, ScriptedUpstream
+
+needs_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
+TURNS = {
+    "chat": [garden(rounds) for rounds in range(2, 32, 3)],
+    "agent": [workshop(rounds) for rounds in range(4, 64, 6)],
+}
+FORMS = [*TURNS]
+
+
+def replying(exchange: Exchange) -> Reply | None:
+    """A summary that tells histories apart, and is the same each time for the same one."""
+    if not is_summary_call(exchange):
+        return None
+    said = exchange.json()["messages"][1]["content"]
+    return summary(f"Goal: go on.\nDone: {len(said)} characters of history.")
+
+
+@contextmanager
+def upstream() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream(counting=Counting(count)) as server:
+        server.answer(replying)
+        yield server
+
+
+def through_one(form: str, store: str, session: str | None = "s") -> list[bytes]:
+    """What one proxy forwards, turn by turn."""
+    with upstream() as server, proxying(server.url, store={"url": store}, window=WINDOW) as proxy:
+        stage = Stage(proxy, server)
+        return [forwarded(stage, turn, session) for turn in TURNS[form]]
+
+
+def through_many(form: str, store: str, session: str | None = "s") -> list[bytes]:
+    """What is forwarded when each turn has a proxy of its own, started for it and stopped after it."""
+    seen = []
+    with upstream() as server:
+        for turn in TURNS[form]:
+            with proxying(server.url, store={"url": store}, window=WINDOW) as proxy:
+                seen.append(forwarded(Stage(proxy, server), turn, session))
+    return seen
+
+
+def through_two(form: str, store: str, session: str | None = "s") -> list[bytes]:
+    """What is forwarded when two proxies on one store take turns."""
+    with upstream() as server, ExitStack() as stack:
+        pair = [
+            Stage(stack.enter_context(proxying(server.url, store={"url": store}, window=WINDOW)), server)
+            for _ in range(2)
+        ]
+        return [forwarded(stage, turn, session) for stage, turn in zip(cycle(pair), TURNS[form], strict=False)]
+
+
+def forwarded(stage: Stage, turn: list[Any], session: str | None) -> bytes:
+    stage.ask(turn, asked(session=session))
+    return stage.forwarded[-1].body
+
+
+def condensed(bodies: list[bytes]) -> int:
+    return sum(b"[Condensed history]" in body or b"left out" in body for body in bodies)
+
+
+@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes_on_sqlite(
+    form: str, session: str | None, tmp_path: Path
+) -> None:
+    without = through_one(form, f"sqlite:///{tmp_path / 'one.db'}", session)
+    assert condensed(without) > 1
+    assert through_many(form, f"sqlite:///{tmp_path / 'many.db'}", session) == without
+
+
+@needs_redis
+@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes_on_redis(
+    form: str, session: str | None
+) -> None:
+    with RedisServer() as one, RedisServer() as many:
+        assert through_many(form, many.url, session) == through_one(form, one.url, session)
+
+
+@needs_redis
+@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
+@pytest.mark.parametrize("form", FORMS)
+def test_two_proxies_on_one_redis_forward_the_same_bytes_as_one(form: str, session: str | None) -> None:
+    with RedisServer() as one, RedisServer() as two:
+        assert through_two(form, two.url, session) == through_one(form, one.url, session)
+
+
+def test_two_proxies_on_one_file_forward_the_same_bytes_as_one(tmp_path: Path) -> None:
+    without = through_one("chat", f"sqlite:///{tmp_path / 'one.db'}")
+    assert through_two("chat", f"sqlite:///{tmp_path / 'two.db'}") == without
+
+
+def test_embedded_and_shared_stores_make_no_difference(tmp_path: Path) -> None:
+    assert through_one("agent", "memory://") == through_one("agent", f"sqlite:///{tmp_path / 's.db'}")

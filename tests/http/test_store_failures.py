@@ -1,0 +1,98 @@
+"""A store that is out: replies come, `degraded` says so, nothing wrong is remembered, and it heals by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.http.strict import assert_view
+from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, staged, workshop
+from tests.support import wire
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+
+pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stage(redis: RedisServer) -> Iterator[Stage]:
+    with staged(store={"url": redis.url, "timeout": 0.5}) as built:
+        yield built
+
+
+def test_a_store_that_dies_between_two_turns_costs_no_reply(redis: RedisServer, stage: Stage) -> None:
+    stage.ask(garden(12), asked(session="s"))
+    redis.kill()
+    answer = stage.ask(garden(13), asked(session="s"))
+    assert answer.header("x-condenser-action") == "degraded"
+    assert (answer.header("x-condenser-reason") or "").startswith("store-")
+    assert answer.header("x-condenser-session") == "s"
+    assert count(stage.forwarded[-1].json()) <= WINDOW - WINDOW // 8
+    assert_view(stage.last_view, garden(13))
+
+
+def test_a_small_request_passes_unchanged_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
+    redis.kill()
+    answer = stage.ask(garden(1), asked(session="s"))
+    assert answer.header("x-condenser-action") == "degraded"
+    assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
+    redis.kill()
+    stage.ask(garden(12), asked(session="s", strategy="off"))
+    assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+def test_without_a_store_no_model_is_asked_and_the_view_only_grows(redis: RedisServer, stage: Stage) -> None:
+    redis.kill()
+    views = []
+    for rounds in (26, 27, 28):
+        stage.ask(workshop(rounds), asked(session="s"))
+        views.append(stage.last_view)
+    assert stage.summaries == []
+    for before, after in zip(views, views[1:], strict=False):
+        assert after[: len(before)] == before
+
+
+def test_a_store_that_comes_back_is_used_again_and_what_it_held_stands(stage: Stage, redis: RedisServer) -> None:
+    stage.ask(garden(1), asked(session="s", strategy="half-window"))
+    redis.stop()
+    try:
+        assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "degraded"
+    finally:
+        redis.cont()
+    wait_until_ready(stage)
+    answer = stage.ask(garden(12), asked(session="s"))
+    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.header("x-condenser-strategy") == "half-window"
+    assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
+
+
+def test_a_store_that_lost_everything_starts_anew(stage: Stage, redis: RedisServer) -> None:
+    stage.ask(garden(12), asked(session="s"))
+    redis.restart()
+    wait_until_ready(stage)
+    assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "replayed"
+
+
+def test_a_store_that_is_out_when_the_proxy_starts_costs_no_reply() -> None:
+    with staged(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}) as stage:
+        assert stage.ask(garden(1)).header("x-condenser-action") == "degraded"
+        assert wire.request(stage.proxy.url, "GET", "/readyz").json()["status"] == "degraded"
+        assert wire.request(stage.proxy.url, "GET", "/livez").status == 200
+
+
+def wait_until_ready(stage: Stage) -> None:
+    """Asks the store's state until it answers: a client that lost its connections makes new ones when asked."""
+    for _ in range(200):
+        if wire.request(stage.proxy.url, "GET", "/readyz").json()["store"]["state"] == "ok":
+            return
+    raise AssertionError("the store did not come back")

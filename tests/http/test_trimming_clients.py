@@ -1,0 +1,126 @@
+"""Clients that send a window of their history, through the real proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.proxy import Proxy, proxying
+from tests.support.recording import CHAT
+from tests.support.upstream import ScriptedUpstream
+
+Message = dict[str, Any]
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.url, headers={"x-condenser-session": "s"}, timeout=10) as made:
+        yield made
+
+
+def dialogue(turns: int) -> list[Message]:
+    return [
+        message
+        for i in range(turns)
+        for message in ({"role": "user", "content": f"ask {i}"}, {"role": "assistant", "content": f"answer {i}"})
+    ]
+
+
+def send(client: httpx.Client, messages: list[Message], **headers: str) -> httpx.Response:
+    return client.post(CHAT, json={"model": "gpt-4o", "messages": messages}, headers=headers)
+
+
+def forwarded(upstream: ScriptedUpstream) -> list[Message]:
+    messages: list[Message] = upstream.journal.to(CHAT)[-1].json()["messages"]
+    return messages
+
+
+HISTORY = dialogue(6)
+SENT = HISTORY[:11]  # the last one that was sent ends with "ask 5"
+NEXT = {"role": "user", "content": "ask 6"}
+
+
+def test_what_a_sliding_window_dropped_is_put_back_on_its_branch(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    send(client, SENT)
+    answer = send(client, [*HISTORY[4:], NEXT])
+    assert forwarded(upstream) == [*HISTORY, NEXT]
+    assert answer.headers["x-condenser-branch"] == "main"
+    assert answer.headers["x-condenser-reason"] == "aligned"
+
+
+def test_the_next_window_is_aligned_again(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    send(client, SENT)
+    send(client, [*HISTORY[4:], NEXT])
+    later = [{"role": "assistant", "content": "answer 6"}, {"role": "user", "content": "ask 7"}]
+    send(client, [*HISTORY[6:], NEXT, *later])
+    assert forwarded(upstream) == [*HISTORY, NEXT, *later]
+
+
+def test_a_kept_first_message_and_one_gap_count_too(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    send(client, SENT)
+    send(client, [HISTORY[0], *HISTORY[5:], NEXT])
+    assert forwarded(upstream) == [*HISTORY, NEXT]
+
+
+def test_system_messages_stay_in_front_of_what_is_put_back(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    rules = {"role": "system", "content": "rules"}
+    send(client, [rules, *SENT])
+    send(client, [rules, *HISTORY[4:], NEXT])
+    assert forwarded(upstream) == [rules, *HISTORY, NEXT]
+
+
+COMPACTED = [{"role": "user", "content": "summary of what was"}, *HISTORY[6:], NEXT]
+UNRELATED = {
+    "a short continue": [{"role": "user", "content": "continue"}],
+    "a client's own compaction": COMPACTED,
+    "a title call": [{"role": "user", "content": "Give this chat a title"}],
+    "three messages only": [*HISTORY[10:], NEXT],
+}
+
+
+@pytest.mark.parametrize("messages", UNRELATED.values(), ids=UNRELATED.keys())
+def test_what_is_no_run_of_the_stored_history_is_a_branch_of_its_own(
+    client: httpx.Client, upstream: ScriptedUpstream, messages: list[Message]
+) -> None:
+    send(client, SENT)
+    answer = send(client, messages)
+    assert forwarded(upstream) == messages
+    assert answer.headers["x-condenser-branch"] == "b2"
+    assert answer.headers["x-condenser-reason"] == "new-branch"
+
+
+def test_a_repetitive_history_that_fits_in_two_places_is_not_aligned(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    same = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}] * 5
+    send(client, [*HISTORY[:2], *same[:9]])
+    send(client, [*same, NEXT])
+    assert forwarded(upstream) == [*same, NEXT]
+
+
+def test_without_stored_texts_nothing_is_put_back(upstream: ScriptedUpstream) -> None:
+    with (
+        proxying(upstream.url, store={"url": "memory://", "content": "digests"}) as running,
+        httpx.Client(base_url=running.url, headers={"x-condenser-session": "s"}) as client,
+    ):
+        send(client, SENT)
+        send(client, [*HISTORY[4:], NEXT])
+        assert forwarded(upstream) == [*HISTORY[4:], NEXT]
+
+
+def test_what_was_covered_keeps_standing_when_the_client_drops_it(upstream: ScriptedUpstream) -> None:
+    long = [{**each, "content": each["content"] + " word" * 150} for each in dialogue(8)]
+    with (
+        proxying(upstream.url, window=4096, strategy="extract") as running,
+        httpx.Client(base_url=running.url, headers={"x-condenser-session": "s"}) as client,
+    ):
+        send(client, long[:15], **{"x-condenser-force": "true"})
+        condensed = forwarded(upstream)
+        answer = send(client, [*long[8:], NEXT])
+        assert answer.headers["x-condenser-action"] == "replayed"
+        assert forwarded(upstream)[: len(condensed)] == condensed

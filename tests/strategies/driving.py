@@ -1,0 +1,99 @@
+"""Runs strategies and pipelines without a loop: effects are answered by a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from strategies import LADDER, parse, stages
+from strategies.core.budget import Budget
+from strategies.core.condensation import Overlay
+from strategies.core.effects import Answer, Ask, Effect, Failure, Result
+from strategies.core.plan import Plan, apply, check, head_pieces
+from strategies.core.protocol import Past, Strategy
+from strategies.core.requirement import Requirement
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
+from strategies.pipeline import Outcome, attempt
+from tests.support.transcripts import WORDS
+
+T = TypeVar("T")
+Reply = Callable[[Effect], Result]
+
+RECORD = "Goal: mend the parser.\nDone: src/a.py was read.\nOpen: run the tests."
+
+
+def good(effect: Effect) -> Result:
+    """What a good summarizer writes: short, and different for each question."""
+    if not isinstance(effect, Ask):
+        return Failure("not-asked")
+    return Answer(f"{RECORD} {len(effect.user)}")
+
+
+def failing(effect: Effect) -> Result:
+    """What a summarizer that cannot be reached gives."""
+    return Failure("unreachable")
+
+
+def finish(running: Generator[tuple[Effect, ...], tuple[Result, ...], T], reply: Reply = good) -> T:
+    """Runs a generator of effects to its end and returns what it returns."""
+    try:
+        effects = next(running)
+        while True:
+            effects = running.send(tuple(reply(each) for each in effects))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def questions(running: Generator[tuple[Effect, ...], tuple[Result, ...], Any]) -> list[Effect]:
+    """The effects that a generator yields first; nothing is answered."""
+    return list(next(running))
+
+
+def staged(text: str, **options: dict[str, object]) -> list[Strategy]:
+    """The stages of a pipeline; options by stage, with `_` for `-`."""
+    pipeline = parse(text)
+    assert pipeline is not None, text
+    return stages(pipeline.names, {name.replace("_", "-"): values for name, values in options.items()}, {})
+
+
+def ladder() -> list[Strategy]:
+    """The stages that HARD, FORCED and OVERFLOW end with."""
+    return stages(LADDER, {}, {})
+
+
+def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good) -> Plan:
+    """The plan of one strategy."""
+    return finish(strategy.condense(view, budget, Past()), reply)
+
+
+def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: object) -> View:
+    """The checked view after one strategy."""
+    (strategy,) = staged(name, **{name.replace("-", "_"): options})
+    after = apply(view, plan_of(strategy, view, budget, reply))
+    check(after, newest_results_too=name == "shorten")
+    return after
+
+
+def attempted(
+    requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good
+) -> Outcome:
+    """The outcome of a pipeline under a requirement."""
+    return finish(attempt(requirement, staged(pipeline), ladder(), view, budget, Past()), reply)
+
+
+def overlay_of(view: View) -> Overlay:
+    """The overlay that a record of this view would put into later ones."""
+    digest = view.transcript.digests[view.covered - 1]
+    return Overlay(digest, view.covered, view.covered, head_pieces(view))
+
+
+def later(view: View, transcript: Transcript, fixed: int = 0) -> View:
+    """The view of a transcript that has grown, with what was condensed in `view`."""
+    return fold(transcript, (overlay_of(view),), fixed, WORDS)
+
+
+def texts(view: View) -> Sequence[str]:
+    """The text of each item of a view."""
+    return [item.message.text for item in view.items]

@@ -1,0 +1,126 @@
+"""Invariants 1 to 3 of the design, for every strategy and pipelines of them, over conversations of every kind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strategies import TABLE
+from strategies.core.budget import Budget
+from strategies.core.errors import StrategyError
+from strategies.core.plan import head_pieces
+from strategies.core.requirement import Requirement
+from strategies.core.view import View
+from strategies.pipeline import Outcome
+from tests.strategies.driving import attempted, failing, good
+from tests.strategies.invariants import faults, least_possible, orphans_and_gaps
+from tests.support.transcripts import (
+    Body,
+    Recorded,
+    conversations,
+    largest_of_each_kind,
+    recorded,
+    view_of,
+)
+
+PIPELINES = [*TABLE, "mask+half-window", "shorten+half-window", "recent+mask+extract", "half-window+shorten+recent"]
+REQUIREMENTS = [Requirement.SOFT, Requirement.HARD, Requirement.FORCED, Requirement.PREPARE]
+WINDOWS = [300, 1_000, 2_500, 8_000]
+
+STABLE = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
+
+
+def judged(requirement: Requirement, pipeline: str, view: View, window: int, *, reachable: bool = True) -> Outcome | None:
+    """Attempts twice; both outcomes are one, and what comes out keeps the invariants."""
+    budget = Budget.of(window)
+    reply = good if reachable else failing
+    try:
+        outcome = attempted(requirement, pipeline, view, budget, reply)
+    except StrategyError:
+        outcome = None
+    else:
+        again = attempted(requirement, pipeline, view, budget, reply)
+        assert head_pieces(again.view) == head_pieces(outcome.view)
+        assert outcome.view.tokens < view.tokens
+        assert faults(outcome.view, budget, shortened="shorten" in outcome.stages) == []
+    if requirement in (Requirement.HARD, Requirement.FORCED):
+        check_usable(outcome.view if outcome else view, budget)
+    return outcome
+
+
+def check_usable(view: View, budget: Budget) -> None:
+    """A sound conversation is brought to usable wherever that is possible."""
+    is_sound = not orphans_and_gaps(dict(message.body) for message in view.transcript.chain)
+    if is_sound and view.tokens > budget.usable:
+        assert least_possible(view, budget) > budget.usable
+
+
+requests = st.tuples(st.sampled_from(REQUIREMENTS), st.sampled_from(WINDOWS), st.sampled_from([0, 40, 400]))
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(bodies=conversations(), request=requests, reachable=st.booleans())
+@STABLE
+def test_every_strategy_keeps_the_invariants(
+    pipeline: str, bodies: list[Body], request: tuple[Requirement, int, int], reachable: bool
+) -> None:
+    requirement, window, fixed = request
+    judged(requirement, pipeline, view_of(bodies, fixed), window, reachable=reachable)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(bodies=conversations(broken=True), request=requests)
+@STABLE
+def test_every_strategy_keeps_the_invariants_of_lists_that_a_client_broke(
+    pipeline: str, bodies: list[Body], request: tuple[Requirement, int, int]
+) -> None:
+    requirement, window, fixed = request
+    judged(requirement, pipeline, view_of(bodies, fixed), window)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("broken", [False, True], ids=["sound", "broken"])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_invariants_hold_over_many_conversations(pipeline: str, broken: bool) -> None:
+    @given(bodies=conversations(broken=broken, at_most=60), request=requests, reachable=st.booleans())
+    @VIOLENT
+    def check(bodies: list[Body], request: tuple[Requirement, int, int], reachable: bool) -> None:
+        requirement, window, fixed = request
+        judged(requirement, pipeline, view_of(bodies, fixed), window, reachable=reachable)
+
+    check()
+
+
+@pytest.mark.parametrize("pipeline", ["mask+half-window", "extract", "recent", "shorten"])
+def test_the_invariants_hold_over_recorded_conversations(pipeline: str) -> None:
+    condensed = [
+        judged(requirement, pipeline, view_of(one.messages), window)
+        for one in largest_of_each_kind(at_most=150)
+        for window in (1_000, 4_000)
+        for requirement in (Requirement.SOFT, Requirement.HARD)
+    ]
+    assert any(condensed)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("window", [4_000, 8_000, 32_000])
+def test_the_invariants_hold_over_all_recorded_conversations(pipeline: str, window: int) -> None:
+    for one in [*recorded(), *recorded("traces-dev-long")]:
+        for end in _ends(one):
+            judged(Requirement.HARD, pipeline, view_of(one.messages[:end]), window)
+
+
+def _ends(one: Recorded) -> list[int]:
+    """The whole conversation, and where it had gone half of the way."""
+    return [len(one.messages), len(one.messages) // 2]

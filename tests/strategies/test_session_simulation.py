@@ -1,0 +1,220 @@
+"""Whole sessions, request by request: between two condensations a view only grows at its end (invariant 4).
+
+Each request is replayed with the records made so far, measured, condensed where its size calls for it, and recorded
+through the codec, as the driver does it. So what one request sent is what the next one begins with, from the memory of
+a process and from a store alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.store.codec import decode_condensation, encode_condensation
+from strategies.core.budget import Budget
+from strategies.core.condensation import Condensation
+from strategies.core.errors import StrategyError
+from strategies.core.plan import head_pieces
+from strategies.core.replay import replay
+from strategies.core.requirement import Requirement, required
+from strategies.core.view import View, fold
+from strategies.walk import walk
+from tests.strategies.driving import Reply, attempted, failing, good, ladder, overlay_of, staged
+from tests.strategies.invariants import faults
+from tests.strategies.test_invariants import STABLE, VIOLENT
+from tests.support.transcripts import (
+    WORDS,
+    Body,
+    agent,
+    chat,
+    conversations,
+    largest_of_each_kind,
+    recorded,
+    requests_of,
+    system,
+    transcript_of,
+    words,
+)
+
+PIPELINES = ["mask+half-window", "mask", "half-window", "recent", "shorten", "extract", "mask+extract+shorten"]
+
+
+@dataclass
+class Simulated:
+    """A session as the driver keeps it, without its shell."""
+
+    pipeline: str
+    budget: Budget
+    reply: Reply = good
+    fixed: int = 20
+    records: list[Condensation] = field(default_factory=list)
+    last: str | None = None
+    sent: str = "[]"
+    condensed: int = 0
+
+    def request(self, bodies: list[Body]) -> View:
+        """Handles one request and checks what it sends."""
+        transcript = transcript_of(bodies)
+        found = replay(transcript, self.records, self.fixed, WORDS, self.budget, self.last)
+        view, applied = found.view, found.applied
+        assert view.to_json().startswith(self.sent.rstrip("]"))
+        requirement = required(view.tokens, self.budget, since=applied.tokens_after if applied else None)
+        made = self._condense(requirement, view, applied) if requirement else None
+        if made:
+            view = fold(transcript, (made.overlay,), self.fixed, WORDS)
+            self.condensed += 1
+        assert faults(view, self.budget, shortened=True) == []
+        self.last = made.id if made else applied.id if applied else ""
+        self.sent = view.to_json()
+        return view
+
+    def _condense(self, requirement: Requirement, view: View, applied: Condensation | None) -> Condensation | None:
+        try:
+            after = attempted(requirement, self.pipeline, view, self.budget, self.reply).view
+        except StrategyError:
+            return None
+        made = recorded_as(after, self.budget, view.tokens, applied)
+        again = decode_condensation(encode_condensation(made), standing=True)
+        assert again is not None
+        assert fold(view.transcript, (again.overlay,), self.fixed, WORDS).to_json() == after.to_json()
+        self.records.append(again)
+        return again
+
+
+def recorded_as(after: View, budget: Budget, before: int, parent: Condensation | None = None) -> Condensation:
+    """The record of a view that was just condensed."""
+    digest, depth = after.transcript.digests[after.covered - 1], parent.depth + 1 if parent else 1
+    return Condensation(
+        id=f"c{digest.hex()[:12]}-{depth}",
+        digest=digest,
+        covered=after.covered,
+        depth=depth,
+        pieces=head_pieces(after),
+        window=budget.window,
+        strategy="simulated",
+        requirement="soft",
+        trigger="threshold",
+        tokens_before=before,
+        tokens_after=after.tokens,
+        created_at=0.0,
+        parent=parent.id if parent else None,
+    )
+
+
+def simulated(pipeline: str, bodies: list[Body], window: int, reply: Reply = good) -> Simulated:
+    session = Simulated(pipeline, Budget.of(window), reply)
+    for request in requests_of(bodies):
+        session.request(request)
+    return session
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_long_agent_session_condenses_and_grows_only_at_its_end(pipeline: str) -> None:
+    session = simulated(pipeline, agent(60, size=60), window=2_000)
+    assert 2 <= session.condensed <= 30
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_long_chat_condenses_and_grows_only_at_its_end(pipeline: str) -> None:
+    session = simulated(pipeline, chat(60, size=60), window=2_000)
+    assert session.condensed <= 30
+    if pipeline not in ("mask", "shorten"):
+        assert session.condensed >= 2
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]), reachable=st.booleans())
+@STABLE
+def test_generated_sessions_grow_only_at_their_end(
+    pipeline: str, bodies: list[Body], window: int, reachable: bool
+) -> None:
+    simulated(pipeline, bodies, window, good if reachable else failing)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(bodies=conversations(broken=True, at_most=40), window=st.sampled_from([300, 900, 2_500]))
+@STABLE
+def test_sessions_of_broken_clients_grow_only_at_their_end(pipeline: str, bodies: list[Body], window: int) -> None:
+    simulated(pipeline, bodies, window)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_many_generated_sessions_grow_only_at_their_end(pipeline: str) -> None:
+    @given(bodies=conversations(broken=True, at_most=80), window=st.sampled_from([300, 900, 2_500, 6_000]))
+    @VIOLENT
+    def check(bodies: list[Body], window: int) -> None:
+        simulated(pipeline, bodies, window)
+
+    check()
+
+
+def test_recorded_sessions_grow_only_at_their_end() -> None:
+    sessions = [simulated("mask+half-window", one.messages, 2_000) for one in largest_of_each_kind(at_most=80)]
+    assert sum(session.condensed for session in sessions) > len(sessions)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("window", [4_000, 8_000, 32_000])
+def test_all_recorded_sessions_grow_only_at_their_end(pipeline: str, window: int) -> None:
+    for one in [*recorded(), *recorded("traces-dev-long")]:
+        if len(one.messages) < 1_000:
+            simulated(pipeline, one.messages, window)
+
+
+# --- without a store --------------------------------------------------------------------------------------------
+
+
+def walked(bodies: list[Body], window: int, pipeline: str = "mask+half-window") -> View:
+    return walk(transcript_of(bodies), staged(pipeline), ladder(), Budget.of(window), 20, WORDS)
+
+
+def check_walks(bodies: list[Body], window: int, pipeline: str = "mask+half-window") -> int:
+    """Walks every prefix that a client sent; the number of cuts. Views in between begin with the one before."""
+    cuts, head, sent = 0, None, "[]"
+    for request in requests_of(bodies):
+        view = walked(request, window, pipeline)
+        assert faults(view, Budget.of(window), shortened=True) == []
+        if head_pieces(view) == head:
+            assert view.to_json().startswith(sent.rstrip("]"))
+        else:
+            cuts += 1
+        head, sent = head_pieces(view), view.to_json()
+    return cuts - 1
+
+
+@pytest.mark.parametrize("bodies", [agent(50, size=60), chat(50, size=60)], ids=["agent", "chat"])
+def test_a_walk_makes_the_same_cut_until_the_next_trigger(bodies: list[Body]) -> None:
+    assert 2 <= check_walks(bodies, 2_000) <= 15
+
+
+def test_a_walk_is_not_moved_by_system_messages_that_come_later() -> None:
+    bodies: list[Body] = []
+    for i, body in enumerate(agent(40, size=40)):
+        bodies += [body, system(f"reminder {i} {words(30)}")] if body["role"] == "tool" else [body]
+    assert 2 <= check_walks(bodies, 3_000) <= 40
+
+
+@pytest.mark.parametrize("pipeline", ["mask+half-window", "recent", "extract"])
+@given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]))
+@STABLE
+def test_walks_of_all_prefixes_of_generated_sessions_agree(pipeline: str, bodies: list[Body], window: int) -> None:
+    check_walks(bodies, window, pipeline)
+
+
+@given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]))
+@STABLE
+def test_a_walk_condenses_only_where_the_last_request_calls_for_it(bodies: list[Body], window: int) -> None:
+    *before, last = requests_of(bodies)
+    if before:
+        earlier, budget = walked(before[-1], window), Budget.of(window)
+        rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered else (), 20, WORDS)
+        if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.floor:
+            assert walked(last, window).to_json() == rest.to_json()
+
