@@ -16,12 +16,13 @@ from typing import Any
 ROUNDS_PER_TURN = 4
 FILES = 40
 
-_WORDS = (
+_TEXT = (
     "the parser returns early when a header is missing so every caller checks for None before it reads fields "
     "self.assertEqual(response.status_code, 200) def load(path): with open(path) as handle: return json.load(handle) "
     "error: expected 3 columns, found 2 at line 118 in report.csv; retrying with delimiter=';' 0x7f3a 2024-05-17T08:31 "
     "INFO worker[4] finished in 182 ms; build failed: undefined name 'config' (exit code 1) src/app/views.py:42:17"
-).split()
+)
+_WORDS = _TEXT.split(" ")
 _RESULT_WORDS = ((0.25, 8), (0.5, 22), (0.75, 50), (0.9, 180), (0.99, 600), (1.0, 1_000))
 _REPLY_WORDS = ((0.5, 12), (0.9, 40), (1.0, 120))
 _EDIT_WORDS = 150

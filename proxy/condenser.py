@@ -14,7 +14,7 @@ request that no upstream could serve, with an account of where its tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -23,6 +23,7 @@ from proxy.account import account
 from proxy.attempts import Attempted, Attempts
 from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.errors import ContextLengthExceeded
+from proxy.flights import Flights
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.reasons import Reason
 from proxy.recognition import Sessions, Turn, is_small
@@ -32,7 +33,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past
 from strategies.core.replay import replay
-from strategies.core.requirement import Requirement, has_grown, required
+from strategies.core.requirement import RULES, Requirement, has_grown, required
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome
 from strategies.walk import walk
@@ -62,6 +63,7 @@ class Condenser:
         self._sessions = sessions
         self._attempts = attempts
         self._clock = clock
+        self._flights: Flights[Attempted] = Flights()
 
     async def decide(self, request: ChatRequest) -> Decision:
         """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
@@ -118,23 +120,26 @@ class Condenser:
         caller = Caller(case.request.model, case.request.headers) if asks else None
         past = Past(self._clock(), case.found.condensations)
         started = perf_counter()
-        attempted = await self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
+        work = self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
+        if asks and RULES[requirement].asks:
+            attempted, led = await self._flights.join(_flight(requirement, decision, case), work)
+        else:
+            attempted, led = await work, True
         decision.attempt_ms = milliseconds(started)
-        decision.own_tokens, decision.reason = attempted.own_tokens, attempted.reason
+        decision.own_tokens, decision.reason = attempted.own_tokens if led else 0, attempted.reason
         return attempted
 
     async def _apply(self, decision: Decision, requirement: Requirement, outcome: Outcome, case: Case) -> None:
         """Makes the outcome this request's view; where it is recorded, the store's bytes are what is sent."""
         made = self._condensation(decision, requirement, outcome)
         decision.action, decision.trigger, decision.metadata = Action.CONDENSED, _TRIGGERS[requirement], made.metadata
-        decision.applied, decision.view = made, outcome.view
+        decision.applied = made
         if case.keeps:
             try:
                 decision.applied = await self._sessions.keep(case.found, made)
             except StoreError as error:
                 decision.action, decision.reason = Action.DEGRADED, error.reason
-        if decision.applied.pieces != made.pieces:
-            decision.view = _folded(case, decision.applied)
+        decision.view = _folded(case, decision.applied)
         decision.tokens_after = decision.view.tokens
 
     def _condensation(self, decision: Decision, requirement: Requirement, outcome: Outcome) -> Condensation:
@@ -189,6 +194,15 @@ class Condenser:
                 await self._sessions.settle(found, replace(turn, line=line, blocks={line.block: block}))
 
         decision.settle = settle
+
+
+def _flight(requirement: Requirement, decision: Decision, case: Case) -> Hashable:
+    """What makes two condensations the same work: the same chain, from the same view, to the same end."""
+    chain, policy = case.measured.transcript.digests, case.policy
+    applied = decision.applied.id if decision.applied else ""
+    options = tuple(str(getattr(stage, "options", "")) for stage in policy.stages)
+    whose = (case.request.tenant, case.found.identity, case.request.model)
+    return (*whose, chain[-1] if chain else b"", applied, requirement, policy.pipeline, options, policy.budget)
 
 
 def _undecided(case: Case) -> Decision:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from proxy import identity as names
 from proxy.append import History, Line, history
@@ -31,7 +32,8 @@ from strategies.core.transcript import Role, Transcript
 T = TypeVar("T")
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
-_TRIES = 4
+_TRIES = 8
+_CANDIDATES = 4
 _ANCESTORS = 8
 
 _log = logging.getLogger(__name__)
@@ -109,6 +111,8 @@ class Sessions:
         self._clock = clock
         self._with_text = with_text
         self._new_session = new_session
+        # Writers of one process take turns; only those of other replicas are met by trying again.
+        self._settling: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
     def identify(self, given: str | None, headers: Headers, body: dict[str, object]) -> Identity:
         """Which session a request names; raises `BadRequest`."""
@@ -165,7 +169,7 @@ class Sessions:
         """The derived session that this transcript continues, or a fork of the one it shares most with."""
         digests = [digest.hex() for digest in reversed(transcript.digests)]
         found = await self._store.find(tenant, digests)
-        for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_TRIES]:
+        for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
             session = await self._load(SessionKey(tenant, name))
             if session is None or not session.derived:
                 continue
@@ -226,8 +230,10 @@ class Sessions:
 
     async def settle(self, found: Recognised, turn: Turn) -> None:
         """Stores the session after this request; a failure is logged, for the reply must not suffer."""
+        lock = self._settling.setdefault(found.key, asyncio.Lock())
         try:
-            await self._in_time(self._settle(found, turn))
+            async with lock:
+                await self._in_time(self._settle(found, turn))
         except StoreError as error:
             _log.warning("the session was not stored: %s", error)
 

@@ -53,8 +53,9 @@ class Client:
             return Reply(gathered(response.parse()), dict(response.headers))
         except openai.APIStatusError as error:
             return Reply(problem=said(error), overflow=is_overflow(error.code, error.message))
-        except openai.APIError as error:
-            return Reply(problem=f"{type(error).__name__}: {error.message}")
+        except Exception as error:  # noqa: BLE001
+            # A stream that breaks off raises what the HTTP client raises, which only `proxy.upstream` may know.
+            return Reply(problem=f"{type(error).__name__}: {error}")
 
 
 def said(error: openai.APIStatusError) -> str:

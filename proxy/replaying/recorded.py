@@ -84,7 +84,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _conversation(place: str, document: Any) -> Conversation:
-    found: Mapping[str, Any] = {"messages": document} if isinstance(document, list) else document
+    found: Any = {"messages": document} if isinstance(document, list) else document
     if not isinstance(found, Mapping) or not isinstance(found.get("messages"), list):
         raise Unreadable(f"{place}: is neither a list of messages nor an object with 'messages'")
     messages = found["messages"]

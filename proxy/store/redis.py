@@ -1,53 +1,39 @@
-"""Sessions in Redis 7 or Valkey, shared by many replicas; the only module that knows redis.
+"""The client of Redis 7 or Valkey; the only module that knows redis.
 
-Keys of one session share the hash tag in braces, so that a script over them works in a cluster too:
+A `Node` is one server behind a pool of connections. What is asked of it is a list of `Command`s, sent as one
+pipeline. `redis_routes` decides which node is asked, `redis_store` what.
 
-    condenser:{<tenant>:<session>}:meta        hash: body, revision
-    condenser:{<tenant>:<session>}:records     hash: name -> record
-    condenser:{<tenant>:<session>}:standing    set of names
-    condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
-    condenser:<tenant>:chain:<digest>          the session, a hint
+Time and repetition. redis-py would send a write again whose answer was lost, and would wait a minute for a hung
+server. Here a free connection, connecting and an exchange have a bound each, and nothing is sent twice that may
+have been executed. Three things say that it was not: a `NotSent`, a redirection, and a script that the server does
+not know; only these may be followed by another try. `_pool` is the only place that builds connections; a URL
+cannot change what it sets.
 
-Each operation is one script or one command, so it happens wholly or not at all, and the server renews the
-time to live in the same step. The scripts are told their keys and build none. The index is written after the
-session's script, by itself, as its keys live in other slots.
-
-Time and repetition. redis-py would send a write again whose answer was lost, and would wait a minute for a
-hung server. Here nothing is sent twice, connecting, a free connection and an answer have a bound each, and
-all of a call has one. `_connections` is the only place that builds connections; a URL cannot change what it
-sets.
-
-Cancellation. redis-py has given the answer of a cancelled call to the next caller. So a call runs in a task
-of its own, which nobody cancels: a caller that is cancelled, or out of time, leaves it to end within its own
-bounds.
-
-Errors. Whatever the client raises becomes a StoreError in `_guarded`, without the cause attached, since a
-server quotes user names.
+Errors. Whatever the client raises becomes a StoreError, without the cause attached, since a server quotes user
+names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import parse_url
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
-from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import StoreError
 
-T = TypeVar("T")
-
-_SCRIPTS = ("load", "save", "put_record", "stand", "delete")
+Word: TypeAlias = str | bytes | int
+Address: TypeAlias = tuple[str, int]
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     # The first that fits; several of these derive from ConnectionError.
@@ -68,7 +54,7 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, and the number of connections of one process."""
+    """Seconds, and the number of connections of one process to one server."""
 
     connect: float = 0.25
     operation: float = 0.5
@@ -78,119 +64,118 @@ class Limits:
     connections: int = 32
 
 
-class RedisStore:
-    """`SessionStore` over one Redis, connected by the first call; `shown` is the URL as errors quote it."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a server is asked. `key` tells the slot; `source` is the text of the script that `words` name by digest."""
 
-    def __init__(self, url: str, *, shown: str, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    words: tuple[Word, ...]
+    key: str = ""
+    source: str = ""
+
+    def in_full(self) -> Command:
+        """The same for a server that does not know the script, which it knows from then on."""
+        return Command(("EVAL", self.source, *self.words[2:]), self.key)
+
+
+class NotSent(StoreError):
+    """No connection: nothing was executed, and the same may be asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """The answer of a node that does not serve the slot; nothing was executed. `ask`: for this once only."""
+
+    address: Address
+    slot: int
+    ask: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The answer of a node while the keys of a slot move; nothing was executed."""
+
+
+class Node:
+    """One server; `options` are those that `server_options` gave, `shown` is what errors call it."""
+
+    def __init__(self, options: dict[str, Any], *, shown: str, limits: Limits) -> None:
+        self._limits = limits
         self._shown = shown
-        self._pool = _connections(url, shown, self._limits)
-        self._client = Redis(connection_pool=self._pool)
-        self._scripts = {name: self._client.register_script(_source(name)) for name in _SCRIPTS}
-        self._running: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self._host = str(options.get("host", "localhost"))
+        self._pool = _pool(options, shown, limits)
 
-    async def load(self, key: SessionKey) -> Snapshot | None:
-        answer = await self._call(self._script("load", _keys(key)[:3]))
-        if answer is None:
-            return None
-        meta, revision, records, standing = answer
-        names = (name.decode() for name in records[::2])
-        return Snapshot(
-            meta=meta,
-            revision=int(revision),
-            records=dict(zip(names, records[1::2], strict=True)),
-            standing=frozenset(name.decode() for name in standing),
-        )
+    async def ask(self, commands: Sequence[Command], *, asking: bool = False) -> list[Any]:
+        """The answers in order; a Redirect, Again or StoreError stands for a command that was not executed.
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
-        return await self._call(self._save(key, write))
-
-    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
-        kept: bytes = await self._call(self._script("put_record", _keys(key), name, record, _ms(ttl)))
-        return kept
-
-    async def stand(self, key: SessionKey, name: str) -> None:
-        await self._call(self._script("stand", _keys(key)[:3], name))
-
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
-        answer = await self._call(_command(self._client.hgetall, _keys(key)[3]))
-        return {digest.decode(): block for digest, block in cast("dict[bytes, bytes]", answer).items()}
-
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        if not digests:
-            return {}
-        answer = await self._call(_command(self._client.mget, [_chain(tenant, digest) for digest in digests]))
-        found = zip(digests, cast("list[bytes | None]", answer), strict=True)
-        return {digest: session.decode() for digest, session in found if session is not None}
-
-    async def delete(self, key: SessionKey) -> bool:
-        return bool(await self._call(self._script("delete", _keys(key))))
-
-    async def ping(self) -> None:
-        await self._call(_command(self._client.ping))
+        Raises `NotSent`, or StoreError where it is unknown what was executed. `asking` is what Redis wants before a
+        command that it redirected for once.
+        """
+        answers = await self._exchange(commands, asking=asking)
+        unknown = [n for n, each in enumerate(answers) if isinstance(each, exceptions.NoScriptError)]
+        if unknown:
+            full = [commands[n].in_full() for n in unknown]
+            for n, answer in zip(unknown, await self._exchange(full, asking=asking), strict=True):
+                answers[n] = answer
+        return [self._translated(answer) for answer in answers]
 
     async def close(self) -> None:
-        """Lets the calls that are running end within their bounds, then closes. Again is harmless."""
-        self._closed = True
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._limits.call)
-        with suppress(StoreError):  # a connection that does not close in time is dropped as well
-            await self._guarded(self._pool.aclose())
+        """Closes all connections; what does not close in time is dropped as well."""
+        with suppress(Exception):
+            await self._pool.aclose()
 
-    async def _save(self, key: SessionKey, write: Write) -> bool:
-        blocks = (part for block in write.blocks.items() for part in block)
-        values = (write.revision, _ms(write.ttl), write.meta, *blocks)
-        if not await self._script("save", _keys(key), *values):
-            return False
-        if write.index:
-            await self._point(key, write)
-        return True
-
-    async def _point(self, key: SessionKey, write: Write) -> None:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for digest in write.index:
-                pipeline.set(_chain(key.tenant, digest), key.session, px=_ms(write.ttl))
-            await pipeline.execute()
-
-    async def _script(self, name: str, keys: Sequence[str], *values: str | bytes | int) -> Any:
-        # Loads the script and asks again where the server does not know it: it has then not run.
-        return await self._scripts[name](keys=keys, args=values)
-
-    async def _call(self, operation: Coroutine[Any, Any, T]) -> T:
-        if self._closed:
-            operation.close()
-            raise StoreError("store-closed")
-        task = asyncio.create_task(self._guarded(operation))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        # asyncio.wait cancels nothing, neither when time is up nor when we are cancelled ourselves.
-        done, _ = await asyncio.wait({task}, timeout=self._limits.call)
-        if not done:
-            raise StoreError("store-timeout", f"{self._shown} took more than {self._limits.call} s")
-        return task.result()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, for when the caller is gone
-
-    async def _guarded(self, operation: Awaitable[T]) -> T:
-        """The one boundary where the client's errors, and its bugs, become ours."""
+    async def _exchange(self, commands: Sequence[Command], *, asking: bool) -> list[Any]:
+        before: list[tuple[Word, ...]] = [("ASKING",)] if asking else []
+        lines = [line for command in commands for line in (*before, command.words)]
+        connection = await self._connection()
         try:
-            return await operation
+            async with asyncio.timeout(self._limits.operation):
+                await connection.send_packed_command(connection.pack_commands(lines))
+                answers = [await _answer(connection) for _ in lines]
+        except BaseException as error:
+            # An answer may still come; nobody else may read it as his own.
+            await connection.disconnect(nowait=True)
+            if not isinstance(error, Exception):
+                raise
+            raise store_error(error, self._shown) from None
+        finally:
+            await self._pool.release(connection)
+        return answers[1::2] if asking else answers
+
+    async def _connection(self) -> AbstractConnection:
+        try:
+            return await self._pool.get_connection()
         except Exception as error:  # noqa: BLE001
-            raise self._store_error(error) from None
+            raise store_error(error, self._shown, NotSent) from None
 
-    def _store_error(self, error: Exception) -> StoreError:
-        reason = next((word for kind, word in _REASONS if isinstance(error, kind)), "store-error")
-        kind = type(error).__name__
-        # What a server says of credentials and permissions quotes them.
-        detail = kind if reason == "store-refused" else f"{kind}: {error}"
-        return StoreError(reason, f"{self._shown} {detail}")
+    def _translated(self, answer: Any) -> Any:
+        match answer:
+            case exceptions.AskError():  # MovedError is one too
+                address = (answer.host or self._host, answer.port)
+                return Redirect(address, answer.slot_id, ask=not isinstance(answer, exceptions.MovedError))
+            case exceptions.TryAgainError():
+                return Again()
+            case Exception():
+                return store_error(answer, self._shown)
+        return answer
 
 
-def _connections(url: str, shown: str, limits: Limits) -> BlockingConnectionPool:
+async def _answer(connection: AbstractConnection) -> Any:
+    try:
+        return await connection.read_response()
+    except exceptions.ResponseError as error:
+        return error  # an answer like any other: those of the next commands follow
+
+
+def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:
+    """What is said of an error of the client, or of one of its bugs."""
+    reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
+    name = type(error).__name__
+    # What a server says of credentials and permissions quotes them.
+    detail = name if reason == "store-refused" else f"{name}: {error}"
+    return kind(reason, f"{shown} {detail}")
+
+
+def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnectionPool:
     """Every connection to Redis is made by this pool."""
     policy: dict[str, Any] = {
         "socket_connect_timeout": limits.connect,
@@ -205,10 +190,7 @@ def _connections(url: str, shown: str, limits: Limits) -> BlockingConnectionPool
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
     pool = BlockingConnectionPool(
-        max_connections=limits.connections,
-        timeout=limits.free_connection,
-        **_address(url, shown),
-        **policy,
+        max_connections=limits.connections, timeout=limits.free_connection, **options, **policy
     )
     try:
         # Connects nothing, and refuses options that it does not know.
@@ -218,10 +200,13 @@ def _connections(url: str, shown: str, limits: Limits) -> BlockingConnectionPool
     return pool
 
 
-def _address(url: str, shown: str) -> dict[str, Any]:
-    """What a URL may say: where, as whom, which database, and how to check a certificate."""
+def server_options(url: str, shown: str) -> dict[str, Any]:
+    """What a `redis[s]://` URL may say: where, as whom, which database, and how to check a certificate.
+
+    Raises ValueError for anything else.
+    """
     try:
-        path, address = urlsplit(url).path, dict(parse_url(url))
+        path, options = urlsplit(url).path, dict(parse_url(url))
     except ValueError:
         # Its text can hold a part of the password, as one with an unescaped slash is read as a port.
         raise ValueError(f"not a URL of a Redis: {shown}; escape / ? # @ in a password as %XX") from None
@@ -229,29 +214,7 @@ def _address(url: str, shown: str) -> dict[str, Any]:
         raise ValueError(f"{shown}: a path can only be the number of a database")
     tls = url.lower().startswith("rediss:")
     allowed = {"connection_class", "host", "port", "username", "password", "db"}
-    for option in address:
+    for option in options:
         if option not in allowed and not (tls and option.startswith("ssl_")):
             raise ValueError(f"{shown}: no option {option!r} in the URL of a Redis; time-outs are fixed")
-    return address
-
-
-def _source(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _keys(key: SessionKey) -> list[str]:
-    prefix = f"condenser:{{{key.tenant}:{key.session}}}:"
-    return [prefix + part for part in ("meta", "records", "standing", "blocks")]
-
-
-def _chain(tenant: str, digest: str) -> str:
-    return f"condenser:{tenant}:chain:{digest}"
-
-
-def _ms(seconds: int) -> int:
-    return seconds * 1000
-
-
-async def _command(method: Callable[..., Any], *values: object) -> Any:
-    # redis-py types its commands for both of its clients: they return a value or an awaitable of it.
-    return await method(*values)
+    return options

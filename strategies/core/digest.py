@@ -6,7 +6,7 @@ spaces. So a digest covers a closed list of members in a canonical form, and not
 
     role, name, content, calls (id, name, arguments), the id that a result answers
 
-Arguments are compared as JSON where they parse. `null`, `""` and `[]` are one content; a list of one text part
+Arguments are compared as JSON where they parse, and `""` is `{}` there. `null`, `""` and `[]` are one content; a list of one text part
 is that text. `function_call` is a call without an id, role `function` a result without one.
 
 The chain is h_i = H(h_{i-1}, digest_i): equal chain digests mean equal histories up to that message.
@@ -76,11 +76,17 @@ def _call(call: Mapping[str, object]) -> tuple[str, str, str]:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as canonical JSON where they parse, else as they stand."""
+    """Arguments as canonical JSON where they parse, else as they stand; none at all are an empty object."""
     try:
-        return canonical_json(json.loads(arguments))
+        return canonical_json(json.loads(arguments.strip() or "{}", parse_float=_number))
     except (ValueError, RecursionError):
         return arguments
+
+
+def _number(text: str) -> int | float:
+    """JSON knows one kind of number, and JavaScript writes 1.0 as 1: a whole number is an int, however written."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def canonical_json(value: object) -> str:

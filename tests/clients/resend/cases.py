@@ -1,12 +1,13 @@
 """Replies whose way back is recorded: one assistant message per case, whole and streamed.
 
 A client names its case by the model it asks for and its way of resending by a header, so one scripted upstream
-serves them all without a queue: the first request of a conversation gets the reply, any later one a plain "Done."
+serves them all without a queue: the first request of a conversation gets the reply, any later one a plain `DONE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.support import replies
@@ -16,6 +17,7 @@ from tests.support.replies import Json, Reply, ToolCall
 WAY = "x-resend-way"  # the request header that tells one way of resending from another
 QUESTION = "How warm is it? 🌡"
 FOLLOW_UP = "And tomorrow?"
+DONE = "Done."  # the upstream's second reply
 RESULT = "21 °C"  # what every tool returns, whatever it is asked
 TOOL_NAME = "weather"
 TOOL_SCHEMA: Json = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -49,7 +51,7 @@ def answer(exchange: Exchange) -> Reply:
     streamed = bool(body.get("stream"))
     if not continues(body):
         return CASES[body["model"]].reply(streamed)
-    return replies.stream(*replies.text_chunks("Done.")) if streamed else replies.completion("Done.")
+    return replies.stream(*replies.text_chunks(DONE)) if streamed else replies.completion(DONE)
 
 
 def continues(body: Json) -> bool:
@@ -58,9 +60,9 @@ def continues(body: Json) -> bool:
 
 
 def resent(body: Json) -> list[Json]:
-    """What a later request holds between the question and the follow-up."""
-    ours = ({"role": "user", "content": QUESTION}, {"role": "user", "content": FOLLOW_UP})
-    return [message for message in body["messages"] if message not in ours]
+    """What a later request holds besides the question, the follow-up and the second reply."""
+    rest = [("user", QUESTION), ("user", FOLLOW_UP), ("assistant", DONE)]
+    return [message for message in body["messages"] if (message["role"], message.get("content")) not in rest]
 
 
 def _deltas(message: Json) -> Iterator[Json]:
@@ -73,8 +75,9 @@ def _deltas(message: Json) -> Iterator[Json]:
         yield from ({"tool_calls": [{"index": position, **piece}]} for piece in _call_pieces(call))
 
 
-def _words(text: str | None) -> Iterable[str]:
-    return (text or "").replace(" ", " \0").split("\0") if text else ()
+def _words(text: str | None) -> list[str]:
+    """Words with the blanks before them; a think tag is a piece of its own, as it is one token to a model."""
+    return re.findall(r"</?think>|\s*[^\s<]+|\s+", text or "")
 
 
 def _call_pieces(call: Json) -> Iterator[Json]:
@@ -99,6 +102,7 @@ def _called(*arguments: str, start: int, content: str | None = None, **more: obj
 
 
 NESTED = '{"city": "Zürich", "days": [1, 2, {"from": "08:00"}],  "units": {"wind": null, "heat": "°C"}, "emoji": "👋"}'
+NUMBERS = '{"half": 0.5, "one": 1.0, "thousand": 1e3, "huge": 1e21, "nil": -0.0, "id": 9007199254740991}'
 CITATION = {
     "type": "url_citation",
     "url_citation": {"start_index": 0, "end_index": 4, "url": "https://example.org/", "title": "Example"},
@@ -111,7 +115,7 @@ CASES = {
         Case("padded-text", _said("\n\n  Padded on both sides. \n", refusal=None)),
         Case("tool-call", _called(NESTED, start=10, refusal=None)),
         Case("compact-tool-call", _called('{"city":"Oslo","b":1,"a":2}', start=20)),
-        Case("numbers-in-a-call", _called('{"half": 0.5, "one": 1.0, "thousand": 1e3, "id": 9007199254740991}', start=30)),
+        Case("numbers-in-a-call", _called(NUMBERS, start=30)),
         Case("big-number-in-a-call", _called('{"id": 12345678901234567890}', start=40)),
         Case("no-arguments", _called("", start=50)),
         Case("broken-arguments", _called('{"city": "Zür', start=60)),

@@ -10,10 +10,13 @@ import asyncio
 import json
 import os
 import shutil
+import ssl
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import openai
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic_ai import Agent, Tool
+from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -45,19 +49,25 @@ NODE_READY = NODE is not None and (NODE_FOLDER / "node_modules" / "ai").is_dir()
 NODE_BOUND = 50.0  # seconds one Node client has for all its conversations
 
 Way = Callable[[str, str, str], None]
-Errors = dict[tuple[str, str], str]  # (way, case) -> what the client raised instead of resending
+Raised = dict[tuple[str, str], str]  # (way, case) -> what the client raised over the reply, so that it resent nothing
 
 
-def hold(ways: Mapping[str, Way], base_url: str) -> Errors:
-    """Hold every conversation in every way; a client that refuses a reply does not stop the others."""
-    errors: Errors = {}
+def hold(ways: Mapping[str, Way], base_url: str) -> Raised:
+    """Hold every conversation in every way; an agent that stops over a reply does not stop the others."""
+    raised: Raised = {}
     for way, converse in ways.items():
         for case in CASES:
             try:
                 converse(base_url, way, case)
-            except Exception as error:  # noqa: BLE001  # whatever a client raises is what is recorded
-                errors[way, case] = type(error).__name__
-    return errors
+            except AgentRunError as error:
+                raised[way, case] = type(error).__name__
+    return raised
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Shared, because each new client would read the machine's certificates again."""
+    return ssl.create_default_context()
 
 
 def _answers(calls: Any) -> list[Any]:
@@ -73,7 +83,11 @@ Ask = Callable[[openai.OpenAI, Json], Any]
 
 def _openai_python(ask: Ask, append: Callable[[Any], Any]) -> Way:
     def converse(base_url: str, way: str, case: str) -> None:
-        with openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, default_headers={WAY: way}) as client:
+        options: Json = {"api_key": KEY, "max_retries": 0, "default_headers": {WAY: way}}
+        with (
+            openai.DefaultHttpxClient(verify=_tls()) as http_client,
+            openai.OpenAI(base_url=base_url, http_client=http_client, **options) as client,
+        ):
             messages: list[Any] = [{"role": "user", "content": QUESTION}]
             body: Json = {"model": case, "messages": messages, "tools": [TOOL]}
             message = ask(client, body)
@@ -106,7 +120,7 @@ OPENAI_PYTHON = {
 
 def _langchain(ask: Callable[[Any, list[BaseMessage]], Any], **options: Any) -> Way:
     def converse(base_url: str, way: str, case: str) -> None:
-        with openai.DefaultHttpxClient() as http_client:
+        with openai.DefaultHttpxClient(verify=_tls()) as http_client:
             shared: Json = {"api_key": KEY, "max_retries": 0, "default_headers": {WAY: way}, "http_client": http_client}
             model = ChatOpenAI(base_url=base_url, model=case, **shared, **options).bind_tools([TOOL])
             history: list[BaseMessage] = [HumanMessage(QUESTION)]
@@ -129,6 +143,7 @@ LANGCHAIN = {
     "invoke": _langchain(lambda model, history: model.invoke(history)),
     "stream": _langchain(_added_up),
     "invoke_output_version_v1": _langchain(lambda model, history: model.invoke(history), output_version="v1"),
+    "stream_output_version_v1": _langchain(_added_up, output_version="v1"),
 }
 
 # -- LiteLLM -----------------------------------------------------------------------------------------------
@@ -177,14 +192,14 @@ def _litellm_tidied() -> Iterator[None]:
         loop.close()
 
 
-def _hold_litellm(base_url: str) -> Errors:
+def _hold_litellm(base_url: str) -> Raised:
     with _litellm_tidied():
         return hold(LITELLM, base_url)
 
 
 # -- pydantic-ai -------------------------------------------------------------------------------------------
 
-Run = Callable[[Agent[None, str], list[ModelMessage] | None], Any]
+Run = Callable[[Agent[None, str]], Awaitable[list[ModelMessage]]]
 
 
 def _looked_up(**_: object) -> str:
@@ -193,33 +208,31 @@ def _looked_up(**_: object) -> str:
 
 def _pydantic_ai(run: Run) -> Way:
     async def converse(base_url: str, way: str, case: str) -> None:
-        headers = {WAY: way}
-        async with openai.AsyncOpenAI(
-            base_url=base_url, api_key=KEY, max_retries=0, default_headers=headers
-        ) as client:
+        options: Json = {"api_key": KEY, "max_retries": 0, "default_headers": {WAY: way}}
+        async with (
+            openai.DefaultAsyncHttpxClient(verify=_tls()) as http_client,
+            openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **options) as client,
+        ):
             tool: Tool[None] = Tool.from_schema(_looked_up, TOOL_NAME, "The weather.", TOOL_SCHEMA)
-            model = OpenAIChatModel(case, provider=OpenAIProvider(openai_client=client))
-            agent = Agent(model, tools=[tool])
-            history = await run(agent, None)
-            await agent.run(FOLLOW_UP, message_history=history)
+            agent = Agent(OpenAIChatModel(case, provider=OpenAIProvider(openai_client=client)), tools=[tool])
+            await agent.run(FOLLOW_UP, message_history=await run(agent))
 
     return lambda base_url, way, case: asyncio.run(converse(base_url, way, case))
 
 
-async def _agent_run(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
-    return (await agent.run(QUESTION, message_history=history)).all_messages()
+async def _agent_run(agent: Agent[None, str]) -> list[ModelMessage]:
+    return (await agent.run(QUESTION)).all_messages()
 
 
-async def _agent_stream(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
-    async with agent.run_stream(QUESTION, message_history=history) as answer:
+async def _agent_stream(agent: Agent[None, str]) -> list[ModelMessage]:
+    async with agent.run_stream(QUESTION) as answer:
         await answer.get_output()
         return answer.all_messages()
 
 
-async def _agent_stored(agent: Agent[None, str], history: list[ModelMessage] | None) -> list[ModelMessage]:
+async def _agent_stored(agent: Agent[None, str]) -> list[ModelMessage]:
     """The history as an application keeps it in a database between two turns."""
-    result = await agent.run(QUESTION, message_history=history)
-    return ModelMessagesTypeAdapter.validate_json(result.all_messages_json())
+    return ModelMessagesTypeAdapter.validate_json((await agent.run(QUESTION)).all_messages_json())
 
 
 PYDANTIC_AI = {
@@ -231,33 +244,29 @@ PYDANTIC_AI = {
 # -- Node --------------------------------------------------------------------------------------------------
 
 
-def _node(name: str) -> Callable[[str], Errors]:
-    def held(base_url: str) -> Errors:
+def _node(name: str) -> Callable[[str], Raised]:
+    def held(base_url: str) -> Raised:
         assert NODE is not None
-        plan = {
-            "cases": list(CASES),
-            "way": WAY,
-            "question": QUESTION,
-            "followUp": FOLLOW_UP,
-            "tool": TOOL,
-            "result": RESULT,
-        }
         command = [NODE, "driver.mjs", base_url, name]
         run = subprocess.run(
             command,
             cwd=NODE_FOLDER,
             env={"PATH": os.environ["PATH"]},
-            input=json.dumps(plan),
+            input=json.dumps(_plan()),
             capture_output=True,
             text=True,
             timeout=NODE_BOUND,
             check=False,
         )
         assert run.returncode == 0, run.stderr
-        lines = map(json.loads, run.stdout.splitlines())
-        return {(line["way"], line["case"]): line["error"] for line in lines}
+        return {}
 
     return held
+
+
+def _plan() -> Json:
+    shared: Json = {"way": WAY, "question": QUESTION, "followUp": FOLLOW_UP, "tool": TOOL, "result": RESULT}
+    return {"cases": list(CASES), **shared}
 
 
 def _node_version(package: str) -> str:
@@ -272,13 +281,12 @@ def _node_version(package: str) -> str:
 class Client:
     """How to hold all conversations with a client, and the packages whose versions decide what it sends."""
 
-    hold: Callable[[str], Errors]
+    hold: Callable[[str], Raised]
     packages: tuple[str, ...]
     on_node: bool = False
 
     def versions(self) -> dict[str, str]:
-        from importlib.metadata import version
-
+        """The installed version of each package; a Node package's is its lock file's."""
         return {package: (_node_version if self.on_node else version)(package) for package in self.packages}
 
 

@@ -1,0 +1,313 @@
+"""Which server is asked: the one of the URL, the master that Sentinels name, or the node that serves a key's slot.
+
+A route is given commands and returns their answers. It asks a second time only what was not executed (see
+`redis.py`), and begins nothing after `until`, the end of the caller's budget on the loop's clock.
+
+What a route knows of its servers is a guess that any answer can prove wrong: a redirection corrects one slot; a
+server that fails, or that is no master any more, makes the guess doubtful. A doubtful guess is replaced before the
+next command, by asking several servers at once and taking the first answer, so that those which hang cost nothing.
+During a fail-over the answer is the server that is down: calls fail at once until another takes its place, and the
+first call after that finds it.
+
+What Redis itself may lose: replication is asynchronous, so a fail-over forgets writes that were acknowledged and had
+not reached the replica. A revision may then be given twice and a record written again under its name. Each stays
+atomic on the server that has it; the client's next transcript heals what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from binascii import crc_hqx
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from proxy.store.base import StoreError
+from proxy.store.redis import Address, Again, Command, Node, NotSent, Redirect
+
+T = TypeVar("T")
+Connect = Callable[[Address], Node]
+
+SLOTS = 16_384
+TRIES = 4  # a redirection, a correction of it, and two more
+ASKED_AT_ONCE = 5  # servers that are asked for the map of a cluster
+PAUSE = 0.02  # seconds before a slot that moves is asked again
+
+PING = Command(("PING",))
+
+_DOUBTS = frozenset({"store-loading", "store-read-only", "store-timeout", "store-unavailable"})
+
+
+class Route(Protocol):
+    """The way to the servers behind one URL."""
+
+    async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
+        """All answers in order; raises StoreError where one is missing, whatever became of the others."""
+        ...
+
+    async def ping(self, until: float) -> None:
+        """Returns when every server that takes writes has answered."""
+        ...
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        ...
+
+
+class Direct:
+    """One server, always the same."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
+        return complete(await self._node.ask(commands))
+
+    async def ping(self, until: float) -> None:
+        await self.ask([PING], until)
+
+    async def close(self) -> None:
+        await self._node.close()
+
+
+class Sentinels:
+    """The master of a service, as its Sentinels name it."""
+
+    def __init__(self, sentinels: Sequence[Node], service: str, connect: Connect) -> None:
+        self._sentinels = sentinels
+        self._question = Command(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
+        self._service = service
+        self._nodes = _Nodes(connect)
+        self._master: Address | None = None
+        self._search: asyncio.Task[Address] | None = None
+
+    async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
+        master = await self._found()
+        try:
+            return await self._ask(master, commands)
+        except NotSent:
+            elsewhere = await self._found()
+            if elsewhere == master or _late(until):
+                raise
+            return await self._ask(elsewhere, commands)
+
+    async def ping(self, until: float) -> None:
+        await self.ask([PING], until)
+
+    async def close(self) -> None:
+        for node in (*self._sentinels, *self._nodes):
+            await node.close()
+
+    async def _ask(self, master: Address, commands: Sequence[Command]) -> list[Any]:
+        try:
+            return complete(await self._nodes[master].ask(commands))
+        except StoreError as error:
+            if error.reason in _DOUBTS and self._master == master:
+                self._master = None
+            raise
+
+    async def _found(self) -> Address:
+        if self._master is None:
+            if self._search is None:
+                self._search = asyncio.create_task(_first(self._asked(each) for each in self._sentinels))
+            search = self._search
+            try:
+                self._master = await search
+            finally:
+                self._search = None if self._search is search else self._search
+        return self._master
+
+    async def _asked(self, sentinel: Node) -> Address:
+        (answer,) = complete(await sentinel.ask([self._question]))
+        if answer is None:
+            raise NotSent("store-unavailable", f"the Sentinel knows no service {self._service!r}")
+        host, port = answer
+        return host.decode(), int(port)
+
+
+class Cluster:
+    """The nodes of a cluster, by the slots that they serve; `seeds` are those of the URL."""
+
+    def __init__(self, seeds: Sequence[Address], connect: Connect) -> None:
+        self._seeds = seeds
+        self._nodes = _Nodes(connect)
+        self._slots: list[Address | None] = []
+        self._members: frozenset[Address] = frozenset(seeds)
+        self._doubted: set[Address] = set()
+        self._search: asyncio.Task[None] | None = None
+
+    async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
+        answers: list[Any] = [None] * len(commands)
+        redirects: dict[int, Redirect] = {}
+        waiting = list(range(len(commands)))
+        for _ in range(TRIES):
+            sent_to = await self._ask(commands, waiting, redirects, answers)
+            waiting = [n for n in waiting if await self._goes_on(n, answers[n], sent_to[n], redirects, commands)]
+            if not waiting or _late(until):
+                break
+        return complete(answers)
+
+    async def ping(self, until: float) -> None:
+        await self._know()
+        masters = {address for address in self._slots if address is not None}
+        for answers in await asyncio.gather(*(self._send(each, [PING], asking=False) for each in masters)):
+            complete(answers)
+
+    async def close(self) -> None:
+        for node in self._nodes:
+            await node.close()
+
+    async def _ask(
+        self, commands: Sequence[Command], waiting: Iterable[int], redirects: Mapping[int, Redirect], answers: list[Any]
+    ) -> dict[int, Address]:
+        """Asks each command of its node, all nodes at once; where each was sent."""
+        await self._know()
+        groups: dict[tuple[Address, bool], list[int]] = {}
+        for n in waiting:
+            once = redirects.get(n)
+            place = (once.address, True) if once and once.ask else (self._serving(commands[n].key), False)
+            groups.setdefault(place, []).append(n)
+        results = await asyncio.gather(
+            *(self._send(address, [commands[n] for n in group], asking=ask) for (address, ask), group in groups.items())
+        )
+        for group, result in zip(groups.values(), results, strict=True):
+            for n, answer in zip(group, result, strict=True):
+                answers[n] = answer
+        return {n: address for (address, _), group in groups.items() for n in group}
+
+    async def _send(self, address: Address, commands: Sequence[Command], *, asking: bool) -> list[Any]:
+        try:
+            answers = await self._nodes[address].ask(commands, asking=asking)
+        except StoreError as error:
+            answers = [error] * len(commands)
+        if any(isinstance(each, StoreError) and each.reason in _DOUBTS for each in answers):
+            self._doubted.add(address)
+        return answers
+
+    async def _goes_on(
+        self, n: int, answer: Any, sent_to: Address, redirects: dict[int, Redirect], commands: Sequence[Command]
+    ) -> bool:
+        """Whether a command that was answered so was not executed and can be asked elsewhere, or there again."""
+        redirects.pop(n, None)
+        match answer:
+            case Redirect():
+                redirects[n] = answer
+                if not answer.ask:
+                    self._slots[answer.slot] = answer.address
+                return True
+            case Again():
+                await asyncio.sleep(PAUSE)
+                return True
+            case NotSent():
+                await self._know()
+                return self._serving(commands[n].key) != sent_to
+        return False
+
+    def _serving(self, key: str) -> Address:
+        address = self._slots[slot_of(key)]
+        if address is None:
+            raise StoreError("store-unavailable", f"no node of the cluster serves slot {slot_of(key)}")
+        return address
+
+    async def _know(self) -> None:
+        """Returns with a map of the slots that is not doubted, or with the old one where nobody has a newer."""
+        if self._slots and not self._doubted:
+            return
+        if self._search is None:
+            self._search = asyncio.create_task(self._learn())
+        search = self._search
+        try:
+            await search
+        except StoreError:
+            if not self._slots:
+                raise
+        finally:
+            self._search = None if self._search is search else self._search
+
+    async def _learn(self) -> None:
+        doubted, self._doubted = self._doubted, set()
+        trusted = (self._members | frozenset(self._seeds)) - doubted or self._members
+        asked = random.sample(sorted(trusted), min(ASKED_AT_ONCE, len(trusted)))
+        try:
+            self._slots, self._members = await _first(self._asked(each) for each in asked)
+        except StoreError:
+            self._doubted |= doubted
+            raise
+
+    async def _asked(self, address: Address) -> tuple[list[Address | None], frozenset[Address]]:
+        (answer,) = complete(await self._nodes[address].ask([Command(("CLUSTER", "SLOTS"))]))
+        slots: list[Address | None] = [None] * SLOTS
+        members = set()
+        for first, last, *servers in answer:
+            known = [_address(server, address[0]) for server in servers]
+            members.update(known)
+            slots[first : last + 1] = [known[0]] * (last + 1 - first)
+        if not members:
+            raise NotSent("store-unavailable", "the node serves no slots and knows none that does")
+        return slots, frozenset(members)
+
+
+class _Nodes:
+    """The nodes that were ever needed, by address; they are few, and one that left may come back."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._nodes: dict[Address, Node] = {}
+
+    def __getitem__(self, address: Address) -> Node:
+        if address not in self._nodes:
+            self._nodes[address] = self._connect(address)
+        return self._nodes[address]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._nodes.values()))
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: of what is between its first braces, or of all of it."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if 0 <= start and start + 1 < end else key
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+def complete(answers: list[Any]) -> list[Any]:
+    """The answers if all commands were executed; else raises what one of them met."""
+    for answer in answers:
+        match answer:
+            case StoreError():
+                raise answer
+            case Redirect():
+                raise StoreError("store-unavailable", "redirected too often, or part of a cluster: redis+cluster://")
+            case Again():
+                raise StoreError("store-unavailable", "the slot is moving to another node")
+    return answers
+
+
+async def _first(questions: Iterable[Awaitable[T]]) -> T:
+    """The first answer; those that are slower are dropped. Raises an error of one if there is no answer."""
+    pending = {asyncio.ensure_future(question) for question in questions}
+    error: BaseException = NotSent("store-unavailable", "there is no server to ask")
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                failed = task.exception()
+                if failed is None:
+                    return task.result()
+                error = failed
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    raise error
+
+
+def _address(server: Sequence[Any], asked: str) -> Address:
+    host, port = server[0], server[1]
+    # A node that does not know its own address means the one that it was asked at.
+    return (host.decode() if host else asked), int(port)
+
+
+def _late(until: float) -> bool:
+    return asyncio.get_running_loop().time() >= until

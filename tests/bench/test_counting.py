@@ -1,0 +1,82 @@
+"""Planning grows with the history and not faster: told by what is counted, for a clock would tell of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import pytest
+
+from bench.history import agent_history
+from bench.plan import STRATEGIES, counted, filled_budget, pipeline_of, planned
+from strategies import TABLE
+from strategies.core.history import as_text
+from strategies.core.transcript import Transcript
+from strategies.core.view import fold
+from tests.support.transcripts import WORDS, Words
+
+SHORT, LONG = 500, 5_000
+AT_MOST = 11
+"""Ten times the rounds, and a tenth for what is rounded."""
+
+
+class Meter(Words):
+    """Counts tokens, and how often and over how many characters it was asked to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.characters = 0
+
+    def text(self, text: str) -> int:
+        self.calls += 1
+        self.characters += len(text)
+        return super().text(text)
+
+    def message(self, body: Mapping[str, object]) -> int:
+        self.calls += 1
+        return super().message(body)
+
+
+@cache
+def transcript(rounds: int) -> Transcript:
+    return counted(agent_history(rounds), WORDS)
+
+
+def metered(strategy: str, rounds: int) -> Meter:
+    meter = Meter()
+    view = fold(transcript(rounds), (), 0, meter)
+    outcome = planned(pipeline_of(strategy), view, filled_budget(transcript(rounds).tokens))
+    assert outcome.stages or strategy == "off", outcome.reasons
+    return meter
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_ten_times_the_rounds_are_counted_at_most_eleven_times_as_much(strategy: str) -> None:
+    short, long = metered(strategy, SHORT), metered(strategy, LONG)
+
+    assert long.calls <= AT_MOST * short.calls
+    assert long.characters <= AT_MOST * short.characters
+
+
+def test_every_strategy_is_measured() -> None:
+    assert set(TABLE) <= set(STRATEGIES)
+
+
+def test_the_summarizers_prompt_is_made_without_counting_a_history_that_fits() -> None:
+    meter = Meter()
+    messages = list(enumerate(transcript(SHORT).chain))
+
+    text = as_text(messages, 2 * transcript(SHORT).tokens, meter)
+
+    assert text.count("</message>") == len(messages)
+    assert meter.characters < len(text) / 100
+
+
+@pytest.mark.parametrize("cap", [20, 100, 1_000, 10_000])
+def test_the_summarizers_prompt_counts_about_what_it_may_hold_of_a_history_that_does_not_fit(cap: int) -> None:
+    meter = Meter()
+
+    text = as_text(list(enumerate(transcript(LONG).chain)), cap, meter)
+
+    assert WORDS.text(text) <= cap
+    assert meter.characters <= 40 * cap

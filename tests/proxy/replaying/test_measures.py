@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.replaying.measures import (
+    Decided,
+    Played,
+    Sent,
+    Tally,
+    cached_share,
+    common_prefix,
+    evidence_kept,
+    saved_share,
+)
+
+A, B, C = Sent("a", 10), Sent("b", 20), Sent("c", 30)
+
+
+def decided(*sent: Sent, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0) -> Decided:
+    return Decided(original, sent, 5, usable, ms, own)
+
+
+def refused(original: int = 100) -> Decided:
+    return Decided(original, None, 5, 1_000, 2.0)
+
+
+def test_saved_counts_our_own_calls() -> None:
+    assert saved_share(1_000, 250) == 0.75
+    assert saved_share(1_000, 1_500) == -0.5
+    assert saved_share(0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens"),
+    [([], [A, B], 0), ([A], [A, B], 10), ([A, B], [A, B, C], 30), ([A, B], [A, C], 10), ([A, B], [B, A], 0)],
+)
+def test_the_common_prefix_ends_at_the_first_message_that_differs(
+    before: list[Sent], after: list[Sent], tokens: int
+) -> None:
+    assert common_prefix(before, after) == tokens
+
+
+def test_the_cached_share_compares_each_request_with_the_one_before_of_its_conversation() -> None:
+    one = [decided(A), decided(A, B), decided(C)]
+    other = [decided(A)]
+
+    assert cached_share([one, other]) == 10 / (10 + 30 + 30 + 10)
+
+
+def test_a_refused_request_neither_warms_nor_uses_a_cache() -> None:
+    assert cached_share([[decided(A), refused(), decided(A, B)]]) == 10 / 40
+    assert cached_share([[refused()]]) is None
+
+
+def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused() -> None:
+    assert not decided(A, B, usable=35).overflows
+    assert decided(A, B, usable=34).overflows
+    assert refused().overflows
+
+
+def test_evidence_is_kept_when_all_texts_of_a_question_stand_in_the_view_word_for_word() -> None:
+    view = "the cat sat\non the mat"
+
+    assert evidence_kept([["the cat sat"], ["the cat sat", "the mat"], ["the cat", "a dog"], ["The cat"]], view) == 2
+
+
+def test_a_summary_adds_all_conversations_up() -> None:
+    tally = Tally("mask")
+    tally.played.append(Played([decided(A, ms=1.0), decided(A, B, own=7, ms=9.0)], asked=3, kept=1))
+    tally.played.append(Played([decided(C, usable=30, ms=2.0)], asked=1, kept=1))
+
+    summary = tally.summary()
+
+    assert (summary.requests, summary.forwarded, summary.own) == (3, 15 + 35 + 35, 7)
+    assert summary.saved_share == pytest.approx(1 - (85 + 7) / 300)
+    assert (summary.overflows, summary.refused) == (1, 0)
+    assert (summary.evidence_share, summary.questions) == (0.5, 4)
+    assert (summary.median_ms, summary.max_ms) == (2.0, 9.0)
+
+
+def test_a_refused_request_is_no_saving() -> None:
+    tally = Tally("mask", [Played([decided(A), refused(original=10_000)])])
+
+    assert tally.summary().saved_share == pytest.approx(1 - 15 / 100)
+    assert (tally.summary().overflows, tally.summary().refused) == (1, 1)
+
+
+def test_nothing_played_is_a_summary_without_shares() -> None:
+    summary = Tally("off").summary()
+
+    assert (summary.saved_share, summary.cached_share, summary.evidence_share) == (None, None, None)

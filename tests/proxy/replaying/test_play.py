@@ -1,0 +1,117 @@
+"""Conversations through the real driver, its store in memory and its tokenizer real; only the model is a script."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.replaying.measures import Played
+from proxy.replaying.play import Player, playing, requests
+from proxy.replaying.recorded import Conversation
+from proxy.settings import load_settings
+from strategies import parse
+
+WINDOW = 1_024
+SECRET = "The number of the locker is 4711."
+
+
+def talk(turns: int, words: int = 40) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    for i in range(turns):
+        messages.append({"role": "user", "content": f"Question {i}: " + "why is that so? " * (words // 4)})
+        messages.append({"role": "assistant", "content": f"Answer {i}: " + "because of this. " * (words // 4)})
+    return messages
+
+
+def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> Played:
+    async def _play() -> Played:
+        async with playing(load_settings(store={"url": "memory://"})) as built:
+            pipeline = parse(strategy)
+            assert pipeline is not None
+            return await Player(built, "", window).play(conversation, pipeline, f"0/{strategy}")
+
+    return asyncio.run(_play())
+
+
+def test_there_is_a_request_for_each_reply_that_something_came_before() -> None:
+    opening = [{"role": "assistant", "content": "Hello, how can I help?"}, *talk(2)]
+
+    assert list(requests(Conversation("a", opening))) == [3, 5]
+
+
+def test_off_forwards_what_the_client_sent_and_overflows_where_that_is_too_long() -> None:
+    played = play(Conversation("a", talk(20)), "off")
+
+    assert len(played.requests) == 20
+    assert all(each.forwarded == each.original for each in played.requests)
+    assert played.requests[-1].overflows
+    assert not played.requests[0].overflows
+
+
+@pytest.mark.parametrize("strategy", ["recent", "half-window", "extract", "mask+half-window"])
+def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
+    played = play(Conversation("a", talk(20)), strategy)
+
+    assert any(each.condensed for each in played.requests)
+    assert not any(each.overflows or each.degraded for each in played.requests)
+    assert played.requests[-1].forwarded < played.requests[-1].original
+
+
+def test_a_summary_costs_tokens_of_our_own_and_dropping_costs_none() -> None:
+    assert sum(each.own for each in play(Conversation("a", talk(20)), "half-window").requests) > 0
+    assert sum(each.own for each in play(Conversation("a", talk(20)), "recent").requests) == 0
+
+
+def test_observing_changes_nothing_and_counts_what_would_have_been_done() -> None:
+    played = play(Conversation("a", talk(20)), "observe:recent")
+
+    assert all(each.forwarded == each.original for each in played.requests)
+    assert any(each.condensed for each in played.requests)
+
+
+def test_tools_are_counted_in_what_is_sent() -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up.", "parameters": {}}}
+    bare, offering = (play(Conversation("a", talk(2), tools), "off") for tools in ([], [tool]))
+
+    assert offering.requests[0].forwarded > bare.requests[0].forwarded
+
+
+def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent() -> None:
+    huge = [{"role": "user", "content": "word " * 3 * WINDOW}, {"role": "assistant", "content": "Too long."}]
+
+    (only,) = play(Conversation("a", huge), "recent").requests
+
+    assert only.overflows
+    assert (only.sent, only.forwarded) == (None, 0)
+
+
+def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
+    messages = talk(20)
+    messages[3]["content"] = SECRET
+    conversation = Conversation("a", messages, evidence=[[3], [len(messages) - 2]])
+
+    assert [play(conversation, name).kept for name in ("off", "recent")] == [2, 1]
+
+
+def test_evidence_that_no_request_held_is_not_asked_for() -> None:
+    messages = talk(3)
+
+    played = play(Conversation("a", messages, evidence=[[1], [len(messages) - 1]]), "off")
+
+    assert (played.asked, played.kept) == (1, 1)
+
+
+def test_each_view_between_two_condensations_begins_with_the_one_before() -> None:
+    played = play(Conversation("a", talk(30)), "recent")
+
+    for before, after in zip(played.requests, played.requests[1:], strict=False):
+        assert before.sent is not None
+        assert after.sent is not None
+        grown = [each.raw for each in after.sent][: len(before.sent)] == [each.raw for each in before.sent]
+        assert grown or after.condensed
+
+
+def test_a_conversation_without_a_reply_has_no_request() -> None:
+    assert play(Conversation("a", [{"role": "user", "content": "hello?"}], evidence=[[0]]), "mask") == Played([], 0, 0)

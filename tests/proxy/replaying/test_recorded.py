@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.replaying.recorded import Conversation, Unreadable, load
+
+HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+BYE = [{"role": "user", "content": "bye"}, {"role": "assistant", "content": "good-bye"}]
+
+
+def written(tmp_path: Path, data: bytes | str) -> Path:
+    path = tmp_path / "recorded"
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def lines(*documents: Any) -> str:
+    return "".join(json.dumps(each) + "\n" for each in documents)
+
+
+def messages_in(path: Path, limit: int | None = None) -> list[list[Any]]:
+    return [list(each.messages) for each in load(path, limit)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(HELLO),
+        json.dumps({"messages": HELLO}, indent=2),
+        json.dumps([{"messages": HELLO}]),
+        json.dumps([HELLO]),
+        lines(HELLO),
+        "\ufeff" + json.dumps(HELLO),
+    ],
+    ids=["bare list", "object", "list of objects", "list of lists", "one line", "byte order mark"],
+)
+def test_one_conversation_is_read_in_every_form(tmp_path: Path, text: str) -> None:
+    assert messages_in(written(tmp_path, text)) == [HELLO]
+
+
+def test_json_lines_hold_a_conversation_each_and_may_have_empty_lines(tmp_path: Path) -> None:
+    path = written(tmp_path, lines(HELLO) + "\n" + lines({"messages": BYE}))
+
+    assert messages_in(path) == [HELLO, BYE]
+
+
+def test_gzip_is_read_whatever_the_name(tmp_path: Path) -> None:
+    assert messages_in(written(tmp_path, gzip.compress(lines(HELLO, BYE).encode()))) == [HELLO, BYE]
+
+
+def test_a_limit_takes_the_first_conversations(tmp_path: Path) -> None:
+    assert messages_in(written(tmp_path, lines(HELLO, BYE)), limit=1) == [HELLO]
+
+
+def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path: Path) -> None:
+    odd = [{"role": "user", "content": "a\u2028b\x85c"}]
+    path = written(tmp_path, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in (odd, HELLO)))
+
+    assert messages_in(path) == [odd, HELLO]
+
+
+def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    questions = [{"question": "?", "evidence": [0, 1]}, {"question": "no evidence", "evidence": []}, {"question": "?"}]
+    path = written(tmp_path, json.dumps({"id": "a", "messages": HELLO, "tools": tools, "qa": questions}))
+
+    assert load(path) == [Conversation("a", HELLO, tools, [[0, 1]])]
+
+
+def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps({"messages": HELLO, "qa": [{"evidence": [7]}, {"evidence": ["0"]}]}))
+
+    assert load(path)[0].evidence == []
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("", "line 1: is not JSON|holds no conversation"),
+        ("[]", "holds no conversation"),
+        ("hello", "line 1: is not JSON"),
+        ('{"messages": [\n', "line 1: is not JSON"),
+        (lines(HELLO) + "{oops\n", "line 2: is not JSON"),
+        (b"\xff\xfe", r"is not UTF-8 text \(byte 0\)"),
+        (gzip.compress(b"[]" * 1000)[:-9], "the gzip data is broken"),
+        ("3", "is neither a list of messages nor an object with 'messages'"),
+        ('{"messages": 3}', "is neither"),
+        (lines(HELLO, {"turns": []}), "line 2: is neither"),
+        ('[{"messages": []}, 7]', "conversation 2: is neither"),
+        ('{"messages": ["hi"]}', r"messages\[0\] is no object with a 'role'"),
+        ('{"messages": [{"role": "user"}, {"role": 1}]}', r"messages\[1\] is no object"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, data: bytes | str, said: str) -> None:
+    path = written(tmp_path, data)
+
+    with pytest.raises(Unreadable, match=said) as caught:
+        load(path)
+
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_file_that_is_not_there_and_a_folder_are_told(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="No such file"):
+        load(tmp_path / "missing")
+    with pytest.raises(Unreadable, match="directory"):
+        load(tmp_path)

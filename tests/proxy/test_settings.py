@@ -1,0 +1,237 @@
+"""Settings: which source wins, what is refused and in what words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.settings import Settings, SettingsError, environment_tree, load_settings
+from strategies import DEFAULT, TABLE
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("CONDENSER_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def write_config(text: str) -> None:
+        (tmp_path / "condenser.toml").write_text(text, "utf-8")
+        monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "condenser.toml"))
+
+    return write_config
+
+
+def test_without_any_source_the_defaults_of_the_design_hold() -> None:
+    settings = load_settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8484)
+    assert settings.strategy == DEFAULT == "mask+half-window"
+    assert settings.store.ttl == 7 * 24 * 3600
+    assert settings.inline_timeout == 10
+    assert settings.store.url.startswith("sqlite:///")
+    assert settings.marks.model_dump() == {"prepare": 0.70, "trigger": 0.85, "target": 0.50, "step": 0.15}
+    assert settings.tenant.source == "credential"
+    assert settings.upstream.api_key is None
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('port = 1\nhost = "file"\nstrategy = "recent"\nwindow = 1000\n')
+    monkeypatch.setenv("CONDENSER_PORT", "2")
+    monkeypatch.setenv("CONDENSER_HOST", "environment")
+    settings = load_settings(port=3)
+    assert (settings.port, settings.host, settings.strategy, settings.window) == (3, "environment", "recent", 1000)
+
+
+def test_tables_are_merged_key_by_key(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[upstream]\nbase_url = "http://file/v1"\nread_timeout = 5\nconnect_timeout = 6\n')
+    monkeypatch.setenv("CONDENSER_UPSTREAM__READ_TIMEOUT", "7")
+    upstream = load_settings(upstream={"connect_timeout": 8}).upstream
+    assert (upstream.base_url, upstream.read_timeout, upstream.connect_timeout) == ("http://file/v1", 7, 8)
+
+
+def test_environment_variables_nest_and_may_hold_json() -> None:
+    tree = environment_tree(
+        {
+            "CONDENSER_STORE__URL": "memory://",
+            "CONDENSER_STORE__TTL": "60",
+            "CONDENSER_SESSIONS__HEADERS": '["x-a", "x-b"]',
+            "CONDENSER_MODELS": '[{"match": "q*", "window": 512}]',
+            "CONDENSER_CONFIG": "not a setting",
+            "OTHER": "1",
+        }
+    )
+    assert tree == {
+        "store": {"url": "memory://", "ttl": "60"},
+        "sessions": {"headers": ["x-a", "x-b"]},
+        "models": [{"match": "q*", "window": 512}],
+    }
+
+
+def test_a_file_variant_reads_a_secret_without_its_line_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("sk-secret\n", "utf-8")
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "key"))
+    key = load_settings().upstream.api_key
+    assert key is not None
+    assert key.get_secret_value() == "sk-secret"
+    assert "sk-secret" not in repr(load_settings())
+
+
+def test_a_secret_file_that_is_missing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "nowhere"))
+    with pytest.raises(SettingsError, match="nowhere"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "nearest"),
+    [
+        ("prot = 1", "prot", "port"),
+        ("[upstrem]\nx = 1", "upstrem", "upstream"),
+        ('[upstream]\nbase_ulr = "http://x"', "upstream.base_ulr", "upstream.base_url"),
+        ("[marks]\ntrigge = 0.5", "marks.trigge", "marks.trigger"),
+        ('[[models]]\nmatch = "a"\nwindw = 512', "models.0.windw", "models.0.window"),
+        ("[half-windw]\nx = 1", "half-windw", "half-window"),
+        ('[summarizer]\nmodle = "m"', "summarizer.modle", "summarizer.model"),
+        ('[tenant]\nform = "fixed"', "tenant.form", "tenant.from"),
+        ('[[models]]\nmatch = "a"\n[models.marks]\nstpe = 0.2', "models.0.marks.stpe", "models.0.marks.step"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(text: str, named: str, nearest: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert f"'{named}'" in str(raised.value)
+    assert f"'{nearest}'" in str(raised.value)
+
+
+def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_STORE__TLT", "60")
+    with pytest.raises(SettingsError, match=r"store\.ttl"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = 70000", "port"),
+        ('port = "many"', "port"),
+        ("window = 100", "window"),
+        ('strategy = "no-such"', "half-window"),
+        ('strategy = "off+mask"', "strategy"),
+        ("[marks]\ntrigger = 1.5", "marks.trigger"),
+        ("[store]\nttl = 0", "store.ttl"),
+        ('[upstream]\nbase_url = "ftp://x"', "http://"),
+        ('[tenant]\nfrom = "anyone"', "credential"),
+        ("[mask]\nkeep = 0", "[mask] 'keep'"),
+        ("[mask]\nkeeps = 1", "[mask] unknown option 'keeps'"),
+        ('[mask]\npaths = "half"', "[mask] 'paths'"),
+        ('[[models]]\nmatch = "a"\nstrategy = "no-such"', "models.0.strategy"),
+        ("[[models]]\nwindow = 512", "models.0.match"),
+        ("upstream = 5", "upstream"),
+        ("mask = 5", "mask"),
+        ("models = 5", "models"),
+        ("port = ", "cannot be read"),
+    ],
+)
+def test_a_value_that_cannot_be_is_said_in_plain_words(text: str, says: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert says in str(raised.value)
+
+
+def test_every_key_that_is_wrong_is_named_at_once(write: Any) -> None:
+    write("prot = 1\nwindow = 5\n")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert len(str(raised.value).splitlines()) == 2
+
+
+def test_a_config_file_that_is_missing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "nowhere.toml"))
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load_settings()
+
+
+def test_a_config_file_that_is_no_utf_8_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.toml").write_bytes(b'host = "\xff"')
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "c.toml"))
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_a_variable_that_is_both_a_value_and_a_table_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_STORE", "memory://")
+    monkeypatch.setenv("CONDENSER_STORE__TTL", "60")
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+# -- strategies and models ---------------------------------------------------------------------------------
+
+
+def test_each_strategy_has_a_table_of_its_own(write: Any) -> None:
+    write("[mask]\nkeep = 5\n[half-window]\nmin_rounds = 6\n")
+    assert load_settings().options == {"mask": {"keep": 5}, "half-window": {"min_rounds": 6}}
+
+
+def test_the_environment_reaches_the_tables_of_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_ROUNDS", "8")
+    assert load_settings().options == {"half-window": {"min_rounds": "8"}}
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_the_environment_wins_over_the_file_in_either_spelling_of_a_strategy(seed: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[half-window]\nmin_rounds = 6\n", "utf-8")
+    code = "from proxy.settings import load_settings; print(load_settings().options['half-window']['min_rounds'])"
+    environment = {
+        "PYTHONHASHSEED": seed,
+        "CONDENSER_CONFIG": str(tmp_path / "c.toml"),
+        "CONDENSER_HALF_WINDOW__MIN_ROUNDS": "8",
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert made.stdout.strip() == "8"
+
+
+def test_the_first_model_entry_that_matches_counts() -> None:
+    settings = Settings(
+        models=(  # type: ignore[arg-type]
+            {"match": "qwen3-coder*", "window": 1_000},
+            {"match": "qwen3*", "window": 2_000},
+            {"match": "*", "window": 3_000},
+        )
+    )
+    windows = [
+        found.window for name in ("qwen3-coder-30b", "qwen3-8b", "gpt-4o") if (found := settings.for_model(name))
+    ]
+    assert windows == [1_000, 2_000, 3_000]
+
+
+def test_a_model_that_nothing_matches_has_no_entry() -> None:
+    assert Settings(models=({"match": "a*"},)).for_model("b") is None  # type: ignore[arg-type]
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().port = 1
+
+
+@pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "http://h"])
+def test_an_upstream_address_ends_without_a_slash_and_has_a_path(url: str) -> None:
+    assert load_settings(upstream={"base_url": url}).upstream.base_url == "http://h/v1"
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_every_strategy_can_be_the_default(name: str) -> None:
+    assert load_settings(strategy=name).strategy == name

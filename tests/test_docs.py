@@ -1,0 +1,349 @@
+"""The documents say what the program has: every name in the code stands in its document, and the other way round."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, SecretStr
+from pydantic_core import PydanticUndefined
+
+from proxy import errors
+from proxy.cli import COMMANDS
+from proxy.controls import KEYS
+from proxy.decision import Action, Decision, Trigger
+from proxy.errors import ProxyError
+from proxy.reasons import Reason
+from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
+from proxy.telemetry import Telemetry
+from strategies import TABLE
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+CONFIG = ROOT / "config" / "condenser.toml"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+TEXTS = [*DOCUMENTS, CONFIG]
+UNSET = "unset"
+# The home of the default store in config/condenser.toml.
+DATA_HOME = "/home/you/.local/share"
+# Written in parts: the names themselves must stand nowhere.
+INDEXES = (
+    ("pypi", "org"),
+    ("pythonhosted", "org"),
+    ("npmjs", "org"),
+    ("npmjs", "com"),
+    ("docker", "io"),
+    ("ghcr", "io"),
+)
+
+Row = dict[str, str]
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def headings(text: str, level: int | None = None) -> list[str]:
+    """Headings outside of code blocks, all or those of one level."""
+    found = re.findall(r"^(#+) (.+)$", without_code(text), re.MULTILINE)
+    return [title for marks, title in found if level is None or len(marks) == level]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def section(text: str, title: str, level: int = 2) -> str:
+    """The text under a heading, up to the next one of its level."""
+    marks = "#" * level
+    found = re.search(rf"^{marks} {re.escape(title)}$(.*?)(?=^{marks} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"there is no heading '{title}'"
+    return found.group(1)
+
+
+def rows(text: str) -> Iterator[Row]:
+    """The rows of all tables, by their column's titles."""
+    titles: list[str] = []
+    for line in without_code(text).splitlines():
+        if not line.startswith("|"):
+            titles = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not titles:
+            titles = cells
+        elif not set("".join(cells)) <= {"-", " "}:
+            yield dict(zip(titles, cells, strict=True))
+
+
+def names(cells: str) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`]+)`", cells)
+
+
+def column(text: str, title: str) -> set[str]:
+    """All names in one column of all tables that have it."""
+    return {name for row in rows(text) for name in names(row.get(title, ""))}
+
+
+# -- reasons, strategies ------------------------------------------------------------------------------------
+
+
+def test_every_reason_has_a_heading_and_every_heading_a_reason() -> None:
+    assert sorted(headings(read("reasons.md"), 3)) == sorted(Reason)
+
+
+def test_every_strategy_has_a_heading() -> None:
+    assert [title for title in headings(read("strategies.md"), 2) if title in TABLE] == list(TABLE)
+
+
+def bounds(option: Field[Any]) -> str:
+    low, high = option.metadata["low"], option.metadata["high"]
+    return f"≥ {low}" if high is None else f"{low}–{high}"
+
+
+@pytest.mark.parametrize("strategy", TABLE)
+def test_every_option_of_a_strategy_is_named_with_its_default_and_bounds(strategy: str) -> None:
+    said = [row for row in rows(section(read("strategies.md"), strategy)) if "option" in row]
+    documented = [(*names(row["option"]), row["default"], row["bounds"]) for row in said]
+    assert documented == [(each.name, str(each.default), bounds(each)) for each in fields(TABLE[strategy].options)]
+
+
+def test_the_readme_has_one_row_for_each_strategy() -> None:
+    table = rows(section((ROOT / "README.md").read_text("utf-8"), "Strategies"))
+    assert [name for row in table for name in names(row["name"])] == list(TABLE)
+
+
+# -- settings -----------------------------------------------------------------------------------------------
+
+
+def table_in(annotation: Any) -> type[BaseModel] | None:
+    """The table class that a setting's type is, or has in it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := table_in(each))), None)
+
+
+def settings_keys(table: type[BaseModel] = Settings, path: str = "") -> dict[str, Any]:
+    """Every key with its default; those of one model by `models[].key`, options by their strategy."""
+    found: dict[str, Any] = {}
+    for name, info in table.model_fields.items():
+        key = path + (info.alias or name)
+        inner = None if path.startswith("models") else table_in(info.annotation)
+        if key == "models":
+            found |= settings_keys(inner or Settings, "models[].")
+        elif inner is not None:
+            found |= settings_keys(inner, key + ".")
+        else:
+            found[key] = info.get_default(call_default_factory=True)
+    return found
+
+
+def option_keys() -> dict[str, Any]:
+    return {f"{name}.{each.name}": each.default for name, row in TABLE.items() for each in fields(row.options)}
+
+
+ALL_KEYS = {**settings_keys(), **option_keys()}
+
+
+def documented_keys() -> dict[str, Row]:
+    return {name: row for row in rows(read("configuration.md")) if "key" in row for name in names(row["key"])}
+
+
+def test_every_settings_key_is_in_the_configuration_document_and_no_other() -> None:
+    assert sorted(documented_keys()) == sorted(ALL_KEYS)
+
+
+def plain(value: Any) -> Any:
+    """A setting's value as TOML has it."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("key", ALL_KEYS)
+def test_a_documented_default_is_the_default(key: str) -> None:
+    said, default = documented_keys()[key]["default"], ALL_KEYS[key]
+    if said == "see below":
+        assert key in ("store.url", "sessions.headers")
+    elif said == "required":
+        assert default is PydanticUndefined
+    else:
+        assert (None if said == UNSET else tomllib.loads(f"x = {said.strip('`')}")["x"]) == plain(default)
+
+
+@pytest.mark.parametrize("key", [key for key in ALL_KEYS if not key.startswith("models")])
+def test_a_documented_variable_leads_to_its_key(key: str) -> None:
+    (variable,) = names(documented_keys()[key]["variable"])
+    *tables, last = key.replace("-", "_").split(".")
+    tree: Any = environment_tree({variable: "x"})
+    for table in tables:
+        tree = tree[table]
+    assert tree == {last: "x"}
+
+
+# -- config/condenser.toml ----------------------------------------------------------------------------------
+
+
+def uncommented(*, examples: bool) -> str:
+    """The file with its defaults switched on, and with its examples too where that is wanted."""
+    text = re.sub(r"^#(?=[a-z\[\]\"])", "", CONFIG.read_text("utf-8"), flags=re.MULTILINE)
+    return re.sub(r"^#\? ", "", text, flags=re.MULTILINE) if examples else text
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a config file may be written that the settings then read."""
+    for variable in environment_names():
+        monkeypatch.delenv(variable)
+    path = tmp_path / "condenser.toml"
+    monkeypatch.setenv(CONFIG_VARIABLE, str(path))
+    monkeypatch.setenv("XDG_DATA_HOME", DATA_HOME)
+    return path
+
+
+def environment_names() -> list[str]:
+    return [variable for variable in os.environ if variable.startswith(PREFIX)]
+
+
+def test_the_config_file_changes_nothing_as_it_stands() -> None:
+    assert tomllib.loads(CONFIG.read_text("utf-8")) == {}
+
+
+def test_the_config_file_uncommented_gives_exactly_the_defaults(config: Path) -> None:
+    config.write_text("")
+    defaults = load_settings()
+    config.write_text(uncommented(examples=False))
+    loaded = load_settings()
+    tables = {name: {each.name: each.default for each in fields(row.options)} for name, row in TABLE.items()}
+    assert loaded.model_dump(exclude={"options"}) == defaults.model_dump(exclude={"options"})
+    assert loaded.options == tables
+
+
+def test_the_config_file_with_its_examples_is_valid(config: Path) -> None:
+    config.write_text(uncommented(examples=True))
+    assert load_settings().for_model("qwen3-8b") is not None
+
+
+def keys_in(tree: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if name == "models":
+            yield from (f"models[].{key}" for key in value[0])
+        elif isinstance(value, dict):
+            yield from keys_in(value, f"{path}{name}.")
+        else:
+            yield path + name
+
+
+def test_the_config_file_has_every_key_and_no_other() -> None:
+    assert sorted(keys_in(tomllib.loads(uncommented(examples=True)))) == sorted(ALL_KEYS.keys() - {"options"})
+
+
+# -- HTTP ---------------------------------------------------------------------------------------------------
+
+
+def test_every_request_header_is_documented() -> None:
+    said = column(section(read("http.md"), "Request headers"), "header")
+    assert said == {f"X-Condenser-{key.title()}" for key in KEYS}
+
+
+def test_every_response_header_is_documented() -> None:
+    source = inspect.getsource(Decision.headers)
+    made = {*re.findall(r"X-Condenser-[A-Za-z-]+", source), "Server-Timing"}
+    assert column(section(read("http.md"), "Response headers"), "header") == made
+
+
+@pytest.mark.parametrize(("title", "values"), [("action", Action), ("trigger", Trigger)])
+def test_every_action_and_trigger_is_documented(title: str, values: type[Action | Trigger]) -> None:
+    assert column(section(read("http.md"), "Response headers"), title) == set(values)
+
+
+def test_every_error_of_ours_is_documented_with_its_status_and_type() -> None:
+    table = [row for row in rows(section(read("http.md"), "Errors")) if "code" in row]
+    said = {(row["status"], kind, code) for row in table for kind in names(row["type"]) for code in names(row["code"])}
+    kinds = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, ProxyError)]
+    assert {(str(each.status), each.type, each.code) for each in kinds if each.code} <= said
+
+
+def test_every_metric_is_documented() -> None:
+    found = [metric for metric in Telemetry().registry.collect() if not metric.name.endswith("_created")]
+    made = {metric.name + ("_total" if metric.type == "counter" else "") for metric in found}
+    assert column(section(read("operations.md"), "Metrics"), "metric") == made
+
+
+def test_every_command_is_documented() -> None:
+    assert column(section(read("operations.md"), "Commands"), "command") == {f"condenser {name}" for name in COMMANDS}
+
+
+# -- links, files, targets ----------------------------------------------------------------------------------
+
+
+def slug(title: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def links(path: Path) -> list[str]:
+    found = re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text("utf-8")))
+    return [link for link in found if "://" not in link]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    for link in links(path):
+        place, _, anchor = link.partition("#")
+        target = path.parent / place if place else path
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in map(slug, headings(target.read_text("utf-8"))), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=relative)
+def test_every_file_of_the_repository_that_is_named_is_there(path: Path) -> None:
+    folders = "bench|config|deploy|docs|proxy|requirements|strategies|tests"
+    named = re.findall(rf"(?<![\w/.])(?:{folders})/[\w./*-]*\.(?:py|md|toml|txt|json)", path.read_text("utf-8"))
+    assert [each for each in named if not list(ROOT.glob(each))] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_every_make_target_that_is_named_is_there(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text("utf-8"), re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=relative)
+def test_no_package_index_is_named(path: Path) -> None:
+    text = path.read_text("utf-8").lower()
+    assert [host for host in map(".".join, INDEXES) if host in text] == []
+    assert "index-url" not in text
+
+
+def test_every_decision_is_listed_in_the_design_and_has_its_three_parts() -> None:
+    files = sorted((DOCS / "decisions").glob("*.md"))
+    assert [f"decisions/{file.name}" for file in files] == [
+        link for link in links(DOCS / "design.md") if link.startswith("decisions/")
+    ]
+    for number, file in enumerate(files, 1):
+        assert file.name.startswith(f"{number:04}-")
+        assert headings(file.read_text("utf-8"), 2) == ["Context", "Choice", "Cost"]
+
+
+def test_every_document_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        path = waiting.pop().resolve()
+        if path in reached or path.suffix != ".md":
+            continue
+        reached.add(path)
+        waiting += [path.parent / link.partition("#")[0] for link in links(path) if not link.startswith("#")]
+    assert set(DOCUMENTS) <= reached
