@@ -168,14 +168,14 @@ class Condenser:
         """Names the branch, and leaves a way to store the session once the upstream has answered."""
         found = case.found
         turn = Turn(
-            case.measured.transcript,
+            case.history,
             dict(case.policy.sticks),
             decision.tokens_before,
             decision.tokens_after,
             decision.own_tokens,
             _applied(decision, case),
         )
-        if not case.measured.transcript.chain:
+        if not case.history.chain:
             return
         session, decision.branch = self._sessions.next(found, turn)
         is_new = found.is_derived and found.session is None
@@ -229,7 +229,7 @@ def _folded(case: Case, condensation: Condensation | None) -> View:
 
 
 def _replay(decision: Decision, case: Case) -> None:
-    last = case.found.last_applied(case.measured.transcript)
+    last = case.found.last_applied(case.history)
     found = replay(
         case.measured.transcript,
         case.found.condensations,
@@ -263,7 +263,7 @@ def _applied(decision: Decision, case: Case) -> str:
     """What the branch rests on from now on; a request that only looked, or was `off` for once, leaves it as it was."""
     pipeline = case.policy.pipeline
     if decision.applied is None and (pipeline.is_off or pipeline.observe):
-        return case.found.last_applied(case.measured.transcript) or ""
+        return case.found.last_applied(case.history) or ""
     return decision.applied.id if decision.applied else ""
 
 
@@ -284,10 +284,10 @@ def _requirement(decision: Decision, case: Case) -> Requirement | None:
 
 def _news(case: Case) -> str:
     """What a person should know of how the conversation was recognised."""
-    if case.found.restored is not None:
+    if case.measured.restored:
         return Reason.ALIGNED
     session = case.found.session
-    if session is not None and session.branch_of(case.measured.transcript.digests) is None:
+    if session is not None and session.branch_of(case.history.digests) is None:
         return Reason.NEW_BRANCH
     return ""
 

@@ -28,7 +28,7 @@ KEYS = (
     "dry-run",
 )
 _LEAST_WINDOW = 256
-_LONGEST_ID = 4_096
+_LONGEST_ID = 256
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 
 
@@ -106,7 +106,7 @@ def _session(given: Given | None) -> str | None:
         return None
     param, value = given
     if not isinstance(value, str) or len(value) > _LONGEST_ID or not _PRINTABLE.fullmatch(value):
-        raise BadRequest(f"{param} must be 1-256 printable ASCII characters.", param=param)
+        raise BadRequest(f"{param} must be 1-{_LONGEST_ID} printable ASCII characters.", param=param)
     return value
 
 

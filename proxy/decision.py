@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.policy import Policy
+from proxy.reasons import Reason
 from proxy.sessions import with_depth
 from strategies.core.condensation import Condensation
 from strategies.core.view import View
@@ -87,7 +88,7 @@ class Decision:
     @property
     def changed(self) -> bool:
         """Whether this request's view is something a person should hear of."""
-        return self.action not in (Action.PASSED, Action.BYPASSED)
+        return self.action not in (Action.PASSED, Action.BYPASSED) or self.reason == Reason.ALIGNED
 
     @property
     def depth(self) -> int:

@@ -18,10 +18,11 @@ from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.measure import Measured, Measurer, fits_by_length
 from proxy.policy import Policies, Policy
-from proxy.recognition import Recognised, Sessions
+from proxy.recognition import Recognised, Restored, Sessions
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from proxy.wire import Body
+from strategies.core.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,17 @@ class Case:
     policy: Policy
     counter: Counter
     append: Append | None = None
+    whole: Transcript | None = None
+
+    @property
+    def history(self) -> Transcript:
+        """The conversation as it is remembered: the transcript, with what a client of a window has dropped."""
+        return self.whole or self.measured.transcript
 
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even where nothing is condensed."""
-        return self.append is not None or self.found.restored is not None
+        return self.append is not None or self.measured.restored > 0
 
     @property
     def keeps(self) -> bool:
@@ -79,14 +86,20 @@ class Intake:
         started = perf_counter()
         found = await self._sessions.recognise(request.tenant, identity, measured.transcript)
         timing.session = milliseconds(started)
-        if found.restored is not None:
-            texts, kept_first = found.restored
-            measured = await self._measurer.restore(measured, texts, kept_first=kept_first, counter=counter)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
         if found.restored is not None:
-            policy = policy.able_to_drop()
+            return await self._restored(Case(request, measured, found, policy, counter), found.restored)
         return Case(request, measured, found, policy, counter, append)
+
+    async def _restored(self, case: Case, restored: Restored) -> Case:
+        """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
+        whole = await self._measurer.restore(
+            case.measured, restored.messages, kept_first=restored.kept_first, counter=case.counter
+        )
+        if case.policy.pipeline.is_off or case.policy.pipeline.observe:
+            return replace(case, whole=whole.transcript)
+        return replace(case, whole=whole.transcript, measured=whole, policy=case.policy.able_to_drop())
 
     async def _supplied(self, request: ChatRequest, identity: Identity) -> tuple[ChatRequest, Append | None]:
         """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""

@@ -77,6 +77,7 @@ class Relay(Response):
     """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
 
     Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes.
+    `ended` is called when all is over.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Relay(Response):
         ours: Headers,
         settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None,
         capture: Capture | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         self._incoming = incoming
         self._reply = reply
         self._sent = [*to_client(reply.headers), *ours]
         self._settle = settle
         self._capture = capture
+        self._ended = ended
         self.status_code = reply.status
         self.background = None
 
@@ -103,6 +106,8 @@ class Relay(Response):
             pass
         finally:
             await self._reply.close()
+            if self._ended is not None:
+                self._ended()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})

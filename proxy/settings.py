@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.store import SCHEMES
 from strategies import DEFAULT, TABLE, parse
 from strategies.core.budget import Marks
 from strategies.core.errors import OptionError
@@ -70,6 +71,13 @@ class StoreSettings(_Table):
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
     content: Literal["full", "digests"] = "full"
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        if value.partition("://")[0] not in SCHEMES:
+            raise ValueError(f"must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
+        return value
 
 
 class MarkSettings(_Table):
@@ -189,12 +197,7 @@ class Settings(BaseSettings):
     @classmethod
     def _gather_strategy_tables(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Moves `[mask]`, `[half-window]` and so on into `options`."""
-        rest = dict(data)
-        options = {name: dict(values) for name, values in dict(rest.pop("options", {})).items()}
-        for name in TABLE:
-            for spelling in {name, name.replace("-", "_")} & rest.keys():
-                options.setdefault(name, {}).update(rest.pop(spelling))
-        return {**rest, "options": options}
+        return gathered(data)
 
     @field_validator("options")
     @classmethod
@@ -225,6 +228,22 @@ class Settings(BaseSettings):
         return init_settings, _Environment(settings_cls), _ConfigFile(settings_cls)
 
 
+def gathered(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with the tables of strategies under `options`; each source is gathered before they are merged."""
+    rest = dict(data)
+    options: dict[str, Any] = {}
+    for name in TABLE:
+        for spelling in dict.fromkeys((name, name.replace("-", "_"))):
+            if spelling in rest:
+                options[name] = _merged(options.get(name, {}), rest.pop(spelling))
+    return {**rest, "options": {**rest.get("options", {}), **options}} if options else rest
+
+
+def _merged(table: Any, values: Any) -> Any:
+    """Two spellings of one table; what is no table is left for the validation to refuse."""
+    return {**table, **values} if isinstance(table, Mapping) and isinstance(values, Mapping) else values
+
+
 class _Environment(PydanticBaseSettingsSource):
     """All variables with the prefix, as nested tables; an unknown one is an error like any other key."""
 
@@ -232,7 +251,7 @@ class _Environment(PydanticBaseSettingsSource):
         raise NotImplementedError("the whole tree is read at once")
 
     def __call__(self) -> dict[str, Any]:
-        return environment_tree(os.environ)
+        return gathered(environment_tree(os.environ))
 
 
 def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -244,11 +263,16 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(PREFIX)
         value = Path(text).read_text("utf-8").strip() if name.endswith("_FILE") else text
         *tables, key = name.removesuffix("_FILE").lower().split("__")
-        table = tree
-        for each in tables:
-            table = table.setdefault(each, {})
-        table[key] = json.loads(value) if value[:1] in ("[", "{") else value
+        _put(tree, tables, key, json.loads(value) if value[:1] in ("[", "{") else value)
     return tree
+
+
+def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
+    for each in tables:
+        tree = tree.setdefault(each, {})
+        if not isinstance(tree, dict):
+            raise SettingsError(f"{PREFIX}{each.upper()} is given as a value and as a table")
+    tree[key] = value
 
 
 class _ConfigFile(PydanticBaseSettingsSource):
@@ -259,7 +283,7 @@ class _ConfigFile(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         path = os.environ.get(CONFIG_VARIABLE)
-        return tomllib.loads(Path(path).read_text("utf-8")) if path else {}
+        return gathered(tomllib.loads(Path(path).read_text("utf-8"))) if path else {}
 
 
 def load_settings(**given: Any) -> Settings:
@@ -268,7 +292,7 @@ def load_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("\n".join(_in_words(each) for each in error.errors())) from None
-    except (OSError, tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"the settings cannot be read: {error}") from None
 
 

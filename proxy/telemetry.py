@@ -31,7 +31,7 @@ class Telemetry:
             registry=self.registry,
         )
         self._in_flight = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
-        self._bypassed: set[str] = set()
+        self._bypassed: set[tuple[str, str]] = set()
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"condenser_{name}", text, [label], registry=self.registry)
@@ -58,12 +58,12 @@ class Telemetry:
         if decision.changed:
             _log.info("%s", decision.line(), extra={"decision": decision})
 
-    def bypassed(self, path: str) -> None:
-        """A generation endpoint that we do not condense was used; said once for each."""
+    def bypassed(self, path: str, reason: str = "") -> None:
+        """A request for a reply was passed on as it is; said once for each endpoint and reason."""
         self._requests.labels(Action.BYPASSED).inc()
-        if path not in self._bypassed:
-            self._bypassed.add(path)
-            _log.info("%s is passed on as it is: only /v1/chat/completions is condensed", path)
+        if (path, reason) not in self._bypassed:
+            self._bypassed.add((path, reason))
+            _log.info("%s is passed on as it is: %s", path, reason or "only /v1/chat/completions is condensed")
 
     def exposition(self) -> bytes:
         """The metrics in Prometheus' text form."""

@@ -75,7 +75,7 @@ class Body:
         if messages is not None:
             edits.append((*self._span("messages"), messages))
         if model is not None:
-            edits.append((*self._span("model"), json.dumps(model, ensure_ascii=False)))
+            edits.append((*self._span("model"), json.dumps(model)))
         if EXTENSION in self.members:
             edits.append((*self._removal(EXTENSION), ""))
         return _edited(self.text, edits) if edits else self.data

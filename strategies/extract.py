@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined
-from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
 from strategies.core.options import Options, option
 from strategies.core.paths import target
@@ -30,6 +29,7 @@ _LINE = 300
 _ERRORS = 6
 _ACTIONS = 30
 _EARLIER_SHARE = 0.7
+_ACTION = "- called "
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Extract:
 def record(view: View, end: int, cap: int) -> str:
     """The record of the items before `end`, in at most `cap` tokens."""
     counter = view.counter
-    earlier = cut_text(previous_text(view), int(cap * _EARLIER_SHARE), counter) if view.replacement is not None else ""
+    earlier = _carried(previous_text(view), int(cap * _EARLIER_SHARE), counter)
     start = 0 if view.replacement is None else view.replacement + 1
     skip = {view.transcript.task, view.transcript.last_user}
     messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
@@ -78,6 +78,20 @@ def record(view: View, end: int, cap: int) -> str:
             parts.append("\n".join(fitted))
             left -= counter.text(parts[-1]) + 2
     return "\n\n".join(parts)
+
+
+def _carried(record: str, cap: int, counter: Counter) -> str:
+    """An earlier record in whole lines; where it is too long, what was done goes before what was said."""
+    lines = [line for line in record.splitlines() if line.strip()]
+    sizes = [counter.text(line) + 1 for line in lines]
+    excess = sum(sizes) - cap
+    dropped: set[int] = set()
+    for i in sorted(range(len(lines)), key=lambda i: (not lines[i].startswith(_ACTION), i)):
+        if excess <= 0:
+            break
+        dropped.add(i)
+        excess -= sizes[i]
+    return "\n".join(line for i, line in enumerate(lines) if i not in dropped)
 
 
 def _sections(messages: Sequence[Message]) -> Iterator[list[str]]:
@@ -101,7 +115,7 @@ def _done(messages: Iterable[Message]) -> Iterator[str]:
             file = target(call)
             actions[f"{call.name} {file.path}" if file else f"{call.name} {_shortened(call.arguments, 80)}"] += 1
     for action, times in list(actions.items())[-_ACTIONS:]:
-        yield f"- {action}" + (f" ({times} times)" if times > 1 else "")
+        yield f"{_ACTION}{action}" + (f" ({times} times)" if times > 1 else "")
 
 
 def _errors(messages: Iterable[Message]) -> list[str]:

@@ -119,6 +119,16 @@ def test_every_option_of_a_strategy_is_named_with_its_default_and_bounds(strateg
     assert documented == [(each.name, str(each.default), bounds(each)) for each in fields(TABLE[strategy].options)]
 
 
+@pytest.mark.parametrize("strategy", TABLE)
+def test_a_strategy_names_the_tests_that_are_about_it(strategy: str) -> None:
+    text = section(read("strategies.md"), strategy)
+    own = ROOT / "tests" / "strategies" / f"test_{strategy.replace('-', '_')}.py"
+    assert relative(own) in text or not own.exists(), f"name {relative(own)} under '{strategy}'"
+    for row in (each for each in rows(text) if "tested in" in each):
+        for file in names(row["tested in"]):
+            assert names(row["option"])[0] in (ROOT / file).read_text("utf-8")
+
+
 def test_the_readme_has_one_row_for_each_strategy() -> None:
     table = rows(section((ROOT / "README.md").read_text("utf-8"), "Strategies"))
     assert [name for row in table for name in names(row["name"])] == list(TABLE)

@@ -50,7 +50,7 @@ def opening(options: Options, conversation: Conversation, ways: Sequence[Way], e
             " what the window has left after the reply's reserve, `+ms` is what the proxy added before forwarding."
             " passed: sent on byte for byte; condensed: a new condensation; replayed: the earlier one again."
         ),
-        *(_price(options, steps, ways) if options.upstream else ()),
+        *(_price(options, conversation, ways[0]) if options.upstream else ()),
         "",
         *live_head(_title(ways[1]), _title(ways[2])),
     ]
@@ -82,12 +82,16 @@ def _th(every: int) -> str:
     return f"{every}th" if every > 3 else ("1st", "2nd", "3rd")[every - 1]
 
 
-def _price(options: Options, steps: Sequence[Step], ways: Sequence[Way]) -> Iterator[str]:
-    """Where a model is paid for, the most that this may send."""
-    whole = [ways[0].counter.messages(step.messages) for step in steps]
+def _price(options: Options, conversation: Conversation, way: Way) -> Iterator[str]:
+    """Where a model is paid for, about the most that the conversation and the questions may send."""
+    asked = [step.messages for step in conversation.steps()] + [conversation.asking(q) for q in conversation.questions]
+    whole = [way.counter.prompt({"messages": messages, "tools": conversation.tools}) for messages in asked]
     most = sum(whole) + 2 * sum(min(each, options.window) for each in whole)
     yield ""
-    yield _wrapped(f"This sends at most about {most:,} prompt tokens to the upstream (--requests N sends fewer).")
+    yield _wrapped(
+        f"This sends up to about {most:,} prompt tokens to the upstream, as our tokenizer counts them; calls for"
+        " summaries and all replies come on top. --requests N sends fewer."
+    )
 
 
 def first_overflow(step: Step, done: Done) -> str:

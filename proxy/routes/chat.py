@@ -26,13 +26,17 @@ async def chat(request: Request) -> Response:
         return await pass_through(request, reason="encoded-body")
     incoming = Incoming(request.receive)
     services.telemetry.started()
+    relayed = False
     try:
         data = await body_of(incoming, services.settings.limits.body)
-        return await incoming.unless_gone(_answer(services, read(request, services, data), incoming))
+        response = await incoming.unless_gone(_answer(services, read(request, services, data), incoming))
+        relayed = isinstance(response, Relay)
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
-        services.telemetry.ended()
+        if not relayed:
+            services.telemetry.ended()
+    return response
 
 
 async def body_of(incoming: Incoming, limit: int) -> bytes:
@@ -71,7 +75,7 @@ async def _answer(services: Services, chat_request: ChatRequest, incoming: Incom
     started = perf_counter()
     reply = await services.upstream.send(_forwarded(chat_request, decision))
     decision.timing.upstream = (perf_counter() - started) * 1000
-    return _relay(incoming, reply, decision)
+    return _relay(services, incoming, reply, decision)
 
 
 def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
@@ -82,13 +86,13 @@ def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest
     return UpstreamRequest("POST", b"/v1/chat/completions", b"", headers, decision.body)
 
 
-def _relay(incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
+def _relay(services: Services, incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
     """What a later request depends on is stored only where the upstream took this one."""
-    ours = encoded(decision.headers())
+    ours, ended = encoded(decision.headers()), services.telemetry.ended
     if not 200 <= reply.status < 300:
-        return Relay(incoming, reply, ours)
+        return Relay(incoming, reply, ours, ended=ended)
     capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
-    return Relay(incoming, reply, ours, decision.settle, capture)
+    return Relay(incoming, reply, ours, decision.settle, capture, ended)
 
 
 def _dry_run(decision: Decision) -> Response:

@@ -20,7 +20,7 @@ async def pass_through(request: Request, reason: str = "") -> Response:
     services: Services = request.app.state.services
     ours: Headers = []
     if request.method == "POST" and request.url.path in GENERATION:
-        services.telemetry.bypassed(request.url.path)
+        services.telemetry.bypassed(request.url.path, reason)
         ours = encoded([("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])])
     incoming = Incoming(request.receive)
     try:

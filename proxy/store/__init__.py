@@ -3,12 +3,18 @@
     sqlite:///sessions.db     a file, relative; four slashes make it absolute
     memory://                 SQLite without a file, gone with the process
     redis://, rediss://       redis[s]://[[user]:password@]host[:port][/db][?ssl_ca_certs=...]
+    redis+sentinel://         redis+sentinel://[[user]:password@]host:port[,host:port...]/service[/db]
+    redis+cluster://          redis+cluster://[[user]:password@]host:port[,host:port...]
 
 A client library is imported by the scheme that needs it. A URL may hold credentials: whatever is logged or
 raised shows `redacted(url)`.
 
-The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened;
-all writes may be repeated, and a `save` that had happened is then told that its revision is stale.
+Around each store is compression, and around those of Redis a breaker below it (`compress`, `breaker`). Quotas are
+held by the stores themselves (`quotas`).
+
+The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except
+with `store-quota`: it did not. All writes may be repeated, and a `save` that had happened is then told that its
+revision is stale.
 """
 
 from __future__ import annotations
@@ -17,9 +23,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.store.base import SessionStore, StoreError
+from proxy.store.base import SessionStore
+from proxy.store.breaker import BreakingStore
+from proxy.store.compress import CompressedStore
+from proxy.store.quotas import Quotas
 
-SCHEMES = ("sqlite", "memory", "redis", "rediss")
+SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
 
 REASONS = frozenset(
     {
@@ -29,30 +38,35 @@ REASONS = frozenset(
         "store-error",  # anything else; the detail says what
         "store-full",
         "store-loading",  # Redis is reading its data set
+        "store-quota",  # the session, or its tenant, would have more bytes than it may
         "store-read-only",
         "store-refused",  # credentials or permissions
         "store-schema",  # the file is not ours, or of a newer version
         "store-timeout",
-        "store-unavailable",
-        "store-unsupported",  # a URL scheme that is planned
+        "store-unavailable",  # no connection, or not asked because of the last failures
     }
 )
 
 
-async def open_store(url: str, *, clock: Callable[[], float] = time.time) -> SessionStore:
+async def open_store(
+    url: str,
+    *,
+    clock: Callable[[], float] = time.time,
+    max_session_bytes: int = 0,
+    max_tenant_bytes: int = 0,
+) -> SessionStore:
     """The store at `url`. SQLite is opened at once, Redis by the first call: it may be down when we start.
 
-    `clock` decides what has expired in SQLite; Redis uses its own. Raises ValueError for a URL that cannot be
-    right and StoreError for a store that cannot be opened.
+    `clock` decides what has expired in SQLite; Redis uses its own. The quotas are bytes as stored, 0 for none. Raises
+    ValueError for a URL that cannot be right and StoreError for a store that cannot be opened.
     """
+    quotas = Quotas(max_session_bytes, max_tenant_bytes)
     scheme, _, place = url.partition("://")
     match scheme.lower():
         case "sqlite" | "memory":
-            return await _sqlite(_path(url, scheme.lower(), place), clock)
-        case "redis" | "rediss":
-            return _redis(url)
-        case "redis+sentinel" | "redis+cluster":
-            raise StoreError("store-unsupported", f"{scheme}:// is planned and not supported yet")
+            return CompressedStore(await _sqlite(_path(url, scheme.lower(), place), clock, quotas))
+        case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
+            return CompressedStore(BreakingStore(_redis(url, quotas), clock=time.monotonic))
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
 
@@ -79,13 +93,13 @@ def _path(url: str, scheme: str, place: str) -> Path | None:
     return Path(place[1:])
 
 
-async def _sqlite(path: Path | None, clock: Callable[[], float]) -> SessionStore:
+async def _sqlite(path: Path | None, clock: Callable[[], float], quotas: Quotas) -> SessionStore:
     from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
 
-    return await SqliteStore.open(path, clock=clock)
+    return await SqliteStore.open(path, clock=clock, quotas=quotas)
 
 
-def _redis(url: str) -> SessionStore:
-    from proxy.store.redis import RedisStore  # noqa: PLC0415
+def _redis(url: str, quotas: Quotas) -> SessionStore:
+    from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
-    return RedisStore(url, shown=redacted(url))
+    return RedisStore(url, shown=redacted(url), quotas=quotas)

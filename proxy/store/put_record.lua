@@ -1,10 +1,21 @@
 #!lua
--- KEYS: meta, records, standing, blocks. ARGV: name, record, ttl in ms. The bytes that are kept under the name.
--- The session lives as long as its newest record, and never shorter than before.
-redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2])
+-- KEYS: meta, records, standing, blocks. ARGV: name, record, ttl in ms, room.
+-- The bytes that are kept under the name and those of the session; nil, and nothing written, if a new record makes
+-- the session larger than room (below 0: unbounded). It lives as long as its newest record, never shorter than before.
+local size = tonumber(redis.call('HGET', KEYS[1], 'bytes') or 0) + redis.call('HSTRLEN', KEYS[1], 'body')
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
+    local added = #ARGV[1] + #ARGV[2]
+    local room = tonumber(ARGV[4])
+    size = size + added
+    if room >= 0 and size > room then
+        return false
+    end
+    redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+    redis.call('HINCRBY', KEYS[1], 'bytes', added)
+end
 for _, key in ipairs(KEYS) do
     if redis.call('PTTL', key) < tonumber(ARGV[3]) then
         redis.call('PEXPIRE', key, ARGV[3])
     end
 end
-return redis.call('HGET', KEYS[2], ARGV[1])
+return { redis.call('HGET', KEYS[2], ARGV[1]), size }

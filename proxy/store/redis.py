@@ -143,9 +143,10 @@ class Node:
 
     async def _connection(self) -> AbstractConnection:
         try:
-            return await self._pool.get_connection()
+            connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001
             raise store_error(error, self._shown, NotSent) from None
+        return connection
 
     def _translated(self, answer: Any) -> Any:
         match answer:

@@ -142,9 +142,14 @@ class Cluster:
         waiting = list(range(len(commands)))
         for _ in range(TRIES):
             sent_to = await self._ask(commands, waiting, redirects, answers)
-            waiting = [n for n in waiting if await self._goes_on(n, answers[n], sent_to[n], redirects, commands)]
+            redirects = self._redirected(waiting, answers)
+            if any(isinstance(answers[n], NotSent) for n in waiting):
+                await self._know()
+            waiting = [n for n in waiting if self._may_go_on(answers[n], commands[n].key, sent_to[n])]
             if not waiting or _late(until):
                 break
+            if any(isinstance(answers[n], Again) for n in waiting):
+                await asyncio.sleep(PAUSE)
         return complete(answers)
 
     async def ping(self, until: float) -> None:
@@ -184,24 +189,19 @@ class Cluster:
             self._doubted.add(address)
         return answers
 
-    async def _goes_on(
-        self, n: int, answer: Any, sent_to: Address, redirects: dict[int, Redirect], commands: Sequence[Command]
-    ) -> bool:
-        """Whether a command that was answered so was not executed and can be asked elsewhere, or there again."""
-        redirects.pop(n, None)
-        match answer:
-            case Redirect():
-                redirects[n] = answer
-                if not answer.ask:
-                    self._slots[answer.slot] = answer.address
-                return True
-            case Again():
-                await asyncio.sleep(PAUSE)
-                return True
-            case NotSent():
-                await self._know()
-                return self._serving(commands[n].key) != sent_to
-        return False
+    def _redirected(self, waiting: Iterable[int], answers: Sequence[Any]) -> dict[int, Redirect]:
+        """The redirections among the answers; those that hold for longer correct the map."""
+        redirects = {n: answers[n] for n in waiting if isinstance(answers[n], Redirect)}
+        for each in redirects.values():
+            if not each.ask:
+                self._slots[each.slot] = each.address
+        return redirects
+
+    def _may_go_on(self, answer: Any, key: str, sent_to: Address) -> bool:
+        """Whether a command that was answered so was not executed, and another try has a chance."""
+        if isinstance(answer, NotSent):
+            return self._serving(key) != sent_to
+        return isinstance(answer, Redirect | Again)
 
     def _serving(self, key: str) -> Address:
         address = self._slots[slot_of(key)]
@@ -267,7 +267,7 @@ def slot_of(key: str) -> int:
     """The slot of a key: of what is between its first braces, or of all of it."""
     start = key.find("{")
     end = key.find("}", start + 1)
-    tag = key[start + 1 : end] if 0 <= start and start + 1 < end else key
+    tag = key[start + 1 : end] if start >= 0 and start + 1 < end else key
     return crc_hqx(tag.encode(), 0) % SLOTS
 
 

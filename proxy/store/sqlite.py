@@ -9,8 +9,9 @@ Several processes may use one file: it is in WAL mode, writers queue for `BUSY` 
 `store-busy`. Writes begin IMMEDIATE, because a transaction that reads first cannot be made to wait.
 
 A session has one `expires_at`, so that all of it lives and dies together. A row with revision 0 and no meta
-is a session that has records and was never saved. What has expired is invisible at once, is removed by the
-next write under its key, and else by a purge in small steps.
+is a session that has records and was never saved. Its `bytes` are those that quotas count, changed in the same
+transaction; a tenant's are their sum over an index that holds them. What has expired is invisible at once, is
+removed by the next write under its key, and else by a purge in small steps.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
 
 T = TypeVar("T")
@@ -50,17 +52,20 @@ _REASONS = {
 class SqliteStore:
     """`SessionStore` over the file at `path`, or over memory where that is None."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], quotas: Quotas) -> None:
         self._clock = clock
+        self._quotas = quotas
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
         self._connection: sqlite3.Connection | None = None
         self._closing: Future[None] | None = None
         self._writes = 0
 
     @classmethod
-    async def open(cls, path: Path | None, *, clock: Callable[[], float] = time.time) -> SqliteStore:
+    async def open(
+        cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
+    ) -> SqliteStore:
         """Opens the file, and makes it and its tables where they are missing."""
-        store = cls(clock)
+        store = cls(clock, quotas or Quotas())
         try:
             await asyncio.wrap_future(store._submit(lambda: store._connect(path)))
         except BaseException:
@@ -77,11 +82,12 @@ class SqliteStore:
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         self._count_write()
-        return await self._call(lambda connection, now: _save(connection, key, write, now))
+        return await self._call(lambda connection, now: _save(connection, key, write, now, self._quotas))
 
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
         self._count_write()
-        return await self._call(lambda connection, now: _put_record(connection, key, name, record, now, ttl))
+        new = _Record(name, record, ttl)
+        return await self._call(lambda connection, now: _put_record(connection, key, new, now, self._quotas))
 
     async def stand(self, key: SessionKey, name: str) -> None:
         await self._call(lambda connection, now: _stand(connection, key, name, now))
@@ -164,20 +170,25 @@ def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapsh
     return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in standing))
 
 
-def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float) -> bool:
+def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float, quotas: Quotas) -> bool:
     expires_at = now + write.ttl
     with transaction(connection, "IMMEDIATE"):
         row, revision = _live(connection, key, now)
         if revision != write.revision:
             return False
         row = _ensure(connection, key, row, expires_at)
+        size = _size_with(connection, row, write)
+        added = _absent(connection, row, write.blocks)
+        if added:
+            size += sum(len(digest) + len(write.blocks[digest]) for digest in added)
+            _stay_within(quotas.for_blocks(_others(connection, key, now) if quotas.tenant else 0), size)
         connection.execute(
-            "UPDATE sessions SET meta = ?, revision = ?, expires_at = ? WHERE id = ?",
-            (write.meta, revision + 1, expires_at, row),
+            "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
+            (write.meta, revision + 1, expires_at, size, row),
         )
         connection.executemany(
-            "INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            [(row, digest, block) for digest, block in write.blocks.items()],
+            "INSERT INTO blocks VALUES (?, ?, ?)",
+            [(row, digest, write.blocks[digest]) for digest in added],
         )
         connection.executemany(
             "INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)",
@@ -186,19 +197,20 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
     return True
 
 
-def _put_record(
-    connection: sqlite3.Connection, key: SessionKey, name: str, record: bytes, now: float, ttl: int
-) -> bytes:
+def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, now: float, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
         row, _ = _live(connection, key, now)
-        row = _ensure(connection, key, row, now + ttl)
-        connection.execute(
-            "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (row, name, record),
-        )
+        row = _ensure(connection, key, row, now + new.ttl)
         select = "SELECT record FROM records WHERE session_id = ? AND name = ?"
-        kept: bytes = rows_of(connection, select, row, name)[0][0]
-    return kept
+        found = rows_of(connection, select, row, new.name)
+        if found:
+            kept: bytes = found[0][0]
+            return kept
+        size = _size(connection, row) + len(new.name) + len(new.data)
+        _stay_within(quotas.for_records(_others(connection, key, now) if quotas.tenant else 0), size)
+        connection.execute("INSERT INTO records VALUES (?, ?, ?)", (row, new.name, new.data))
+        connection.execute("UPDATE sessions SET bytes = ? WHERE id = ?", (size, row))
+    return new.data
 
 
 def _stand(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
@@ -251,6 +263,45 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
 
 
 # Parts
+
+
+class _Record(NamedTuple):
+    name: str
+    data: bytes
+    ttl: int
+
+
+def _stay_within(room: int, size: int) -> None:
+    """Raises, and so undoes the transaction, where a session gets larger than it may."""
+    if room != UNBOUNDED and size > room:
+        raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
+
+
+def _size(connection: sqlite3.Connection, row: int) -> int:
+    size: int = rows_of(connection, "SELECT bytes FROM sessions WHERE id = ?", row)[0][0]
+    return size
+
+
+def _size_with(connection: sqlite3.Connection, row: int, write: Write) -> int:
+    """The bytes of a session with another meta."""
+    old: int = rows_of(connection, "SELECT coalesce(length(meta), 0) FROM sessions WHERE id = ?", row)[0][0]
+    return _size(connection, row) - old + len(write.meta)
+
+
+def _absent(connection: sqlite3.Connection, row: int, blocks: Mapping[str, bytes]) -> list[str]:
+    """The digests of those blocks that the session does not have."""
+    if not blocks:
+        return []
+    select = "SELECT digest FROM blocks WHERE session_id = ? AND digest IN (SELECT value FROM json_each(?))"
+    known = {digest for (digest,) in rows_of(connection, select, row, dumps(list(blocks)))}
+    return [digest for digest in blocks if digest not in known]
+
+
+def _others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
+    """The bytes of the tenant's other sessions."""
+    select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
+    size: int = rows_of(connection, select, key.tenant, now, key.session)[0][0]
+    return size
 
 
 def _live(connection: sqlite3.Connection, key: SessionKey, now: float) -> tuple[int | None, int]:

@@ -3,8 +3,9 @@
 A file holds what people said: it and the directories made for it are closed to others. SQLite gives its -wal
 and -shm files the mode of the database.
 
-Only the first version of the schema exists. A file of a newer version, or of another program, is refused and
-left as it is. Every function here blocks, and belongs in the thread that owns the connection.
+A file of an older version of the schema is brought to this one when it is opened, and is then none for an older
+program any more. A file of a newer version, or of another program, is refused and left as it is.
+Every function here blocks, and belongs in the thread that owns the connection.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 from proxy.store.base import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
 
 _SCHEMA = (
@@ -68,8 +69,22 @@ _SCHEMA = (
     """,
     "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
     "CREATE INDEX chain_by_expiry ON chain (expires_at)",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+# What leads from each version to the next; version 0 is an empty file.
+_STEPS: dict[int, tuple[str, ...]] = {
+    0: _SCHEMA,
+    1: (
+        "ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0",
+        """
+        UPDATE sessions SET bytes = coalesce(length(meta), 0)
+            + (SELECT coalesce(sum(length(name) + length(record)), 0) FROM records WHERE session_id = id)
+            + (SELECT coalesce(sum(length(digest) + length(block)), 0) FROM blocks WHERE session_id = id)
+        """,
+        # It holds all that the sum over a tenant needs, so that no meta is read for it.
+        "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
+    ),
+}
 
 
 def open_database(path: Path | None) -> sqlite3.Connection:
@@ -80,7 +95,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
     try:
         _refuse_unknown_schema(connection)
         _configure(connection)
-        _create_schema(connection)
+        _bring_up_to_date(connection)
     except BaseException:
         connection.close()
         raise
@@ -131,14 +146,15 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _create_schema(connection: sqlite3.Connection) -> None:
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     if _version(connection) == SCHEMA_VERSION:
         return
     with transaction(connection, "IMMEDIATE"):
-        if _version(connection) == SCHEMA_VERSION:
-            return  # another process was first
-        for statement in _SCHEMA:
-            connection.execute(statement)
+        # Another process may have been first; then nothing is left to do.
+        for version in range(_version(connection), SCHEMA_VERSION):
+            for statement in _STEPS[version]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -6,8 +6,8 @@ spaces. So a digest covers a closed list of members in a canonical form, and not
 
     role, name, content, calls (id, name, arguments), the id that a result answers
 
-Arguments are compared as JSON where they parse, and `""` is `{}` there. `null`, `""` and `[]` are one content; a list of one text part
-is that text. `function_call` is a call without an id, role `function` a result without one.
+Arguments are compared as JSON where they parse; `""` is `{}`, and 1.0 is 1. `null`, `""` and `[]` are one content;
+a list of one text part is that text. `function_call` is a call without an id, role `function` a result without one.
 
 The chain is h_i = H(h_{i-1}, digest_i): equal chain digests mean equal histories up to that message.
 """

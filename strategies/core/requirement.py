@@ -24,23 +24,21 @@ class Rule:
 
     `asks`: a model may be asked while the client waits. `waits`: the view must have grown by a step since
     the last condensation. `least_shrink`: the share of the view that must go for the result to be used.
-    `ladder`: the stages that need no model and always get there are appended. `fits`: where the goal
-    cannot be met, being usable is enough.
+    `ladder`: the stages that need no model and always get there are appended.
     """
 
     asks: bool
     waits: bool
     least_shrink: float
     ladder: bool
-    fits: bool
 
 
 RULES = {
-    Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, ladder=False, fits=False),
-    Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, ladder=False, fits=False),
-    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
-    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
-    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True, fits=True),
+    Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, ladder=False),
+    Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, ladder=False),
+    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
+    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
+    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
 }
 
 

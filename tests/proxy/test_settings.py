@@ -13,6 +13,8 @@ import pytest
 from proxy.settings import Settings, SettingsError, environment_tree, load_settings
 from strategies import DEFAULT, TABLE
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +191,7 @@ def test_the_environment_reaches_the_tables_of_strategies(monkeypatch: pytest.Mo
     assert load_settings().options == {"half-window": {"min_rounds": "8"}}
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+@pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_environment_wins_over_the_file_in_either_spelling_of_a_strategy(seed: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[half-window]\nmin_rounds = 6\n", "utf-8")
     code = "from proxy.settings import load_settings; print(load_settings().options['half-window']['min_rounds'])"
@@ -199,7 +201,12 @@ def test_the_environment_wins_over_the_file_in_either_spelling_of_a_strategy(see
         "CONDENSER_HALF_WINDOW__MIN_ROUNDS": "8",
     }
     made = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert made.stdout.strip() == "8"
 

@@ -32,7 +32,7 @@ STABLE = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=800,
+    max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)

@@ -122,11 +122,14 @@ def _langchain(ask: Callable[[Any, list[BaseMessage]], Any], **options: Any) -> 
     def converse(base_url: str, way: str, case: str) -> None:
         with openai.DefaultHttpxClient(verify=_tls()) as http_client:
             shared: Json = {"api_key": KEY, "max_retries": 0, "default_headers": {WAY: way}, "http_client": http_client}
-            model = ChatOpenAI(base_url=base_url, model=case, **shared, **options).bind_tools([TOOL])
+            asked: Json = {"base_url": base_url, "model": case, **shared, **options}
+            model = ChatOpenAI(**asked).bind_tools([TOOL])
             history: list[BaseMessage] = [HumanMessage(QUESTION)]
             reply = ask(model, history)
             calls = [*reply.tool_calls, *reply.invalid_tool_calls]
-            results = [ToolMessage(RESULT, tool_call_id=call["id"], name=call["name"]) for call in calls]
+            results: list[BaseMessage] = [
+                ToolMessage(RESULT, tool_call_id=call["id"], name=call["name"]) for call in calls
+            ]
             model.invoke([*history, reply, *(results or [HumanMessage(FOLLOW_UP)])])
 
     return converse

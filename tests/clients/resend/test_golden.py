@@ -27,12 +27,14 @@ def recorded(client: str) -> Recording:
 
 
 def _outcomes(journal: Journal, raised: Raised) -> Recording:
-    """The last request of each conversation counts: an agent has sent the same messages in its run before."""
+    """The last request of each conversation counts; what an agent sent within its run must be the same."""
     found: Recording = {}
     for exchange in journal.to():
         body, way = exchange.json(), exchange.header(WAY)
         if continues(body) and way is not None:
-            found.setdefault(body["model"], {})[way] = {"messages": resent(body)}
+            ways = found.setdefault(body["model"], {})
+            outcome = {"messages": resent(body)}
+            assert ways.setdefault(way, outcome) == outcome, f"{way} sends {body['model']} in two forms"
     for (way, case), name in raised.items():
         found.setdefault(case, {})[way] = {"raised": name}
     return found

@@ -73,7 +73,8 @@ def test_recorded_conversations_are_played_whole(capsys: pytest.CaptureFixture[s
     if not path.exists():
         pytest.skip(f"NO RECORDED CONVERSATIONS at {path}: replaying them is untested")
 
-    assert main(["replay", str(path), "--limit", "3", "--window", "2048", "--json"]) == 0
+    assert main(["replay", str(path), "--limit", "3", "--window", "6144", "--json"]) == 0
 
     off, default = json.loads(capsys.readouterr().out)["strategies"]
     assert (default["requests"], default["degraded"], default["overflows"]) == (off["requests"], 0, 0)
+    assert default["condensations"] > 0

@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 
 from proxy.store import REASONS, open_store, redacted
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
-from proxy.store.redis import Limits, RedisStore
+from proxy.store.redis import Limits, Node, server_options
+from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.tcp_proxy import tcp_proxy
 from tests.support.redis_server import RedisServer, free_port
@@ -93,7 +94,8 @@ async def test_every_key_holds_the_tenant_and_has_a_time_to_live(store: RedisSto
     keys = sorted(await client.keys("*"))
 
     parts = (b"blocks", b"meta", b"records", b"standing")
-    assert keys == [b"condenser:tenant:chain:d", *(b"condenser:{tenant:session}:" + part for part in parts)]
+    chain = b"condenser:{tenant:d}:chain:d"
+    assert keys == [chain, *(b"condenser:{tenant:session}:" + part for part in parts)]
     for key in keys:
         assert 0 < await client.pttl(key) <= TTL * 1000
 
@@ -302,7 +304,8 @@ async def test_a_new_connection_costs_a_health_check_and_no_other_command(own_re
 
 
 def test_every_connection_has_our_bounds_and_does_not_retry() -> None:
-    pool = RedisStore("redis://host", shown="").__dict__["_pool"]
+    node = Node(server_options("redis://host", ""), shown="", limits=Limits())
+    pool: Any = node._pool
     connection = pool.make_connection()
 
     assert (connection.socket_connect_timeout, connection.socket_timeout) == (0.25, 0.5)
@@ -332,11 +335,11 @@ def test_every_connection_has_our_bounds_and_does_not_retry() -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 async def test_whatever_the_client_raises_is_a_store_error(error: Exception, reason: str) -> None:
-    async def raising() -> None:
+    async def raising(until: float) -> None:
         raise error
 
     async with opened("redis://host") as store:
-        assert (await failure(store._call(raising()))).reason == reason
+        assert (await failure(store._call(raising))).reason == reason
 
 
 async def test_a_server_that_reads_its_data_is_loading() -> None:
@@ -380,11 +383,11 @@ async def test_a_user_without_permission_is_refused(own_redis: RedisServer, clie
 
 
 async def test_a_user_whom_a_server_names_is_not_named_by_us() -> None:
-    async def raising() -> None:
+    async def raising(until: float) -> None:
         raise exceptions.NoPermissionError("User whisper has no permissions to run the 'evalsha' command")
 
     async with opened("redis://whisper:hush@host") as store:
-        error = await failure(store._call(raising()))
+        error = await failure(store._call(raising))
 
     assert "whisper" not in "".join(traceback.format_exception(error))
 

@@ -197,14 +197,14 @@ async def test_a_cancelled_call_that_has_not_begun_is_dropped(store: SqliteStore
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA user_version = 2")
+        other.execute("PRAGMA user_version = 3")
 
-    with pytest.raises(StoreError, match="version 2 of a newer Condenser") as raised:
+    with pytest.raises(StoreError, match="version 3 of a newer Condenser") as raised:
         await SqliteStore.open(path)
 
     assert raised.value.reason == "store-schema"
     with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() == (2,)
+        assert other.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,223 @@
+"""Sessions in Redis 7 or Valkey, shared by many replicas: one server, one behind Sentinels, or a cluster.
+
+Keys of one session share the hash tag in braces, so they are in one slot of a cluster:
+
+    condenser:{<tenant>:<session>}:meta        hash: body, revision, bytes (of blocks and records)
+    condenser:{<tenant>:<session>}:records     hash: name -> record
+    condenser:{<tenant>:<session>}:standing    set of names
+    condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
+    condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
+    condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
+    condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
+
+Each operation is one script or one command, so it happens wholly or not at all, and the server renews the time to
+live in the same step. The scripts are told their keys and build none. The index is written after the session's
+script, by itself, as its keys live in other slots; the tag with one character of the digest keeps a tenant's index in
+sixteen slots, so that a long transcript is looked up with as many commands.
+
+A tenant's usage is in another slot too: it is read before a write, which is then bounded by what is left, and the
+session's new size is noted after it. Writers at the same moment can so exceed the quota by what each of them writes.
+A size is noted as a whole, never as a difference: what a lost note or a fail-over left wrong is right after the next
+write of that session, and what has expired leaves the sum by its end. Sessions from before there was a quota are
+counted from their next write on.
+
+Cancellation. redis-py has given the answer of a cancelled call to the next caller. So a call runs in a task of its
+own, which nobody cancels: a caller that is cancelled, or out of time, leaves it to end within its own bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.quotas import Quotas
+from proxy.store.redis import Command, Limits, Word, store_error
+from proxy.store.redis_routes import Route
+from proxy.store.redis_urls import open_route
+
+T = TypeVar("T")
+
+_STALE, _REFUSED = -1, -2  # what save.lua says instead of a size
+_ONLY_ASK = -1  # the size by which usage.lua notes nothing
+
+
+class RedisStore:
+    """`SessionStore` over Redis, connected by the first call; `shown` is the URL as errors quote it."""
+
+    def __init__(self, url: str, *, shown: str, limits: Limits | None = None, quotas: Quotas | None = None) -> None:
+        self._limits = limits or Limits()
+        self._quotas = quotas or Quotas()
+        self._shown = shown
+        self._route: Route = open_route(url, shown, self._limits)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def load(self, key: SessionKey) -> Snapshot | None:
+        answer = await self._call(lambda until: self._one(_script("load", _keys(key)[:3]), until))
+        if answer is None:
+            return None
+        meta, revision, records, standing = answer
+        return Snapshot(
+            meta=meta,
+            revision=int(revision),
+            records=_mapping(records),
+            standing=frozenset(name.decode() for name in standing),
+        )
+
+    async def save(self, key: SessionKey, write: Write) -> bool:
+        return await self._call(lambda until: self._save(key, write, until))
+
+    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+        return await self._call(lambda until: self._put_record(key, name, record, ttl, until))
+
+    async def stand(self, key: SessionKey, name: str) -> None:
+        await self._call(lambda until: self._one(_script("stand", _keys(key)[:3], name), until))
+
+    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
+        name = _keys(key)[3]
+        return _mapping(await self._call(lambda until: self._one(Command(("HGETALL", name), name), until)))
+
+    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
+        return await self._call(lambda until: self._find(tenant, digests, until)) if digests else {}
+
+    async def delete(self, key: SessionKey) -> bool:
+        return await self._call(lambda until: self._delete(key, until))
+
+    async def ping(self) -> None:
+        await self._call(self._route.ping)
+
+    async def close(self) -> None:
+        """Lets the calls that are running end within their bounds, then closes. Again is harmless."""
+        self._closed = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._limits.call)
+        await self._route.close()
+
+    async def _save(self, key: SessionKey, write: Write, until: float) -> bool:
+        room = self._quotas.for_blocks(await self._others(key, until))
+        blocks = (part for block in write.blocks.items() for part in block)
+        values = (write.revision, _ms(write.ttl), room, write.meta, *blocks)
+        size: int = await self._one(_script("save", _keys(key), *values), until)
+        if size == _STALE:
+            return False
+        if size == _REFUSED:
+            raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
+        pointers = [_pointer(key, digest, write.ttl) for digest in write.index]
+        await self._all([*pointers, *self._noting(key, size, write.ttl)], until)
+        return True
+
+    async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int, until: float) -> bytes:
+        room = self._quotas.for_records(await self._others(key, until))
+        answer = await self._one(_script("put_record", _keys(key), name, record, _ms(ttl), room), until)
+        if answer is None:
+            raise StoreError("store-quota", f"a record that would make the session larger than {room} bytes")
+        kept, size = answer
+        await self._all(self._noting(key, size, ttl), until)
+        return bytes(kept)
+
+    async def _find(self, tenant: str, digests: Sequence[str], until: float) -> dict[str, str]:
+        groups: dict[str, list[str]] = {}
+        for digest in dict.fromkeys(digests):
+            groups.setdefault(digest[:1], []).append(digest)
+        questions = []
+        for group in groups.values():
+            keys = [_chain(tenant, digest) for digest in group]
+            questions.append(Command(("MGET", *keys), keys[0]))
+        answers = await self._all(questions, until)
+        asked = [digest for group in groups.values() for digest in group]
+        found = zip(asked, [session for answer in answers for session in answer], strict=True)
+        return {digest: session.decode() for digest, session in found if session is not None}
+
+    async def _delete(self, key: SessionKey, until: float) -> bool:
+        existed = await self._one(_script("delete", _keys(key)), until)
+        await self._all(self._noting(key, 0, 0), until)
+        return bool(existed)
+
+    async def _others(self, key: SessionKey, until: float) -> int:
+        """The bytes of the tenant's other sessions; 0 where nobody needs to know."""
+        if not self._quotas.tenant:
+            return 0
+        return int(await self._one(_usage(key, _ONLY_ASK, 0), until))
+
+    def _noting(self, key: SessionKey, size: int, ttl: int) -> list[Command]:
+        return [_usage(key, size, ttl)] if self._quotas.tenant else []
+
+    async def _one(self, command: Command, until: float) -> Any:
+        (answer,) = await self._route.ask([command], until)
+        return answer
+
+    async def _all(self, commands: Sequence[Command], until: float) -> list[Any]:
+        return await self._route.ask(commands, until) if commands else []
+
+    async def _call(self, operation: Callable[[float], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            raise StoreError("store-closed")
+        until = asyncio.get_running_loop().time() + self._limits.call
+        task = asyncio.create_task(self._guarded(operation, until))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        # asyncio.wait cancels nothing, neither when time is up nor when we are cancelled ourselves.
+        done, _ = await asyncio.wait({task}, timeout=self._limits.call)
+        if not done:
+            raise StoreError("store-timeout", f"{self._shown} took more than {self._limits.call} s")
+        return task.result()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, for when the caller is gone
+
+    async def _guarded(self, operation: Callable[[float], Coroutine[Any, Any, T]], until: float) -> T:
+        """The one boundary behind which nothing but a StoreError comes."""
+        try:
+            return await operation(until)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            raise store_error(error, self._shown) from None
+
+
+def _script(name: str, keys: Sequence[str], *values: Word) -> Command:
+    source, digest = _SCRIPTS[name]
+    return Command(("EVALSHA", digest, len(keys), *keys, *values), keys[0], source)
+
+
+def _read(name: str) -> tuple[str, str]:
+    source = Path(__file__).with_name(f"{name}.lua").read_text(encoding="utf-8")
+    return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "delete", "usage")}
+
+
+def _keys(key: SessionKey) -> list[str]:
+    prefix = f"condenser:{{{key.tenant}:{key.session}}}:"
+    return [prefix + part for part in ("meta", "records", "standing", "blocks")]
+
+
+def _chain(tenant: str, digest: str) -> str:
+    return f"condenser:{{{tenant}:{digest[:1]}}}:chain:{digest}"
+
+
+def _pointer(key: SessionKey, digest: str, ttl: int) -> Command:
+    name = _chain(key.tenant, digest)
+    return Command(("SET", name, key.session, "PX", _ms(ttl)), name)
+
+
+def _usage(key: SessionKey, size: int, ttl: int) -> Command:
+    keys = [f"condenser:{{{key.tenant}}}:{part}" for part in ("sizes", "ends")]
+    return _script("usage", keys, key.session, size, _ms(ttl))
+
+
+def _mapping(pairs: Sequence[bytes]) -> dict[str, bytes]:
+    """A hash as the older protocol has it: names and values in turns."""
+    names: Iterable[str] = (name.decode() for name in pairs[::2])
+    return dict(zip(names, pairs[1::2], strict=True))
+
+
+def _ms(seconds: int) -> int:
+    return seconds * 1000

@@ -1,0 +1,91 @@
+"""URLs of Redis: one server, a service behind Sentinels, or a cluster.
+
+    redis[s]://[[user]:password@]host[:port][/db][?ssl_ca_certs=...]
+    redis+sentinel://[[user]:password@]host[:port][,host[:port]...]/service[/db]
+    redis+cluster://[[user]:password@]host[:port][,host[:port]...]
+
+The hosts of a service are its Sentinels. User and password are those of the servers that keep the data; Sentinels
+that ask for one too have it in `?sentinel_username=...&sentinel_password=...`. No text of a URL is quoted in an error,
+but for what `shown` shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from proxy.store.redis import Address, Limits, Node, server_options
+from proxy.store.redis_routes import Cluster, Connect, Direct, Route, Sentinels
+
+SENTINEL_PORT = 26_379
+CLUSTER_PORT = 6_379
+_PLAIN = "redis://"
+_SENTINEL_WORDS = {"sentinel_username": "username", "sentinel_password": "password"}
+
+
+def open_route(url: str, shown: str, limits: Limits) -> Route:
+    """The way to the servers of `url`, not yet connected; raises ValueError for a URL that cannot be right."""
+    scheme, _, place = url.partition("://")
+    match scheme.lower():
+        case "redis+sentinel":
+            return _sentinels(place, shown, limits)
+        case "redis+cluster":
+            return _cluster(place, shown, limits)
+    return Direct(Node(server_options(url, shown), shown=shown, limits=limits))
+
+
+def _sentinels(place: str, shown: str, limits: Limits) -> Route:
+    credentials, hosts, path, query = _parts(place)
+    service, _, db = path.partition("/")
+    if not service:
+        raise ValueError(f"{shown} names no service; write redis+sentinel://host:port,host:port/service")
+    account = server_options(f"{_PLAIN}{credentials}host/{db}", shown)
+    own = _sentinel_account(query, shown)
+    addresses = _addresses(hosts, SENTINEL_PORT, shown)
+    ask = [_node(own, address, shown, limits) for address in addresses]
+    return Sentinels(ask, unquote(service), _connecting(account, shown, limits))
+
+
+def _cluster(place: str, shown: str, limits: Limits) -> Route:
+    credentials, hosts, path, query = _parts(place)
+    if path not in ("", "0") or query:
+        raise ValueError(f"{shown}: a cluster has one database, 0, and no options")
+    account = server_options(f"{_PLAIN}{credentials}host", shown)
+    return Cluster(_addresses(hosts, CLUSTER_PORT, shown), _connecting(account, shown, limits))
+
+
+def _parts(place: str) -> tuple[str, str, str, str]:
+    """Credentials with their @, hosts, path and options. Whatever is not an address must not be quoted."""
+    account, at, rest = place.rpartition("@")
+    rest, _, query = rest.partition("?")
+    hosts, _, path = rest.partition("/")
+    return account + at, hosts, path, query
+
+
+def _addresses(hosts: str, port: int, shown: str) -> list[Address]:
+    found = []
+    for host in hosts.split(","):
+        options = server_options(f"{_PLAIN}{host}", shown)
+        if not options.get("host"):
+            raise ValueError(f"{shown} names no host, or an empty one")
+        found.append((str(options["host"]), int(options.get("port", port))))
+    return found
+
+
+def _sentinel_account(query: str, shown: str) -> dict[str, Any]:
+    try:
+        words = parse_qs(query, strict_parsing=bool(query))
+        return {_SENTINEL_WORDS[name]: value for name, (value,) in words.items()}
+    except (KeyError, ValueError):
+        known = ", ".join(_SENTINEL_WORDS)
+        raise ValueError(f"{shown}: the only options are {known}, once each") from None
+
+
+def _connecting(account: dict[str, Any], shown: str, limits: Limits) -> Connect:
+    return lambda address: _node(account, address, shown, limits)
+
+
+def _node(account: dict[str, Any], address: Address, shown: str, limits: Limits) -> Node:
+    host, port = address
+    # An error that names the server says which of several it was.
+    return Node({**account, "host": host, "port": port}, shown=f"{shown} ({host}:{port})", limits=limits)

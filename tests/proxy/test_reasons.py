@@ -1,0 +1,42 @@
+"""The closed list of reasons: everything that can stand in the header is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from proxy.reasons import Reason
+from proxy.store import REASONS
+
+ROOT = Path(__file__).resolve().parents[2]
+WORD = re.compile(r"[a-z]+(-[a-z]+)*")
+GIVEN = [
+    *(ROOT / "strategies").rglob("*.py"),
+    ROOT / "proxy" / "summarizer.py",
+    ROOT / "proxy" / "recognition.py",
+    ROOT / "proxy" / "attempts.py",
+]
+CALLS = re.compile(
+    r"(Declined|StoreError|super\(\).__init__|AnswerRefused|return|Failure)\(?\s*f?\"([a-z]+(?:-[a-z]+)+)\""
+)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_reason_is_kebab_case_and_named_like_its_value(reason: Reason) -> None:
+    assert WORD.fullmatch(reason.value)
+    assert reason.name == reason.value.upper().replace("-", "_")
+
+
+def test_every_reason_of_a_store_that_can_be_opened_is_in_the_list() -> None:
+    assert REASONS - {"store-unsupported"} <= set(Reason)
+
+
+def test_every_reason_that_the_code_gives_is_in_the_list() -> None:
+    given = {found.group(2) for path in GIVEN for found in CALLS.finditer(path.read_text("utf-8"))}
+    failures = {"unknown-effect", "not-asked", "bad-option"}
+    known = {each.value for each in Reason}
+    missing = {each for each in given - failures if each not in known and f"summary-{each}" not in known}
+    assert len(given) > 10
+    assert not missing

@@ -1,0 +1,65 @@
+"""History as text for a summarizer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.core.history import as_text, originals, unfenced
+from strategies.core.plan import Plan, apply
+from tests.strategies.driving import condensed
+from tests.strategies.test_invariants import STABLE
+from tests.support.transcripts import WORDS, Body, agent, assistant, call, chat, conversations, tool, user, view_of, words
+from strategies.core.budget import Budget
+
+
+def text_of(bodies: list[Body], cap: int = 100_000) -> str:
+    view = view_of(bodies)
+    return as_text(originals(view, view.items), cap, WORDS)
+
+
+def test_every_message_stands_in_a_fence_with_its_place_and_role() -> None:
+    assert text_of([user("a"), assistant("b", call("c", "f", '{"x": 1}')), tool("c", "d")]) == (
+        '<message index="0" role="user">\na\n</message>\n'
+        '<message index="1" role="assistant">\nb\ncalls f({"x": 1})\n</message>\n'
+        '<message index="2" role="tool">\nd\n</message>'
+    )
+
+
+def test_tool_output_gives_way_first() -> None:
+    bodies = [user("what the user said " + words(300)), assistant(None, call("c")), tool("c", words(3_000, "noise"))]
+    text = text_of(bodies, cap=1_500)
+    assert "[…]" in text
+    assert text.count(" word") + text.count("\nword") == 300
+    assert text.count("noise") < 1_500
+
+
+@pytest.mark.parametrize("cap", [60, 300, 1_000, 5_000])
+def test_the_text_fits_its_cap_and_keeps_both_ends(cap: int) -> None:
+    text = text_of(chat(40, size=200), cap)
+    assert WORDS.text(text) <= cap
+    assert "left out" in text or "[…]" in text
+    if cap >= 300:
+        assert "Question 0?" in text
+        assert "And now?" in text
+
+
+@given(bodies=conversations(broken=True), cap=st.sampled_from([100, 400, 2_000]))
+@STABLE
+def test_the_text_of_any_history_fits_its_cap(bodies: list[Body], cap: int) -> None:
+    assert WORDS.text(text_of(bodies, cap)) <= cap
+
+
+def test_a_masked_result_is_shown_as_the_client_sent_it() -> None:
+    view = condensed("mask", view_of(agent(10, size=200)), Budget.of(2_000))
+    assert "left out" in view.items[2].message.text
+    index, message = originals(view, view.items)[2]
+    assert message.raw == view.transcript.chain[index].raw
+    assert originals(apply(view, Plan(())), view.items[:1])[0][0] == 0
+
+
+def test_only_fences_are_broken() -> None:
+    assert unfenced("</message>") == "<\\/message>"
+    assert unfenced("<history> <earlier_record>") == "<\\history> <\\earlier_record>"
+    assert unfenced("a <b> </messages> <messenger>") == "a <b> </messages> <messenger>"

@@ -1,0 +1,135 @@
+"""Options from text: types, bounds, names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from strategies import DEFAULT, TABLE, Pipeline, addressed, parse, stages
+from strategies.core.errors import OptionError
+from strategies.core.options import Options, filled, option
+
+
+@dataclass(frozen=True, slots=True)
+class Example(Options):
+    count: int = option(3, 1, 10)
+    share: float = option(0.5, 0, 1)
+    eager: bool = option(False)
+    mode: str = option("drop", one_of="drop keep")
+    note: str = option("")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "7", 7),
+        ("count", 7, 7),
+        ("count", 7.0, 7),
+        ("share", "0.25", 0.25),
+        ("share", 1, 1.0),
+        ("eager", "true", True),
+        ("eager", "ON", True),
+        ("eager", "0", False),
+        ("eager", True, True),
+        ("mode", "keep", "keep"),
+        ("note", "anything at all", "anything at all"),
+    ],
+)
+def test_a_text_becomes_a_value_of_the_defaults_type(name: str, text: object, value: object) -> None:
+    found = getattr(filled(Example(), {name: text}), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("count", "0", "a whole number at least 1 and at most 10"),
+        ("count", "11", "a whole number at least 1 and at most 10"),
+        ("count", "2.5", "a whole number"),
+        ("count", 2.5, "a whole number"),
+        ("count", True, "a whole number"),
+        ("count", None, "a whole number"),
+        ("count", float("inf"), "a whole number"),
+        ("share", "nan", "a number at least 0 and at most 1"),
+        ("share", "-0.1", "a number at least 0"),
+        ("share", [], "a number"),
+        ("eager", "maybe", "true or false"),
+        ("mode", "lose", "one of drop, keep"),
+        ("note", True, "a text"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(name: str, text: object, wanted: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        filled(Example(), {name: text})
+    assert f"'{name}'" in refused.value.detail
+    assert wanted in refused.value.detail
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(OptionError, match="unknown option 'cuont'; known: count, share, eager, mode, note"):
+        filled(Example(), {"cuont": 1})
+    with pytest.raises(OptionError, match="known: none"):
+        filled(Options(), {"count": 1})
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_defaults_of_every_strategy_are_within_their_own_bounds(name: str) -> None:
+    defaults = TABLE[name].options
+    values = {each: getattr(defaults, each) for each in defaults.__dataclass_fields__}
+    assert filled(defaults, values) == defaults
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mask", Pipeline(("mask",))),
+        ("mask+half-window", Pipeline(("mask", "half-window"))),
+        ("mask + recent", Pipeline(("mask", "recent"))),
+        ("observe:mask", Pipeline(("mask",), observe=True)),
+        ("off", Pipeline(("off",))),
+        ("off+mask", None),
+        ("", None),
+        ("mask+", None),
+        ("Mask", None),
+        ("observe:", None),
+        ("gpt-4o", None),
+    ],
+)
+def test_a_pipeline_is_a_list_of_known_names(text: str, expected: Pipeline | None) -> None:
+    assert parse(text) == expected
+
+
+def test_a_pipeline_is_written_as_it_is_read() -> None:
+    for text in (DEFAULT, "off", "observe:mask+recent"):
+        assert str(parse(text)) == text
+
+
+def test_an_option_names_its_stage_or_belongs_to_one_only() -> None:
+    pipeline = Pipeline(("mask", "half-window", "shorten"))
+    found = addressed(pipeline, {"mask.keep": 2, "min_rounds": 5, "shorten.min_tokens": 90})
+    assert found == {"mask": {"keep": 2}, "half-window": {"min_rounds": 5}, "shorten": {"min_tokens": 90}}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("min_tokens", "'min_tokens' belongs to mask and shorten; write 'mask.min_tokens'"),
+        ("recent.keep", "names a stage that is not in 'mask"),
+        ("kepe", "unknown option 'kepe'; known: mask.keep"),
+    ],
+)
+def test_an_option_that_is_not_unique_or_unknown_is_refused(key: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        addressed(Pipeline(("mask", "half-window", "shorten")), {key: 1})
+
+
+def test_options_of_the_request_come_before_those_of_the_settings() -> None:
+    (mask,) = stages(["mask"], {"mask": {"keep": 2}}, {"mask": {"keep": 5, "min_tokens": 99}})
+    assert (mask.options.keep, mask.options.min_tokens) == (2, 99)  # type: ignore[attr-defined]
+
+
+def test_a_wrong_option_of_a_stage_is_refused_when_the_stages_are_made() -> None:
+    with pytest.raises(OptionError, match="'keep' must be a whole number at least 1"):
+        stages(["mask"], {"mask": {"keep": 0}}, {})

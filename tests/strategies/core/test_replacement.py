@@ -1,0 +1,63 @@
+"""The message that stands for condensed history."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strategies.core.condensation import Kind
+from strategies.core.plan import Plan, apply, stand_in, task_piece
+from strategies.core.replacement import (
+    OPENING,
+    fitted,
+    frame_tokens,
+    previous_text,
+    replacement,
+    room,
+    stands_for,
+)
+from strategies.core.view import View
+from tests.support.transcripts import WORDS, chat, view_of, words
+
+
+def with_record(text: str, end: int = 6) -> View:
+    view = view_of(chat(8))
+    edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, 100))
+    return apply(view, Plan((edit,)))
+
+
+def test_it_is_a_user_message_that_says_what_it_is() -> None:
+    piece = replacement("the record", 12)
+    body = json.loads(piece.raw)
+    assert piece.kind is Kind.REPLACEMENT
+    assert piece.origin is None
+    assert body["role"] == "user"
+    assert body["content"].startswith(f"{OPENING} The 12 earlier messages")
+    assert body["content"].endswith("\n\nthe record")
+    assert "not a new request" in body["content"]
+
+
+@pytest.mark.parametrize("text", ["one line", "two\n\nlines", "", "{count} {text} %s", "[Condensed history] x\n\ny"])
+def test_its_text_is_found_again(text: str) -> None:
+    assert previous_text(with_record(text)) == text
+
+
+def test_a_view_without_one_has_no_text() -> None:
+    assert previous_text(view_of(chat(2))) == ""
+
+
+def test_frame_and_text_stay_within_the_cap() -> None:
+    cap = 200
+    text = fitted(words(1_000), cap, WORDS)
+    assert WORDS.message(json.loads(replacement(text, 9_999).raw)) <= cap
+    assert room(cap, WORDS) == cap - frame_tokens(WORDS)
+    assert room(1, WORDS) == 0
+
+
+def test_it_counts_the_messages_it_stands_for_without_the_users_that_stay() -> None:
+    view = view_of(chat(8))
+    assert stands_for(view, 6) == 5
+    again = with_record("so far")
+    assert stands_for(again, 6) == 9
+    assert stands_for(view_of(chat(8, pending=False)), 16) == 14

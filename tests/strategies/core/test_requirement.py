@@ -1,0 +1,43 @@
+"""When a view must be condensed, and the table of what that allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.requirement import RULES, Requirement, Rule, has_grown, required
+
+BUDGET = Budget.of(9_000, reserve=1_000)  # usable 8,000: trigger 6,800, step 1,200, floor 512
+
+
+@pytest.mark.parametrize(
+    ("tokens", "since", "expected"),
+    [
+        (6_799, None, None),
+        (6_800, None, Requirement.SOFT),
+        (7_000, 5_900, None),
+        (7_100, 5_900, Requirement.SOFT),
+        (7_488, 7_400, None),
+        (7_489, 7_400, Requirement.HARD),
+        (20_000, 19_999, Requirement.HARD),
+    ],
+)
+def test_the_table_of_sizes(tokens: int, since: int | None, expected: Requirement | None) -> None:
+    assert required(tokens, BUDGET, since=since) is expected
+
+
+def test_force_is_answered_at_any_size() -> None:
+    assert required(1, BUDGET, since=1, forced=True) is Requirement.FORCED
+
+
+def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> None:
+    assert has_grown(1, BUDGET, None)
+    assert not has_grown(5_199, BUDGET, 4_000)
+    assert has_grown(5_200, BUDGET, 4_000)
+
+
+def test_the_rules_are_those_of_the_design() -> None:
+    assert RULES[Requirement.PREPARE] == Rule(asks=True, waits=True, least_shrink=0.1, ladder=False)
+    assert RULES[Requirement.SOFT] == Rule(asks=False, waits=True, least_shrink=0.1, ladder=False)
+    for requirement in (Requirement.HARD, Requirement.FORCED, Requirement.OVERFLOW):
+        assert RULES[requirement] == Rule(asks=True, waits=False, least_shrink=0.0, ladder=True)

@@ -1,0 +1,81 @@
+"""Where a condensed prefix ends, and what is left behind it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.core.condensation import Kind, Literal
+from strategies.core.errors import InvalidPlan
+from strategies.core.plan import Plan, apply, stand_in, task_piece
+from strategies.core.replacement import replacement
+from strategies.core.split import Split
+from strategies.core.transcript import dump
+from strategies.core.view import View
+from tests.strategies.test_invariants import STABLE
+from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of, words
+
+SIZE = WORDS.message(user("[summary]"))
+SUMMARY = Literal(dump(user("[summary]")), Kind.REPLACEMENT)
+
+
+def split(view: View, task_cap: int = 1_000) -> Split:
+    return Split(view, SIZE, task_cap)
+
+
+@pytest.mark.parametrize("bodies", [agent(6), chat(6), [assistant("hi"), *agent(4)[1:]]], ids=["agent", "chat", "greeted"])
+def test_the_size_of_what_is_left_is_what_the_view_will_have(bodies: list[Body]) -> None:
+    view = view_of(bodies, fixed=33)
+    for end in split(view).round_cuts():
+        after = apply(view, Plan((stand_in(view, end, SUMMARY, task_piece(view, 1_000)),)))
+        assert split(view).after(end) == after.tokens
+
+
+@given(bodies=conversations(), task_cap=st.sampled_from([60, 1_000]))
+@STABLE
+def test_the_size_of_what_is_left_is_never_less_than_the_view_will_have(bodies: list[Body], task_cap: int) -> None:
+    view = view_of(bodies)
+    for end in split(view, task_cap).round_cuts():
+        try:
+            after = apply(view, Plan((stand_in(view, end, SUMMARY, task_piece(view, task_cap)),)))
+        except InvalidPlan:
+            continue
+        if not view.task or task_cap == 1_000:
+            assert after.tokens <= split(view, task_cap).after(end) + 20
+
+
+def test_turns_are_cut_at_their_starts_and_the_one_that_goes_on_at_its_rounds() -> None:
+    view = view_of([*chat(3, pending=False), user("work"), *agent(3)[2:]])
+    assert split(view).turn_cuts() == [2, 4, 6, 7, 9, 11]
+
+
+def test_finished_turns_may_be_cut_at_rounds_only_as_a_second_choice() -> None:
+    view = view_of([*agent(6, size=100)[1:], user("done?")])
+    found = split(view)
+    assert found.turn_cuts() == []
+    assert found.round_cuts() == [1, 3, 5, 7, 9, 11]
+    assert found.first_at_turn(goal=350) == found.first_at_round(goal=350) == 9
+
+
+def test_the_first_cut_that_meets_the_goal_is_taken_else_the_last_there_is() -> None:
+    view = view_of(chat(10, size=50))
+    found = split(view)
+    cuts = found.turn_cuts()
+    assert found.first_at_turn(view.tokens) == cuts[0]
+    assert found.first_at_turn(found.after(cuts[4])) == cuts[4]
+    assert found.first_at_turn(0) == found.round_cuts()[-1]
+    assert found.first_at_turn(view.tokens, start=cuts[3]) == cuts[3]
+
+
+def test_there_is_no_cut_behind_the_limit() -> None:
+    view = view_of(chat(3))
+    assert max(split(view).round_cuts()) == view.limit == 5
+    assert split(view).first_at_round(0, start=view.limit + 1) is None
+
+
+def test_an_earlier_replacement_is_never_cut_before() -> None:
+    view = view_of(chat(8))
+    view = apply(view, Plan((stand_in(view, 6, replacement("so far", 5), task_piece(view, 100)),)))
+    assert view.replacement == 1
+    assert min(split(view).round_cuts()) > 1
