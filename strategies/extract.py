@@ -81,12 +81,12 @@ def record(view: View, end: int, cap: int) -> str:
 
 
 def _carried(record: str, cap: int, counter: Counter) -> str:
-    """An earlier record in whole lines; where it is too long, what was done goes before what was said."""
+    """An earlier record in whole lines; where it is too long, what was done goes first, then what came last."""
     lines = [line for line in record.splitlines() if line.strip()]
     sizes = [counter.text(line) + 1 for line in lines]
     excess = sum(sizes) - cap
     dropped: set[int] = set()
-    for i in sorted(range(len(lines)), key=lambda i: (not lines[i].startswith(_ACTION), i)):
+    for i in sorted(range(len(lines)), key=lambda i: (0, i) if lines[i].startswith(_ACTION) else (1, -i)):
         if excess <= 0:
             break
         dropped.add(i)
