@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-CLIENTS := tests/clients/node
+CLIENTS := tests/clients/node tests/clients/resend/node
 UPSTREAM ?=
 ARGS ?=
 
@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .SUFFIXES:
 
 # Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
-NODE_READY := $(if $(shell command -v npm),$(if $(wildcard $(CLIENTS)/package-lock.json),$(CLIENTS)/node_modules/.package-lock.json))
+NODE_READY := $(if $(shell command -v npm),$(patsubst %,%/node_modules/.package-lock.json,$(CLIENTS)))
 
 .PHONY: help setup demo serve test check-lint format bench torture redis ranks lock clean
 
@@ -68,9 +68,9 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(CLIENTS)/node_modules/.package-lock.json: $(CLIENTS)/package-lock.json
-	@echo "installing $(CLIENTS)"
-	@cd $(CLIENTS) && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
+%/node_modules/.package-lock.json: %/package-lock.json
+	@echo "installing $*"
+	@cd $* && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
 	@touch $@
 
 # The locks hold no registry address: pip and uv take theirs from the machine's own configuration.
@@ -87,5 +87,5 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(CLIENTS)/node_modules dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(addsuffix /node_modules,$(CLIENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -60,6 +60,8 @@ class Attempts:
             # A defect in a strategy costs headroom, never the reply.
             _log.exception("a strategy failed")
             return Attempted(None, Reason.INTERNAL_ERROR, resolving.tokens, resolving.asked)
+        for defect in outcome.defects:
+            _log.error("a stage failed", exc_info=defect)
         return Attempted(outcome, outcome.failure, resolving.tokens, resolving.asked)
 
     def _within_budget(self, policy: Policy, caller: Caller) -> Resolve:

@@ -35,6 +35,7 @@ class ChatRequest:
     model: str
     renamed: bool
     controls: Controls
+    query: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from proxy.wire import Body, Element
 from strategies.core.transcript import Message, Reader, Transcript
 
 BYTES_PER_TOKEN = 4
-_NOT_TEXT = ("image_url", "input_audio", "input_image", '"file"')
+_NOT_TEXT = ('"image_url"', '"input_audio"', '"input_image"', '"file_id"', '"file_data"')
 _MOST_ENTRIES = 50_000
 
 

@@ -15,7 +15,7 @@ from proxy.controls import Controls
 from proxy.errors import BadRequest
 from proxy.settings import MarkSettings, ModelRole, ModelSettings, Settings
 from proxy.tokens.windows import ModelTable
-from strategies import LADDER, Pipeline, addressed, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, Pipeline, addressed, parse, stages
 from strategies.core.budget import Budget
 from strategies.core.errors import OptionError
 from strategies.core.protocol import Strategy
@@ -67,7 +67,7 @@ class Policies:
         return Policy(
             pipeline=pipeline,
             stages=self._stages(pipeline, options),
-            ladder=[] if pipeline.is_off else stages(LADDER, {}, self._settings.options),
+            ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=window,
             budget=self.budget(window, entry, asked_length(body)),
             summarizer=(entry.summarizer if entry and entry.summarizer else None) or self._settings.summarizer,

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     STORE_ERROR = "store-error"
     STORE_FULL = "store-full"
     STORE_LOADING = "store-loading"
+    STORE_QUOTA = "store-quota"
     STORE_READ_ONLY = "store-read-only"
     STORE_REFUSED = "store-refused"
     STORE_SCHEMA = "store-schema"

@@ -193,7 +193,10 @@ class Sessions:
 
     async def _load(self, key: SessionKey) -> Session | None:
         snapshot = await self._store.load(key)
-        return decode_session(snapshot) if snapshot else None
+        try:
+            return decode_session(snapshot) if snapshot else None
+        except (ValueError, LookupError, TypeError) as error:
+            raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
 
     async def history(self, tenant: str, identity: Identity) -> History:
         """What append mode has stored under an explicit id; raises `StoreError`."""

@@ -75,8 +75,13 @@ class StoreSettings(_Table):
     @field_validator("url")
     @classmethod
     def _known_scheme(cls, value: str) -> str:
-        if value.partition("://")[0] not in SCHEMES:
+        scheme, _, place = value.partition("://")
+        if scheme not in SCHEMES:
             raise ValueError(f"must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
+        if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
+            raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
+        if scheme == "memory" and place:
+            raise ValueError("memory:// takes nothing more")
         return value
 
 

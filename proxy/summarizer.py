@@ -91,7 +91,7 @@ def read_answer(response: JsonReply) -> Result:
         body = json.loads(response.body)
         choice = body["choices"][0]
         message = choice["message"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return Failure("unreadable")
     if not isinstance(message, Mapping):
         return Failure("unreadable")

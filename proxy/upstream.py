@@ -7,6 +7,7 @@ proxies from the environment or retries: a request goes where the settings say, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -98,7 +99,10 @@ class Upstream:
         base = httpx.URL(base_url) if base_url else self._base
         target = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + b"/chat/completions")
         try:
-            response = await self._client.post(target, headers=headers, json=body, timeout=timeout)
+            # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+            data = json.dumps(body).encode()
+            typed = [*headers, (b"content-type", b"application/json")]
+            response = await self._client.post(target, headers=typed, content=data, timeout=timeout)
         except httpx.HTTPError as error:
             raise _unavailable(error) from error
         return JsonReply(response.status_code, response.content)

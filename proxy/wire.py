@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ _DECODE = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\n\r]*")
 _READ_ONCE = ("messages", "model", "condenser")
 EXTENSION = "condenser"
+DEEPEST = 256
 
 
 class Member(NamedTuple):
@@ -108,7 +109,22 @@ def read(data: bytes) -> Body:
         raise BadRequest("The request body is nested too deeply.") from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+    _check_depth(members)
     return Body(data, text, members, elements)
+
+
+def _check_depth(members: Mapping[str, Member]) -> None:
+    """Raises `BadRequest` for a value that the recursion of any later reader could not stand."""
+    level: list[Any] = [member.value for member in members.values()]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
+        if not level:
+            return
+    raise BadRequest("The request body is nested too deeply.")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else (e.value if isinstance(e, Element) else e for e in value)
 
 
 def _members(text: str) -> dict[str, Member]:

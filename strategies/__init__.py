@@ -37,6 +37,7 @@ TABLE: Mapping[str, Row] = {
 }
 DEFAULT = "mask+half-window"
 LADDER = ("extract", "recent", "shorten")
+LADDER_OPTIONS: Mapping[str, Mapping[str, object]] = {"shorten": {"newest": True}}
 OBSERVE = "observe:"
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined
+from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
 from strategies.core.options import Options, option
 from strategies.core.paths import target
@@ -81,7 +82,10 @@ def record(view: View, end: int, cap: int) -> str:
 
 
 def _carried(record: str, cap: int, counter: Counter) -> str:
-    """An earlier record in whole lines; where it is too long, what was done goes first, then what came last."""
+    """An earlier record in whole lines; where it is too long, what was done goes first, then what came last.
+
+    One that has no line which fits, such as prose in one paragraph, is cut in the middle instead.
+    """
     lines = [line for line in record.splitlines() if line.strip()]
     sizes = [counter.text(line) + 1 for line in lines]
     excess = sum(sizes) - cap
@@ -91,7 +95,8 @@ def _carried(record: str, cap: int, counter: Counter) -> str:
             break
         dropped.add(i)
         excess -= sizes[i]
-    return "\n".join(line for i, line in enumerate(lines) if i not in dropped)
+    kept = "\n".join(line for i, line in enumerate(lines) if i not in dropped)
+    return kept or cut_text(record, cap, counter)
 
 
 def _sections(messages: Sequence[Message]) -> Iterator[list[str]]:

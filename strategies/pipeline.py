@@ -19,18 +19,21 @@ from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 
-
 _IDLE = ("nothing-", "no-progress")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say."""
+    """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say.
+
+    `defects` are exceptions that no strategy may raise; whoever runs the pipeline should tell somebody.
+    """
 
     view: View
     stages: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    defects: list[Exception] = field(default_factory=list)
 
     @property
     def reason(self) -> str:
@@ -64,6 +67,8 @@ def attempt(
     allowed = [stage for stage in stages if rule.asks or not stage.asks]
     aim = budget.aiming(budget.target)
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, past)
+    if not outcome.stages and outcome.defects:
+        raise outcome.defects[0]
     if not outcome.stages:
         raise Declined(outcome.reason or "nothing-to-condense")
     shrink = view.tokens - outcome.view.tokens
@@ -92,6 +97,11 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
             continue
         except StrategyError as error:
             outcome.reasons[stage.name] = error.reason
+            continue
+        except Exception as defect:  # noqa: BLE001
+            # A defect in one stage costs what it would have saved; the next one may still make room.
+            outcome.reasons[stage.name] = "internal-error"
+            outcome.defects.append(defect)
             continue
         if after.tokens >= outcome.view.tokens:
             outcome.reasons[stage.name] = "no-progress"

@@ -1,8 +1,8 @@
 """`shorten`: oversized tool results are cut in the middle, the largest most, the newest round's last.
 
 All results older than the newest round are cut to one common length, the longest that meets the goal but never
-under `min_tokens`. Only where the view would still not be usable are the newest round's results cut too, as far
-as that takes.
+under `min_tokens`. The newest round is touched by the last step of the ladder only (`newest`), and only as far as it
+takes to be usable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import Declined
 from strategies.core.excerpt import shortened
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, Replace
+from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Past, Steps
 from strategies.core.transcript import Role
 from strategies.core.view import View
@@ -24,9 +24,10 @@ from strategies.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class ShortenOptions(Options):
-    """The least that is left of a result, in tokens."""
+    """The least that is left of a result, in tokens; whether the newest round's results may be cut too."""
 
     min_tokens: int = option(120, 40)
+    newest: bool = option(False)
 
 
 class Shorten:
@@ -43,24 +44,24 @@ class Shorten:
         yield from ()
         newest = view.structure.newest_round
         border = newest.start if newest else 0
-        older = list(self._cut(view, _results(view, 0, border), view.tokens - budget.goal))
-        saved = sum(before - after for _, before, after in older)
-        rest = view.tokens - saved - budget.usable
-        last = list(self._cut(view, _results(view, border, len(view.items)), rest))
-        edits = tuple(_edit(view, i, after) for i, _, after in [*older, *last])
+        older = Plan(tuple(self._cut(view, _results(view, 0, border), view.tokens - budget.goal)))
+        rest = apply(view, older).tokens - budget.usable
+        newest_results = _results(view, border, len(view.items)) if self.options.newest else []
+        last = tuple(self._cut(view, newest_results, rest))
+        edits = (*older.edits, *last)
         if not edits:
             raise Declined("nothing-to-shorten")
         return Plan(edits, {"shortenedResultCount": len(edits), "newestRoundShortened": bool(last)})
 
-    def _cut(self, view: View, results: Sequence[int], excess: int) -> Iterator[tuple[int, int, int]]:
-        """(item, tokens before, tokens after) for results to cut so that `excess` tokens go."""
+    def _cut(self, view: View, results: Sequence[int], excess: int) -> Iterator[Replace]:
+        """The edits of results that are cut so that `excess` tokens go."""
         if excess <= 0:
             return
         sizes = [view.items[i].message.tokens for i in results]
         cap = max(level(sizes, sum(sizes) - excess), self.options.min_tokens)
         for i, size in zip(results, sizes, strict=True):
             if size > cap:
-                yield i, size, cap
+                yield _edit(view, i, cap)
 
 
 def level(sizes: Sequence[int], total: int) -> int:

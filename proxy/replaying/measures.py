@@ -19,11 +19,13 @@ class Sent(NamedTuple):
 class Decided:
     """One request: what the client sent, what went on in its place, and how it was decided.
 
-    `sent` is None where the request was refused. `overhead` are the tokens of tools and framing.
+    `messages` are the tokens of the forwarded messages, None where the request was refused; `shared` are those of them
+    with which the forwarded request before began too; `overhead` is for tools and framing.
     """
 
     original: int
-    sent: Sequence[Sent] | None
+    messages: int | None
+    shared: int
     overhead: int
     usable: int
     milliseconds: float
@@ -32,14 +34,19 @@ class Decided:
     degraded: bool = False
 
     @property
+    def refused(self) -> bool:
+        """Whether nothing was forwarded."""
+        return self.messages is None
+
+    @property
     def forwarded(self) -> int:
         """Tokens that went on; 0 where nothing did."""
-        return 0 if self.sent is None else self.overhead + size(self.sent)
+        return 0 if self.messages is None else self.overhead + self.messages
 
     @property
     def overflows(self) -> bool:
         """Whether the upstream has no room for it and its reply, or it was refused for that."""
-        return self.sent is None or self.forwarded > self.usable
+        return self.refused or self.forwarded > self.usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Tally:
         forwarded = sum(each.forwarded for each in requests)
         own = sum(each.own for each in requests)
         # A refused request saves nothing: nothing was sent, but nothing was answered either.
-        original = sum(each.original for each in requests if each.sent is not None)
+        original = sum(each.original for each in requests if not each.refused)
         spent = [each.milliseconds for each in requests]
         asked = sum(played.asked for played in self.played)
         return Summary(
@@ -96,10 +103,10 @@ class Tally:
             own=own,
             condensations=sum(each.condensed for each in requests),
             overflows=sum(each.overflows for each in requests),
-            refused=sum(each.sent is None for each in requests),
+            refused=sum(each.refused for each in requests),
             degraded=sum(each.degraded for each in requests),
             saved_share=saved_share(original, forwarded + own),
-            cached_share=cached_share([played.requests for played in self.played]),
+            cached_share=cached_share(requests),
             evidence_share=sum(played.kept for played in self.played) / asked if asked else None,
             questions=asked,
             median_ms=median(spent) if spent else 0.0,
@@ -127,17 +134,11 @@ def common_prefix(before: Sequence[Sent], after: Sequence[Sent]) -> int:
     return total
 
 
-def cached_share(conversations: Iterable[Sequence[Decided]]) -> float | None:
+def cached_share(requests: Iterable[Decided]) -> float | None:
     """The share of message tokens that an upstream has seen at the same place in the request before."""
-    cached = total = 0
-    for requests in conversations:
-        before: Sequence[Sent] = ()
-        for each in requests:
-            if each.sent is not None:
-                cached += common_prefix(before, each.sent)
-                total += size(each.sent)
-                before = each.sent
-    return cached / total if total else None
+    forwarded = [(each.shared, each.messages) for each in requests if each.messages is not None]
+    total = sum(messages for _, messages in forwarded)
+    return sum(shared for shared, _ in forwarded) / total if total else None
 
 
 def evidence_kept(evidence: Sequence[Sequence[str]], view: str) -> int:

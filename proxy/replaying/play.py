@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from time import perf_counter
 
 from proxy import controls, wire
@@ -16,7 +17,7 @@ from proxy.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.headers import Headers
 from proxy.intake import ChatRequest
-from proxy.replaying.measures import Decided, Played, Sent, evidence_kept, size
+from proxy.replaying.measures import Decided, Played, Sent, common_prefix, evidence_kept, size
 from proxy.replaying.recorded import Conversation
 from proxy.scripted import scripted_answer
 from proxy.services import Services, services
@@ -62,40 +63,42 @@ class Player:
         overhead = self._counter.overhead({"tools": conversation.tools, "messages": conversation.messages})
         headers = self._headers(session, pipeline)
         decided: list[Decided] = []
+        view: list[Sent] = []
         for end in requests(conversation):
-            body = _body(self._model, raws[:end], conversation.tools)
-            decided.append(await self._decided(body, headers, overhead))
-        return _with_evidence(conversation, decided)
+            request = self._request(_body(self._model, raws[:end], conversation.tools), headers)
+            each, sent = await self._decided(request, overhead, view)
+            decided.append(each)
+            view = view if sent is None else sent
+        refused = bool(decided) and decided[-1].refused
+        return _with_evidence(conversation, decided, [] if refused else view)
 
-    async def _decided(self, data: bytes, headers: Headers, overhead: int) -> Decided:
-        body = wire.read(data)
-        original = overhead + size(self._sent(body.elements))
-        chosen = controls.read(headers, None, None)
-        request = ChatRequest(
-            tenant=TENANT, headers=[], body=body, model=self._model, renamed=False, controls=chosen
-        )  # fmt: skip
-        usable = self._usable(body)
+    def _request(self, data: bytes, headers: Headers) -> ChatRequest:
+        return ChatRequest(
+            tenant=TENANT,
+            headers=[],
+            body=wire.read(data),
+            model=self._model,
+            renamed=False,
+            controls=controls.read(headers, None, None),
+        )
+
+    async def _decided(
+        self, request: ChatRequest, overhead: int, before: Sequence[Sent]
+    ) -> tuple[Decided, list[Sent] | None]:
+        """What came of a request, and the messages that were forwarded; `before` are those of the request before."""
+        original = overhead + size(self._sent(request.body.elements))
+        usable = self._usable(request.body)
         started = perf_counter()
         try:
             decision = await self._built.condenser.decide(request)
         except ContextLengthExceeded:
-            return Decided(original, None, overhead, usable, _milliseconds(started))
+            return Decided(original, None, 0, overhead, usable, _milliseconds(started)), None
         spent = _milliseconds(started)
         if decision.settle is not None:
             await decision.settle(None)
-        return self._outcome(decision, original, overhead, usable, spent)
-
-    def _outcome(self, decision: Decision, original: int, overhead: int, usable: int, spent: float) -> Decided:
-        return Decided(
-            original=original,
-            sent=self._sent(wire.read(decision.body).elements),
-            overhead=overhead,
-            usable=usable,
-            milliseconds=spent,
-            own=decision.own_tokens,
-            condensed=decision.action in _CONDENSED,
-            degraded=decision.action is Action.DEGRADED,
-        )
+        sent = self._sent(wire.read(decision.body).elements)
+        shared = common_prefix(before, sent)
+        return _outcome(decision, Decided(original, size(sent), shared, overhead, usable, spent)), sent
 
     def _headers(self, session: str, pipeline: Pipeline) -> Headers:
         given = {"session": session, "strategy": str(pipeline)}
@@ -136,7 +139,16 @@ def _body(model: str, raws: Sequence[str], tools: Sequence[object]) -> bytes:
     return f'{{"model":{json.dumps(model)},"messages":[{",".join(raws)}]{offered}}}'.encode()
 
 
-def _with_evidence(conversation: Conversation, decided: Sequence[Decided]) -> Played:
+def _outcome(decision: Decision, decided: Decided) -> Decided:
+    return replace(
+        decided,
+        own=decision.own_tokens,
+        condensed=decision.action in _CONDENSED,
+        degraded=decision.action is Action.DEGRADED,
+    )
+
+
+def _with_evidence(conversation: Conversation, decided: Sequence[Decided], last: Sequence[Sent]) -> Played:
     """Only questions on what the last request held count: no view could show the rest."""
     end = max(requests(conversation), default=0)
     evidence = [
@@ -144,8 +156,7 @@ def _with_evidence(conversation: Conversation, decided: Sequence[Decided]) -> Pl
         for places in conversation.evidence
         if max(places) < end
     ]
-    last = decided[-1].sent if decided else None
-    view = "\n".join(content_text(json.loads(each.raw).get("content")) for each in last or ())
+    view = "\n".join(content_text(json.loads(each.raw).get("content")) for each in last)
     return Played(decided, len(evidence), evidence_kept(evidence, view))
 
 

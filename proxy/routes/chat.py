@@ -63,6 +63,7 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
         body=body,
         model=model or "",
         renamed=suffix is not None,
+        query=request.scope["query_string"],
         controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
     )
 
@@ -83,7 +84,7 @@ def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest
     if decision.head:
         # The reply is read, so it must come as it is.
         headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
-    return UpstreamRequest("POST", b"/v1/chat/completions", b"", headers, decision.body)
+    return UpstreamRequest("POST", b"/v1/chat/completions", chat_request.query, headers, decision.body)
 
 
 def _relay(services: Services, incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:

@@ -9,8 +9,8 @@
 A client library is imported by the scheme that needs it. A URL may hold credentials: whatever is logged or
 raised shows `redacted(url)`.
 
-Around each store is compression, and around those of Redis a breaker below it (`compress`, `breaker`). Quotas are
-held by the stores themselves (`quotas`).
+Around each store is compression, and below it around Redis a breaker; in a cluster each node has its own
+(`compress`, `breaker`). Quotas are held by the stores themselves (`quotas`).
 
 The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except
 with `store-quota`: it did not. All writes may be repeated, and a `save` that had happened is then told that its
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxy.store.base import SessionStore
-from proxy.store.breaker import BreakingStore
+from proxy.store.breaker import Breaker, BreakingStore
 from proxy.store.compress import CompressedStore
 from proxy.store.quotas import Quotas
 
@@ -65,8 +65,10 @@ async def open_store(
     match scheme.lower():
         case "sqlite" | "memory":
             return CompressedStore(await _sqlite(_path(url, scheme.lower(), place), clock, quotas))
-        case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
-            return CompressedStore(BreakingStore(_redis(url, quotas), clock=time.monotonic))
+        case "redis" | "rediss" | "redis+sentinel":
+            return CompressedStore(BreakingStore(_redis(url, quotas), Breaker("the store", time.monotonic)))
+        case "redis+cluster":
+            return CompressedStore(_redis(url, quotas))
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
 

@@ -11,7 +11,8 @@ What counts is whether the store answers in time. A stale revision, an unknown s
 server are answers; time-outs, refused connections, no free connection, and errors nobody expected are failures. A
 caller that gives up changes nothing: the call goes on by itself, and its end counts.
 
-`Circuit` is the state and holds no clock; `BreakingStore` is a store around another.
+`Circuit` is the state and holds no clock, `Breaker` keeps it for something that is asked, and `BreakingStore` is a
+store around another. The nodes of a cluster have a breaker each, so that one that is out does not shut off the rest.
 """
 
 from __future__ import annotations
@@ -95,27 +96,65 @@ class Circuit:
         return replace(self, state=state, age=self.age + 1, failures=())
 
 
-class BreakingStore:
-    """`SessionStore` that asks `inner` unless its circuit is open. `clock` is monotonic, in seconds.
+class Breaker:
+    """The circuit of `name`, as errors and the log call it; `clock` is monotonic, in seconds.
 
-    A refused call raises StoreError `store-unavailable`. `transitions` counts how often each state was entered.
+    `transitions` counts how often each state was entered.
     """
 
-    def __init__(
-        self, inner: SessionStore, *, clock: Callable[[], float], thresholds: Thresholds | None = None
-    ) -> None:
+    def __init__(self, name: str, clock: Callable[[], float], thresholds: Thresholds | None = None) -> None:
         self.transitions: Counter[State] = Counter()
-        self._inner = inner
+        self._name = name
         self._clock = clock
         self._circuit = Circuit(thresholds or Thresholds())
         self._why = ""
-        self._running: set[asyncio.Task[Any]] = set()
-        self._closed = False
 
     @property
     def state(self) -> State:
         """The state after the last call; an open breaker whose cool-down is over half-opens by the next one."""
         return self._circuit.state
+
+    def begin(self) -> int:
+        """A ticket for a call, to be given to `end` whatever becomes of it; raises StoreError `store-unavailable`."""
+        now = self._clock()
+        circuit, may = self._circuit.asked(now)
+        self._become(circuit)
+        if not may:
+            wait = f"for {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "until its probe ends"
+            raise StoreError("store-unavailable", f"{self._name} is not asked {wait}, since {self._why}")
+        return circuit.age
+
+    def end(self, ticket: int, error: BaseException | None) -> None:
+        """How a call that has begun ended."""
+        if error is None or (isinstance(error, StoreError) and error.reason in ANSWERS):
+            self._become(self._circuit.succeeded(ticket))
+            return
+        if ticket == self._circuit.age:
+            self._why = str(error) or type(error).__name__
+        self._become(self._circuit.failed(ticket, self._clock()))
+
+    def _become(self, circuit: Circuit) -> None:
+        before, self._circuit = self._circuit, circuit
+        if circuit.age == before.age:
+            return
+        self.transitions[circuit.state] += 1
+        match circuit.state:
+            case State.OPEN:
+                _log.warning("%s is not asked for %.0f s: %s", self._name, circuit.cool_down, self._why)
+            case State.HALF_OPEN:
+                _log.info("%s is asked once", self._name)
+            case State.CLOSED:
+                _log.warning("%s answers again", self._name)
+
+
+class BreakingStore:
+    """`SessionStore` that asks `inner` unless its breaker is open, and then raises `store-unavailable`."""
+
+    def __init__(self, inner: SessionStore, breaker: Breaker) -> None:
+        self._inner = inner
+        self._breaker = breaker
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     async def load(self, key: SessionKey) -> Snapshot | None:
         return await self._call(lambda: self._inner.load(key))
@@ -151,41 +190,13 @@ class BreakingStore:
     async def _call(self, operation: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._closed:
             raise StoreError("store-closed")
-        began = self._begun()
+        ticket = self._breaker.begin()
         task = asyncio.create_task(operation())
         self._running.add(task)
-        task.add_done_callback(lambda done: self._ended(done, began))
+        task.add_done_callback(lambda done: self._ended(done, ticket))
         await asyncio.wait({task})  # cancels nothing when we are cancelled ourselves
         return task.result()
 
-    def _begun(self) -> int:
-        now = self._clock()
-        circuit, may = self._circuit.asked(now)
-        self._become(circuit)
-        if not may:
-            wait = f"for {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "until its probe ends"
-            raise StoreError("store-unavailable", f"not asked {wait}, since {self._why}")
-        return circuit.age
-
-    def _ended(self, task: asyncio.Task[Any], began: int) -> None:
+    def _ended(self, task: asyncio.Task[Any], ticket: int) -> None:
         self._running.discard(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None or (isinstance(error, StoreError) and error.reason in ANSWERS):
-            self._become(self._circuit.succeeded(began))
-            return
-        if began == self._circuit.age:
-            self._why = str(error) or type(error).__name__
-        self._become(self._circuit.failed(began, self._clock()))
-
-    def _become(self, circuit: Circuit) -> None:
-        before, self._circuit = self._circuit, circuit
-        if circuit.age == before.age:
-            return
-        self.transitions[circuit.state] += 1
-        match circuit.state:
-            case State.OPEN:
-                _log.warning("the store is not asked for %.0f s: %s", circuit.cool_down, self._why)
-            case State.HALF_OPEN:
-                _log.info("the store is asked once")
-            case State.CLOSED:
-                _log.warning("the store answers again")
+        self._breaker.end(ticket, asyncio.CancelledError() if task.cancelled() else task.exception())

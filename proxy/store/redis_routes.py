@@ -9,6 +9,9 @@ next command, by asking several servers at once and taking the first answer, so 
 During a fail-over the answer is the server that is down: calls fail at once until another takes its place, and the
 first call after that finds it.
 
+While a slot moves from node to node, Redis refuses scripts over keys of which some are not where it is asked: the
+sessions in that slot are unavailable until it has moved, and are never half written.
+
 What Redis itself may lose: replication is asynchronous, so a fail-over forgets writes that were acknowledged and had
 not reached the replica. A revision may then be given twice and a record written again under its name. Each stays
 atomic on the server that has it; the client's next transcript heals what is missing.
@@ -23,10 +26,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, Protocol, TypeVar
 
 from proxy.store.base import StoreError
+from proxy.store.breaker import Breaker
 from proxy.store.redis import Address, Again, Command, Node, NotSent, Redirect
 
 T = TypeVar("T")
 Connect = Callable[[Address], Node]
+Guard = Callable[[Address], Breaker]
 
 SLOTS = 16_384
 TRIES = 4  # a redirection, a correction of it, and two more
@@ -126,10 +131,15 @@ class Sentinels:
 
 
 class Cluster:
-    """The nodes of a cluster, by the slots that they serve; `seeds` are those of the URL."""
+    """The nodes of a cluster, by the slots that they serve; `seeds` are those of the URL.
 
-    def __init__(self, seeds: Sequence[Address], connect: Connect) -> None:
+    Each node has a breaker that `guard` makes: while one is out, its slots fail at once and the others go on.
+    """
+
+    def __init__(self, seeds: Sequence[Address], connect: Connect, guard: Guard) -> None:
         self._seeds = seeds
+        self._guard = guard
+        self._breakers: dict[Address, Breaker] = {}
         self._nodes = _Nodes(connect)
         self._slots: list[Address | None] = []
         self._members: frozenset[Address] = frozenset(seeds)
@@ -182,11 +192,28 @@ class Cluster:
 
     async def _send(self, address: Address, commands: Sequence[Command], *, asking: bool) -> list[Any]:
         try:
-            answers = await self._nodes[address].ask(commands, asking=asking)
+            answers = await self._guarded(address, commands, asking=asking)
         except StoreError as error:
             answers = [error] * len(commands)
         if any(isinstance(each, StoreError) and each.reason in _DOUBTS for each in answers):
             self._doubted.add(address)
+        return answers
+
+    async def _guarded(self, address: Address, commands: Sequence[Command], *, asking: bool) -> list[Any]:
+        breaker = self._breakers.setdefault(address, self._guard(address))
+        try:
+            ticket = breaker.begin()
+        except StoreError as refused:
+            raise NotSent(refused.reason, str(refused)) from None
+        failed: BaseException | None = None
+        try:
+            answers = await self._nodes[address].ask(commands, asking=asking)
+            failed = next((each for each in answers if isinstance(each, StoreError)), None)
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            breaker.end(ticket, failed)
         return answers
 
     def _redirected(self, waiting: Iterable[int], answers: Sequence[Any]) -> dict[int, Redirect]:

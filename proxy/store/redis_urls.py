@@ -11,9 +11,11 @@ but for what `shown` shows.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from proxy.store.breaker import Breaker
 from proxy.store.redis import Address, Limits, Node, server_options
 from proxy.store.redis_routes import Cluster, Connect, Direct, Route, Sentinels
 
@@ -51,7 +53,8 @@ def _cluster(place: str, shown: str, limits: Limits) -> Route:
     if path not in ("", "0") or query:
         raise ValueError(f"{shown}: a cluster has one database, 0, and no options")
     account = server_options(f"{_PLAIN}{credentials}host", shown)
-    return Cluster(_addresses(hosts, CLUSTER_PORT, shown), _connecting(account, shown, limits))
+    connect = _connecting(account, shown, limits)
+    return Cluster(_addresses(hosts, CLUSTER_PORT, shown), connect, _breaker)
 
 
 def _parts(place: str) -> tuple[str, str, str, str]:
@@ -79,6 +82,11 @@ def _sentinel_account(query: str, shown: str) -> dict[str, Any]:
     except (KeyError, ValueError):
         known = ", ".join(_SENTINEL_WORDS)
         raise ValueError(f"{shown}: the only options are {known}, once each") from None
+
+
+def _breaker(address: Address) -> Breaker:
+    host, port = address
+    return Breaker(f"the node {host}:{port} of the store", time.monotonic)
 
 
 def _connecting(account: dict[str, Any], shown: str, limits: Limits) -> Connect:

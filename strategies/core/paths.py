@@ -10,7 +10,9 @@ from typing import NamedTuple
 from strategies.core.transcript import Call
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
-_PART_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")
+_LINE_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")
+_SEARCH_KEYS = ("pattern", "regex", "query")
+_PART_KEYS = (*_LINE_KEYS, *_SEARCH_KEYS)
 _EDIT_KEYS = ("oldText", "old_string", "old_str", "old_text", "diff", "patch")
 _COMMAND_KEYS = ("command", "cmd", "input")
 _SHELL_READ = re.compile(r"^\s*(?:cat|nl|bat|type)\s+(?:-\w+\s+)*([^\s|;&<>'\"]+)\s*$")

@@ -48,8 +48,9 @@ class Split:
         return self._legal(sorted(starts))
 
     def _legal(self, places: Sequence[int]) -> list[int]:
+        """Cuts that condense at least one message more than stands condensed already."""
         view = self._view
-        least = 1 if view.replacement is None else view.replacement + 1
+        least = 1 if view.replacement is None else view.replacement + 2
         return [place for place in places if least <= place <= view.limit and view.structure.cuts[place]]
 
     def first_at_turn(self, goal: int, start: int = 0) -> int | None:

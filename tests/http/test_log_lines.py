@@ -67,6 +67,8 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
 def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
     stage.ask(garden(12), asked(session="secret-name"))
     stage.ask(garden(1))
+    for each in stage.proxy.journal:
+        each.finished.wait()
     text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
     assert 'condenser_requests_total{action="condensed"} 1.0' in text
     assert 'condenser_requests_total{action="passed"} 1.0' in text

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, staged, workshop
+from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, on_file, staged, workshop
 from tests.support import wire
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 
@@ -57,7 +61,7 @@ def test_without_a_store_no_model_is_asked_and_the_view_only_grows(redis: RedisS
         stage.ask(workshop(rounds), asked(session="s"))
         views.append(stage.last_view)
     assert stage.summaries == []
-    for before, after in zip(views, views[1:], strict=False):
+    for before, after in pairwise(views):
         assert after[: len(before)] == before
 
 
@@ -96,3 +100,15 @@ def wait_until_ready(stage: Stage) -> None:
         if wire.request(stage.proxy.url, "GET", "/readyz").json()["store"]["state"] == "ok":
             return
     raise AssertionError("the store did not come back")
+
+
+@pytest.mark.parametrize("column", ["meta", "record"])
+def test_a_stored_document_that_is_damaged_costs_no_reply(column: str, tmp_path: Path) -> None:
+    table = {"meta": "sessions", "record": "records"}[column]
+    with on_file(tmp_path / "s.db") as stage:
+        stage.ask(garden(12), asked(session="s"))
+        with closing(sqlite3.connect(tmp_path / "s.db", timeout=10)) as connection, connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (b"{damaged",))
+        answer = stage.ask(garden(13), asked(session="s"))
+        assert answer.header("x-condenser-action") in ("condensed", "degraded")
+        assert_view(stage.last_view, garden(13))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from proxy.reasons import Reason
 from tests.http.strict import assert_view, is_replacement
-from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, is_summary_call, staged, summary, workshop
+from tests.http.talking import (
+    SUMMARY,
+    WINDOW,
+    Message,
+    Stage,
+    asked,
+    count,
+    garden,
+    is_summary_call,
+    staged,
+    summary,
+    workshop,
+)
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, ToolCall, error, hang, hang_up, raw
+from tests.support.replies import Reply, ToolCall, error, hang, hang_up, raw, redirect
 from tests.support.signals import Signal
 
 Answers = Callable[[Exchange], Reply]
@@ -35,7 +47,7 @@ FAILURES: dict[str, tuple[Answers, str]] = {
     "500": (always(error(500)), "summary-http-error"),
     "401": (always(error(401)), "summary-http-error"),
     "404": (always(error(404)), "summary-http-error"),
-    "redirect": (always(Reply(302, (("location", "http://127.0.0.1:1/"), ("content-length", "0")))), "summary-http-error"),
+    "redirect": (always(redirect("http://127.0.0.1:1/")), "summary-http-error"),
     "hangs up": (always(hang_up()), "summary-unreachable"),
     "no json": (always(raw(b"<html>")), "summary-unreadable"),
     "no choices": (always(raw(b'{"choices":[]}')), "summary-unreadable"),
@@ -69,7 +81,7 @@ def test_the_reply_comes_and_the_reason_says_what_was_wrong_with_the_summary(nam
         assert_fell_back(stage, garden(12))
 
 
-def assert_fell_back(stage: Stage, transcript: list[dict[str, object]]) -> None:
+def assert_fell_back(stage: Stage, transcript: Sequence[Message]) -> None:
     """The rules condensed in the model's place: no word of its answer stands in the view, and it fits."""
     assert count(stage.forwarded[-1].json()) <= WINDOW - WINDOW // 8
     assert_view(stage.last_view, transcript)
@@ -79,7 +91,7 @@ def assert_fell_back(stage: Stage, transcript: list[dict[str, object]]) -> None:
 
 def test_a_summarizer_that_hangs_costs_its_time_and_no_more() -> None:
     never = Signal("the end of the test")
-    with staged(strategy="half-window", answers=always(hang(never)), inline_timeout=0.2) as stage:
+    with staged(strategy="half-window", answers=always(hang(never)), inline_timeout=1.0) as stage:
         answer = stage.ask(garden(12), asked(session="s"))
         assert answer.header("x-condenser-reason") == "summary-timeout"
         assert_fell_back(stage, garden(12))

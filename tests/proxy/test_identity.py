@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.identity import Identity, Tenants, identify, provisional, random_session, session_key, shown, tenant_key
-from proxy.settings import Settings
+from proxy.settings import Settings, TenantSettings
 
 NAMES = Settings().sessions.headers
 
@@ -108,7 +108,7 @@ def test_new_ids_never_repeat_and_provisional_ones_always_do() -> None:
 
 
 def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
-    return Tenants(Settings(tenant=tenant), key)
+    return Tenants(Settings(tenant=TenantSettings(**tenant)), key)
 
 
 def test_by_default_each_credential_is_a_tenant_and_no_digest_holds_it() -> None:
@@ -126,12 +126,12 @@ def test_the_digest_depends_on_the_key() -> None:
 
 
 def test_fixed_makes_all_callers_one_tenant() -> None:
-    by = tenants(**{"from": "fixed"})
+    by = tenants(b"k", **{"from": "fixed"})
     assert by.tenant([(b"authorization", b"a")], None) == by.tenant([], None)
 
 
 def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
-    by = tenants(**{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
+    by = tenants(b"k", **{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
     headers = [(b"x-team", b"red"), (b"authorization", b"anything")]
     assert by.tenant(headers, "10.0.0.1") == by.tenant(headers[:1], "10.0.0.1")
     for given, peer in ((headers, "10.0.0.2"), (headers, None), (headers[1:], "10.0.0.1")):
@@ -141,7 +141,7 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
 
 
 def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
-    header = tenants(**{"from": "header:x-team", "trusted_proxies": ["p"]}).tenant([(b"x-team", b"same")], "p")
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["p"]}).tenant([(b"x-team", b"same")], "p")
     assert header != tenants().tenant([(b"authorization", b"same")], "p")
 
 

@@ -231,7 +231,7 @@ def test_a_model_that_nothing_matches_has_no_entry() -> None:
 
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        load_settings().port = 1
+        load_settings().port = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "http://h"])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
@@ -57,6 +57,7 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
     return members, listed, draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
 
 
+@settings(max_examples=25)
 @given(bodies())
 def test_every_member_and_message_is_found_with_its_own_text(
     made: tuple[list[tuple[str, str]], list[str], str],
@@ -69,6 +70,7 @@ def test_every_member_and_message_is_found_with_its_own_text(
     assert [each.raw for each in body.elements] == listed
 
 
+@settings(max_examples=25)
 @given(bodies())
 def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
     data = made[2].encode()
@@ -76,6 +78,7 @@ def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[s
     assert read(data).spliced() == data
 
 
+@settings(max_examples=25)
 @given(bodies(), st.sampled_from(["[]", '[{"role":"user","content":"ü"}]', "[1, 2]"]))
 def test_replaced_messages_leave_every_byte_before_and_behind(
     made: tuple[list[tuple[str, str]], list[str], str], new: str
@@ -86,6 +89,7 @@ def test_replaced_messages_leave_every_byte_before_and_behind(
     assert body.spliced(messages=new) == (text[:at] + new + text[end:]).encode()
 
 
+@settings(max_examples=25)
 @given(bodies(), st.integers(0, 5), st.sampled_from(["{}", "null", '{"a": [1, {"b": "}"}]}', '",}{"']), SPACE, SPACE)
 def test_the_extension_can_be_cut_from_any_place(
     made: tuple[list[tuple[str, str]], list[str], str], place: int, value: str, before: str, behind: str

@@ -30,6 +30,11 @@ def good(effect: Effect) -> Result:
     return Answer(f"{RECORD} {len(effect.user)}")
 
 
+def wordy(effect: Effect) -> Result:
+    """A summary as long as it may be."""
+    return Answer("word " * effect.max_tokens)
+
+
 def failing(effect: Effect) -> Result:
     """What a summarizer that cannot be reached gives."""
     return Failure("unreachable")
@@ -68,7 +73,7 @@ def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good)
     return finish(strategy.condense(view, budget, Past()), reply)
 
 
-def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: object) -> View:
+def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: Any) -> View:
     """The checked view after one strategy."""
     (strategy,) = staged(name, **{name.replace("-", "_"): options})
     after = apply(view, plan_of(strategy, view, budget, reply))
@@ -76,9 +81,7 @@ def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **opti
     return after
 
 
-def attempted(
-    requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good
-) -> Outcome:
+def attempted(requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good) -> Outcome:
     """The outcome of a pipeline under a requirement."""
     return finish(attempt(requirement, staged(pipeline), ladder(), view, budget, Past()), reply)
 

@@ -13,7 +13,7 @@ from strategies.core.plan import head_pieces
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome
-from tests.strategies.driving import attempted, failing, good
+from tests.strategies.driving import Reply, attempted, failing, good, wordy
 from tests.strategies.invariants import faults, least_possible, orphans_and_gaps
 from tests.support.transcripts import (
     Body,
@@ -21,6 +21,7 @@ from tests.support.transcripts import (
     conversations,
     largest_of_each_kind,
     recorded,
+    tiktoken_counter,
     view_of,
 )
 
@@ -38,15 +39,15 @@ STABLE = settings(
 VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
 
 
-def judged(requirement: Requirement, pipeline: str, view: View, window: int, *, reachable: bool = True) -> Outcome | None:
+def judged(requirement: Requirement, pipeline: str, view: View, window: int, reply: Reply = good) -> Outcome | None:
     """Attempts twice; both outcomes are one, and what comes out keeps the invariants."""
     budget = Budget.of(window)
-    reply = good if reachable else failing
+    outcome: Outcome | None = None
     try:
         outcome = attempted(requirement, pipeline, view, budget, reply)
     except StrategyError:
-        outcome = None
-    else:
+        pass
+    if outcome is not None:
         again = attempted(requirement, pipeline, view, budget, reply)
         assert head_pieces(again.view) == head_pieces(outcome.view)
         assert outcome.view.tokens < view.tokens
@@ -63,17 +64,18 @@ def check_usable(view: View, budget: Budget) -> None:
         assert least_possible(view, budget) > budget.usable
 
 
+replies = st.sampled_from([good, wordy, failing])
 requests = st.tuples(st.sampled_from(REQUIREMENTS), st.sampled_from(WINDOWS), st.sampled_from([0, 40, 400]))
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@given(bodies=conversations(), request=requests, reachable=st.booleans())
+@given(bodies=conversations(), request=requests, reply=replies)
 @STABLE
 def test_every_strategy_keeps_the_invariants(
-    pipeline: str, bodies: list[Body], request: tuple[Requirement, int, int], reachable: bool
+    pipeline: str, bodies: list[Body], request: tuple[Requirement, int, int], reply: Reply
 ) -> None:
     requirement, window, fixed = request
-    judged(requirement, pipeline, view_of(bodies, fixed), window, reachable=reachable)
+    judged(requirement, pipeline, view_of(bodies, fixed), window, reply)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -91,11 +93,11 @@ def test_every_strategy_keeps_the_invariants_of_lists_that_a_client_broke(
 @pytest.mark.parametrize("broken", [False, True], ids=["sound", "broken"])
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_the_invariants_hold_over_many_conversations(pipeline: str, broken: bool) -> None:
-    @given(bodies=conversations(broken=broken, at_most=60), request=requests, reachable=st.booleans())
+    @given(bodies=conversations(broken=broken, at_most=60), request=requests, reply=replies)
     @VIOLENT
-    def check(bodies: list[Body], request: tuple[Requirement, int, int], reachable: bool) -> None:
+    def check(bodies: list[Body], request: tuple[Requirement, int, int], reply: Reply) -> None:
         requirement, window, fixed = request
-        judged(requirement, pipeline, view_of(bodies, fixed), window, reachable=reachable)
+        judged(requirement, pipeline, view_of(bodies, fixed), window, reply)
 
     check()
 
@@ -109,6 +111,17 @@ def test_the_invariants_hold_over_recorded_conversations(pipeline: str) -> None:
         for requirement in (Requirement.SOFT, Requirement.HARD)
     ]
     assert any(condensed)
+
+
+def test_the_invariants_hold_with_a_real_tokenizer() -> None:
+    counter = tiktoken_counter()
+    condensed = [
+        judged(requirement, "mask+half-window", view_of(one.messages, 50, counter), window, reply)
+        for one in largest_of_each_kind(at_most=100)
+        for window in (1_200, 4_000)
+        for requirement, reply in ((Requirement.HARD, good), (Requirement.HARD, failing), (Requirement.FORCED, wordy))
+    ]
+    assert sum(outcome is not None for outcome in condensed) > len(condensed) / 2
 
 
 @pytest.mark.torture

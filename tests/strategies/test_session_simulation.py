@@ -218,4 +218,3 @@ def test_a_walk_condenses_only_where_the_last_request_calls_for_it(bodies: list[
         rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered else (), 20, WORDS)
         if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.floor:
             assert walked(last, window).to_json() == rest.to_json()
-

@@ -11,21 +11,18 @@ The nodes are told of each other by the files that they would write themselves, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from redis import Redis, RedisError
+from redis import RedisError
 
-from tests.support.redis_server import RedisServer, free_port
-from tests.support.signals import BOUND, Signal
+from tests.support.redis_server import RedisServer, asking, await_true, free_port
 
 SLOTS = 16_384
 MASTERS = 3
 NODE_TIMEOUT = 1_000  # milliseconds after which a node that says nothing is suspected
-POLL = 0.02  # seconds between two looks
 
 
 class RedisCluster:
@@ -85,9 +82,10 @@ class RedisCluster:
 
     def await_whole(self) -> None:
         """Returns when every slot is served, by a master that every node knows and whose replicas follow it."""
-        await_true(self._whole, "the cluster is whole")
+        await_true(self.is_whole, "the cluster is whole")
 
-    def _whole(self) -> bool:
+    def is_whole(self) -> bool:
+        """Whether all nodes that run say so now."""
         return all(_healthy(node) for node in self.nodes if node.is_running)
 
     def _slots(self) -> list[Any]:
@@ -103,20 +101,6 @@ class RedisCluster:
             except (RedisError, OSError):
                 continue
         raise AssertionError("no node answers")
-
-
-def asking(port: int) -> Redis:
-    """A client that gives up soon; a context manager."""
-    return Redis(port=port, socket_timeout=0.5, socket_connect_timeout=0.5, retry=None, decode_responses=True)
-
-
-def await_true(holds: Callable[[], bool], what: str, bound: float = 2 * BOUND) -> None:
-    """Looks again and again; another process has nothing to wait on."""
-    deadline = time.monotonic() + bound
-    never = Signal(what)
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {bound} s: {what}"
-        never.idle(POLL)
 
 
 def _healthy(node: RedisServer) -> bool:

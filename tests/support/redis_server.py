@@ -16,9 +16,15 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.support.signals import BOUND
 
@@ -32,8 +38,11 @@ def available() -> bool:
 
 
 class RedisServer:
-    def __init__(self, *options: str, password: str = "") -> None:
+    """`configuration` is the text of a file that makes it a Sentinel, which rewrites the file as it learns."""
+
+    def __init__(self, *options: str, password: str = "", configuration: str = "") -> None:
         self.password = password
+        self._configuration = configuration
         self._options = options + (("--requirepass", password) if password else ())
         self._folder = tempfile.TemporaryDirectory(prefix="condenser-redis-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,6 +52,16 @@ class RedisServer:
     def url(self) -> str:
         credentials = f":{self.password}@" if self.password else ""
         return f"redis://{credentials}127.0.0.1:{self.port}/0"
+
+    @property
+    def folder(self) -> Path:
+        """Where it runs and writes."""
+        return Path(self._folder.name)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not killed; it may hang."""
+        return self._process is not None
 
     def __enter__(self) -> Self:
         self.restart()
@@ -54,8 +73,16 @@ class RedisServer:
 
     def restart(self) -> None:
         """Kill it if it runs; return when a new one answers at the same port."""
+        self.start()
+        self.await_answer()
+
+    def start(self) -> None:
+        """Kill it if it runs, and start it; it does not answer at once."""
         self.kill()
         self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL)
+
+    def await_answer(self) -> None:
+        """Returns when it answers."""
         deadline = time.monotonic() + BOUND
         while not self._answers():
             assert time.monotonic() < deadline, f"no answer within {BOUND} s; {self._log()}"
@@ -64,7 +91,7 @@ class RedisServer:
     def kill(self) -> None:
         """As a crash would: SIGKILL, no last words. A server that is down stays so."""
         if self._process is not None:
-            self._process.kill()
+            self._process.kill()  # a stopped one too
             self._process.wait(BOUND)
             self._process = None
 
@@ -90,7 +117,14 @@ class RedisServer:
             "appendonly": "no",
         }
         words = [word for key, value in fixed.items() for word in (f"--{key}", value)]
-        return [BINARY, *words, *self._options]
+        return [BINARY, *words, *self._options] if not self._configuration else self._sentinel()
+
+    def _sentinel(self) -> list[str]:
+        file = self.folder / "sentinel.conf"
+        if not file.exists():
+            fixed = f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile redis.log\n"
+            file.write_text(fixed + self._configuration)
+        return [BINARY, str(file), "--sentinel"]
 
     def _answers(self) -> bool:
         try:
@@ -112,6 +146,20 @@ class RedisServer:
     def _log(self) -> str:
         log = Path(self._folder.name, "redis.log")
         return log.read_text(errors="replace")[-2000:] if log.exists() else "it wrote no log"
+
+
+def asking(port: int) -> Redis:
+    """A client that gives up soon and tries nothing twice; a context manager."""
+    never = Retry(NoBackoff(), 0)
+    return Redis(port=port, socket_timeout=0.5, socket_connect_timeout=0.5, retry=never, decode_responses=True)
+
+
+def await_true(holds: Callable[[], bool], what: str, bound: float = 2 * BOUND) -> None:
+    """Asks again and again until it holds: another process gives us nothing to wait on."""
+    deadline = time.monotonic() + bound
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {bound} s: {what}"
+        threading.Event().wait(POLL)
 
 
 def free_port() -> int:

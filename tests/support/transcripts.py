@@ -211,7 +211,12 @@ SOUND = (
     "reuse", "function", "picture", "empty-user", "empty-result", "not-json", "greeting", "custom",
 )  # fmt: skip
 BROKEN = ("orphan", "unanswered", "late", "reversed", "half", "twice", "odd-calls")
-_TEXTS = ("some words of text", "修复解析器中的错误，然后运行测试。", "ERROR: test_x failed (exit 1)", 'x = {"a": [1, 2]}')
+_TEXTS = (
+    "some words of text",
+    "修复解析器中的错误，然后运行测试。",
+    "ERROR: test_x failed (exit 1)",
+    'x = {"a": [1, 2]}',
+)
 
 
 class Draft:

@@ -16,12 +16,14 @@ from proxy.replaying.measures import (
 A, B, C = Sent("a", 10), Sent("b", 20), Sent("c", 30)
 
 
-def decided(*sent: Sent, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0) -> Decided:
-    return Decided(original, sent, 5, usable, ms, own)
+def decided(
+    messages: int, shared: int = 0, *, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0
+) -> Decided:
+    return Decided(original, messages, shared, 5, usable, ms, own)
 
 
 def refused(original: int = 100) -> Decided:
-    return Decided(original, None, 5, 1_000, 2.0)
+    return Decided(original, None, 0, 5, 1_000, 2.0)
 
 
 def test_saved_counts_our_own_calls() -> None:
@@ -40,21 +42,18 @@ def test_the_common_prefix_ends_at_the_first_message_that_differs(
     assert common_prefix(before, after) == tokens
 
 
-def test_the_cached_share_compares_each_request_with_the_one_before_of_its_conversation() -> None:
-    one = [decided(A), decided(A, B), decided(C)]
-    other = [decided(A)]
-
-    assert cached_share([one, other]) == 10 / (10 + 30 + 30 + 10)
+def test_the_cached_share_is_what_requests_share_with_the_one_before_of_all_that_was_forwarded() -> None:
+    assert cached_share([decided(10), decided(30, 10), decided(40)]) == 10 / 80
 
 
-def test_a_refused_request_neither_warms_nor_uses_a_cache() -> None:
-    assert cached_share([[decided(A), refused(), decided(A, B)]]) == 10 / 40
-    assert cached_share([[refused()]]) is None
+def test_a_refused_request_has_no_part_in_the_cached_share() -> None:
+    assert cached_share([decided(10), refused(), decided(30, 10)]) == 10 / 40
+    assert cached_share([refused()]) is None
 
 
 def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused() -> None:
-    assert not decided(A, B, usable=35).overflows
-    assert decided(A, B, usable=34).overflows
+    assert not decided(30, usable=35).overflows
+    assert decided(30, usable=34).overflows
     assert refused().overflows
 
 
@@ -66,8 +65,8 @@ def test_evidence_is_kept_when_all_texts_of_a_question_stand_in_the_view_word_fo
 
 def test_a_summary_adds_all_conversations_up() -> None:
     tally = Tally("mask")
-    tally.played.append(Played([decided(A, ms=1.0), decided(A, B, own=7, ms=9.0)], asked=3, kept=1))
-    tally.played.append(Played([decided(C, usable=30, ms=2.0)], asked=1, kept=1))
+    tally.played.append(Played([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], asked=3, kept=1))
+    tally.played.append(Played([decided(30, usable=30, ms=2.0)], asked=1, kept=1))
 
     summary = tally.summary()
 
@@ -79,7 +78,7 @@ def test_a_summary_adds_all_conversations_up() -> None:
 
 
 def test_a_refused_request_is_no_saving() -> None:
-    tally = Tally("mask", [Played([decided(A), refused(original=10_000)])])
+    tally = Tally("mask", [Played([decided(10), refused(original=10_000)])])
 
     assert tally.summary().saved_share == pytest.approx(1 - 15 / 100)
     assert (tally.summary().overflows, tally.summary().refused) == (1, 1)

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 from proxy.policy import Window
-from proxy.replaying.measures import Decided, Played, Sent, Tally
+from proxy.replaying.measures import Decided, Played, Tally
 from proxy.replaying.report import Replayed, document, table
 
-SUMMARY = Tally("mask+half-window", [Played([Decided(2_000, [Sent("a", 1_500)], 0, 4_000, 1.25, own=100)])]).summary()
+SUMMARY = Tally("mask+half-window", [Played([Decided(2_000, 1_500, 0, 0, 4_000, 1.25, own=100)])]).summary()
 REPLAYED = Replayed("talk.json", 1, "gpt-4o", Window(8_192, "--window"), [replace(SUMMARY, strategy="off"), SUMMARY])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,17 @@ from redis.asyncio import Redis
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore
 from tests.support import redis_server
+from tests.support.redis_cluster import MASTERS, RedisCluster
+from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
 
-KINDS = ("sqlite", "memory", "redis")
+KINDS = (
+    "sqlite",
+    "memory",
+    "redis",
+    pytest.param("sentinel", marks=pytest.mark.torture),
+    pytest.param("cluster", marks=pytest.mark.torture),
+)
 
 
 class Clock:
@@ -41,6 +49,13 @@ class Stage:
     clock: Clock
     tenant: str
     pass_time: Callable[[int], Awaitable[None]]
+    stack: AsyncExitStack
+
+    async def another(self, **options: int) -> SessionStore:
+        """A second store at the same place, closed with the first; a second memory is another one."""
+        store = await open_store(self.url, clock=self.clock, **options)
+        self.stack.push_async_callback(store.close)
+        return store
 
     def key(self, session: str = "s") -> SessionKey:
         return SessionKey(self.tenant, session)
@@ -61,6 +76,20 @@ def redis_url(redis_installed: None) -> Iterator[str]:
     """One server for all tests that leave it as they find it."""
     with RedisServer() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def service(redis_installed: None) -> Iterator[RedisService]:
+    """A service behind a Sentinel, for all tests that leave it as they find it."""
+    with RedisService() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def cluster(redis_installed: None) -> Iterator[RedisCluster]:
+    """A cluster for all tests that leave it as they find it."""
+    with RedisCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -88,17 +117,29 @@ async def stage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> As
     tenant = uuid.uuid4().hex
     clock = Clock()
     async with AsyncExitStack() as stack:
-        if kind == "redis":
-            url = request.getfixturevalue("redis_url")
-            client = Redis.from_url(url)
-            stack.push_async_callback(client.aclose)
-            pass_time = _ageing(client, tenant)
-        else:
-            url = f"sqlite:///{tmp_path}/sessions.db" if kind == "sqlite" else "memory://"
-            pass_time = _moving(clock)
+        url, servers = _place(kind, tmp_path, request)
+        clients = [await stack.enter_async_context(Redis.from_url(server)) for server in servers]
         store = await open_store(url, clock=clock)
         stack.push_async_callback(store.close)
-        yield Stage(kind, url, store, clock, tenant, pass_time)
+        pass_time = _ageing(clients, tenant) if clients else _moving(clock)
+        yield Stage(kind, url, store, clock, tenant, pass_time, stack)
+
+
+def _place(kind: str, folder: Path, request: pytest.FixtureRequest) -> tuple[str, list[str]]:
+    """The URL of a store and those of the servers that hold its keys."""
+    match kind:
+        case "redis":
+            url = request.getfixturevalue("redis_url")
+            return url, [url]
+        case "sentinel":
+            service: RedisService = request.getfixturevalue("service")
+            return service.url, [service.servers[0].url]
+        case "cluster":
+            cluster: RedisCluster = request.getfixturevalue("cluster")
+            return cluster.url, [node.url for node in cluster.nodes[:MASTERS]]
+        case "sqlite":
+            return f"sqlite:///{folder}/sessions.db", []
+    return "memory://", []
 
 
 def _moving(clock: Clock) -> Callable[[int], Awaitable[None]]:
@@ -108,17 +149,25 @@ def _moving(clock: Clock) -> Callable[[int], Awaitable[None]]:
     return pass_time
 
 
-def _ageing(client: Redis, tenant: str) -> Callable[[int], Awaitable[None]]:
+def _ageing(clients: Sequence[Redis], tenant: str) -> Callable[[int], Awaitable[None]]:
     """Redis has its own clock: instead of waiting, take the time from what each key has left."""
 
     async def pass_time(seconds: int) -> None:
-        for key in await keys_of(client, tenant):
-            await client.pexpire(key, await client.pttl(key) - seconds * 1000)
+        for client in clients:
+            for key in await keys_of(client, tenant):
+                if key.endswith(b":ends"):
+                    await _earlier(client, key, seconds)
+                await client.pexpire(key, await client.pttl(key) - seconds * 1000)
 
     return pass_time
 
 
+async def _earlier(client: Redis, key: bytes, seconds: int) -> None:
+    ends: Any = await client.zrange(key, 0, -1, withscores=True)
+    await client.zadd(key, {member: score - seconds * 1000 for member, score in ends})
+
+
 async def keys_of(client: Redis, tenant: str) -> list[bytes]:
-    """Every key that holds the tenant."""
+    """Every key of this server that holds the tenant."""
     found: Any = client.scan_iter(f"*{tenant}*", count=1000)
     return [key async for key in found]

@@ -14,11 +14,13 @@ from redis.asyncio import Redis
 
 from proxy.store import REASONS, open_store, redacted
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.quotas import Quotas
 from proxy.store.redis import Limits, Node, server_options
+from proxy.store.redis_routes import slot_of
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.tcp_proxy import tcp_proxy
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
 
@@ -64,8 +66,8 @@ async def failure(call: Awaitable[Any]) -> StoreError:
 
 
 @asynccontextmanager
-async def opened(url: str, limits: Limits | None = None) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, shown=redacted(url), limits=limits)
+async def opened(url: str, limits: Limits | None = None, quotas: Quotas | None = None) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, shown=redacted(url), limits=limits, quotas=quotas)
     try:
         yield store
     finally:
@@ -104,13 +106,8 @@ async def test_the_keys_of_a_session_share_a_slot(store: RedisStore, client: Red
     await fill(store)
     keys = await keys_of(client, "{tenant:session}")
 
-    # Only such a one tells slots; left alone it takes the port above by 10,000, which need not exist.
-    with RedisServer("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as clustered:
-        async with Redis.from_url(clustered.url) as node:
-            slots = {await execute(node, "CLUSTER KEYSLOT", key) for key in keys}
-
     assert len(keys) == 4
-    assert len(slots) == 1
+    assert len({slot_of(key.decode()) for key in keys}) == 1
 
 
 async def test_a_save_renews_the_time_of_every_key(store: RedisStore, client: Redis) -> None:
@@ -129,6 +126,51 @@ async def test_deleting_leaves_no_key_of_the_session(store: RedisStore, client: 
     await store.delete(KEY)
 
     assert await keys_of(client, "{tenant:session}") == []
+
+
+# The usage of a tenant
+
+
+async def usage(client: Redis) -> dict[bytes, bytes]:
+    sizes: Any = client.hgetall("condenser:{tenant}:sizes")
+    return dict(await sizes)
+
+
+async def test_without_a_quota_of_tenants_nothing_is_noted(own_redis: RedisServer, client: Redis) -> None:
+    async with opened(own_redis.url, quotas=Quotas(session=1_000)) as store:
+        await fill(store)
+
+    assert await client.keys("condenser:{tenant}:*") == []
+
+
+async def test_the_usage_of_a_tenant_has_a_time_to_live_and_leaves_with_its_last_session(
+    own_redis: RedisServer, client: Redis
+) -> None:
+    async with opened(own_redis.url, quotas=Quotas(tenant=1_000)) as store:
+        await fill(store)
+        assert await usage(client) == {b"": b"17", b"session": b"17"}  # r, record, meta, d, block
+        for key in await client.keys("condenser:{tenant}:*"):
+            assert 0 < await client.pttl(key) <= TTL * 1000
+
+        await store.delete(KEY)
+        await store.delete(KEY)
+    assert await usage(client) == {b"": b"0"}
+
+
+@pytest.mark.parametrize("lost", ["sizes", "ends"])
+async def test_a_usage_that_was_lost_or_is_wrong_is_right_after_the_next_write(
+    own_redis: RedisServer, client: Redis, lost: str
+) -> None:
+    async with opened(own_redis.url, quotas=Quotas(tenant=1_000)) as store:
+        await fill(store)
+        await client.delete(f"condenser:{{tenant}}:{lost}")
+        await store.save(KEY, write(revision=1))
+        assert await usage(client) == {b"": b"17", b"session": b"17"}
+
+        # As after a fail-over that forgot a note.
+        await client.hset("condenser:{tenant}:sizes", mapping={"session": 5, "": 5})
+        await store.save(KEY, write(revision=2))
+        assert await usage(client) == {b"": b"17", b"session": b"17"}
 
 
 # Scripts
@@ -187,14 +229,15 @@ async def test_every_call_fails_within_its_bound_when_the_server_is_dead(
         assert (await failure(EVERY_CALL[name](store))).reason == "store-unavailable"
 
 
-@pytest.mark.parametrize("name", EVERY_CALL)
 async def test_every_call_fails_within_its_bound_when_the_server_hangs(
-    store: RedisStore, own_redis: RedisServer, name: str
+    store: RedisStore, own_redis: RedisServer
 ) -> None:
-    await store.ping()
+    await asyncio.gather(*(store.ping() for _ in EVERY_CALL))
     own_redis.stop()
 
-    assert (await failure(EVERY_CALL[name](store))).reason == "store-timeout"
+    failures = await asyncio.gather(*(failure(call(store)) for call in EVERY_CALL.values()))
+
+    assert {error.reason for error in failures} == {"store-timeout"}
 
 
 async def test_the_same_store_works_when_the_server_is_back_at_its_port(

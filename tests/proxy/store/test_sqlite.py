@@ -194,6 +194,84 @@ async def test_a_cancelled_call_that_has_not_begun_is_dropped(store: SqliteStore
 # What a file may be
 
 
+VERSION_1 = """
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        expires_at REAL NOT NULL,
+        meta BLOB,
+        UNIQUE (tenant, session)
+    );
+    CREATE TABLE records (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        record BLOB NOT NULL,
+        UNIQUE (session_id, name)
+    );
+    CREATE TABLE standing (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE blocks (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        block BLOB NOT NULL,
+        UNIQUE (session_id, digest)
+    );
+    CREATE TABLE chain (
+        tenant TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        session TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    ) WITHOUT ROWID;
+    CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+    CREATE INDEX chain_by_expiry ON chain (expires_at);
+    PRAGMA user_version = 1;
+    INSERT INTO sessions VALUES (7, 'tenant', 'session', 4, 9e9, CAST('meta' AS BLOB));
+    INSERT INTO sessions VALUES (9, 'tenant', 'other', 0, 9e9, NULL);
+    INSERT INTO records VALUES (7, 'r', CAST('record' AS BLOB));
+    INSERT INTO blocks VALUES (7, 'd', CAST('block' AS BLOB)), (7, 'e', CAST('' AS BLOB));
+"""
+
+
+async def test_a_file_of_the_first_schema_keeps_what_it_has_and_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+
+    for _ in range(2):  # the second time there is nothing to do
+        store = await SqliteStore.open(path)
+        assert await store.load(KEY) == Snapshot(b"meta", 4, {"r": b"record"})
+        assert await store.blocks(KEY) == {"d": b"block", "e": b""}
+        await store.close()
+
+    with closing(sqlite3.connect(path)) as made:
+        assert made.execute("SELECT bytes FROM sessions ORDER BY id").fetchall() == [(18,), (0,)]
+
+
+async def test_an_old_file_that_several_processes_open_is_brought_up_to_date_once(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+
+    stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
+
+    for store in stores:
+        assert await store.load(KEY) == Snapshot(b"meta", 4, {"r": b"record"})
+        await store.close()
+
+
+async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteStore, path: Path) -> None:
+    query = "SELECT sum(bytes) FROM sessions WHERE tenant = 't' AND expires_at > 1 AND session <> 's'"
+    with closing(sqlite3.connect(path)) as other:
+        (plan,) = other.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+    assert "COVERING INDEX sessions_by_tenant" in plan[3]
+
+
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:

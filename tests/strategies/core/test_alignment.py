@@ -9,7 +9,9 @@ from strategies.core.alignment import Alignment, align
 
 def aligned(stored: str, sent: str) -> Alignment | None:
     """One letter is one message; capitals are the assistant's."""
-    return align([each.encode() for each in stored], [each.encode() for each in sent], [each.isupper() for each in sent])
+    return align(
+        [each.encode() for each in stored], [each.encode() for each in sent], [each.isupper() for each in sent]
+    )
 
 
 @pytest.mark.parametrize(

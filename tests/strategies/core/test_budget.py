@@ -35,7 +35,13 @@ def test_the_reserve_is_what_was_asked_else_the_setting_else_an_eighth(
 
 def test_marks_are_shares_of_usable() -> None:
     budget = Budget.of(9_000, reserve=1_000)
-    assert (budget.usable, budget.prepare, budget.trigger, budget.target, budget.step) == (8_000, 5_600, 6_800, 4_000, 1_200)
+    assert (budget.usable, budget.prepare, budget.trigger, budget.target, budget.step) == (
+        8_000,
+        5_600,
+        6_800,
+        4_000,
+        1_200,
+    )
     assert budget.goal == budget.target
     assert budget.aiming(7).goal == 7
 
@@ -70,7 +76,9 @@ def test_marks_that_contradict_each_other_give_way_to_the_trigger(marks: Marks) 
     assert used.clamped() == used
 
 
-@given(window=st.integers(1, 200_000), asked=st.none() | st.integers(0, 300_000), marks=st.builds(Marks, shares, shares))
+@given(
+    window=st.integers(1, 200_000), asked=st.none() | st.integers(0, 300_000), marks=st.builds(Marks, shares, shares)
+)
 @STABLE
 def test_every_budget_is_in_order(window: int, asked: int | None, marks: Marks) -> None:
     budget = Budget.of(window, asked=asked, marks=marks)

@@ -29,9 +29,17 @@ EQUAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("spaces in arguments", assistant(None, CALL), assistant(None, call("c1", "bash", '{"a":1,"b":[1,2]}'))),
     ("order in arguments", assistant(None, CALL), assistant(None, call("c1", "bash", '{"b":[1,2],"a":1}'))),
-    ("escapes in arguments", assistant(None, call("c", "f", '{"a":"é"}')), assistant(None, call("c", "f", '{"a":"\\u00e9"}'))),
+    (
+        "escapes in arguments",
+        assistant(None, call("c", "f", '{"a":"é"}')),
+        assistant(None, call("c", "f", '{"a":"\\u00e9"}')),
+    ),
     ("no arguments and an empty object", assistant(None, call("c", "f", "")), assistant(None, call("c", "f", "{}"))),
-    ("a whole number as JavaScript writes it", assistant(None, call("c", "f", '{"a":1.0}')), assistant(None, call("c", "f", '{"a":1}'))),
+    (
+        "a whole number as JavaScript writes it",
+        assistant(None, call("c", "f", '{"a":1.0}')),
+        assistant(None, call("c", "f", '{"a":1}')),
+    ),
     ("no calls and an empty list of them", assistant("hi"), {**assistant("hi"), "tool_calls": []}),
     ("no calls and null", assistant("hi"), {**assistant("hi"), "tool_calls": None, "function_call": None}),
     (
@@ -46,7 +54,7 @@ EQUAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         assistant(None, {"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}),
         assistant(None, call("c", "f", '{"a": 1}')),
     ),
-]  # fmt: skip
+]
 
 DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("role", user("a"), assistant("a")),
@@ -61,14 +69,19 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("the order of calls", assistant(None, call("a"), call("b")), assistant(None, call("b"), call("a"))),
     ("the result's call", tool("c1", "x"), tool("c2", "x")),
     ("the number of parts", user([{"type": "text", "text": "ab"}]), user([{"type": "text", "text": "a"}] * 2)),
-    ("a picture's address", user([{"type": "image_url", "image_url": {"url": "a"}}]),
-     user([{"type": "image_url", "image_url": {"url": "b"}}])),
+    (
+        "a picture's address",
+        user([{"type": "image_url", "image_url": {"url": "a"}}]),
+        user([{"type": "image_url", "image_url": {"url": "b"}}]),
+    ),
     ("a call and its name as text", assistant("f", CALL), assistant("f")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("what", "one", "other"), EQUAL, ids=[case[0] for case in EQUAL])
-def test_what_a_client_may_rewrite_does_not_change_a_digest(what: str, one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_what_a_client_may_rewrite_does_not_change_a_digest(
+    what: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
     assert message_digest(one) == message_digest(other)
 
 

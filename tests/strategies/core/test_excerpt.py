@@ -34,7 +34,9 @@ def test_a_cut_text_has_at_most_its_cap_or_is_the_note_alone(text: str, times: i
     assert WORDS.text(cut) <= max(cap, NOTE)
 
 
-@pytest.mark.parametrize("text", ["修复解析器中的错误。" * 300, "a" * 5_000, " " * 5_000, "\u0301" * 3_000, "{}" * 2_000])
+@pytest.mark.parametrize(
+    "text", ["修复解析器中的错误。" * 300, "a" * 5_000, " " * 5_000, "\u0301" * 3_000, "{}" * 2_000]
+)
 @pytest.mark.parametrize("cap", [20, 100, 700])
 def test_a_cut_holds_for_a_real_tokenizer(text: str, cap: int) -> None:
     counter = tiktoken_counter()

@@ -6,12 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strategies.core.budget import Budget
 from strategies.core.history import as_text, originals, unfenced
 from strategies.core.plan import Plan, apply
 from tests.strategies.driving import condensed
 from tests.strategies.test_invariants import STABLE
-from tests.support.transcripts import WORDS, Body, agent, assistant, call, chat, conversations, tool, user, view_of, words
-from strategies.core.budget import Budget
+from tests.support.transcripts import (
+    WORDS,
+    Body,
+    agent,
+    assistant,
+    call,
+    chat,
+    conversations,
+    tool,
+    user,
+    view_of,
+    words,
+)
 
 
 def text_of(bodies: list[Body], cap: int = 100_000) -> str:

@@ -21,7 +21,7 @@ def turns(found: Structure) -> list[tuple[int, int, int | None]]:
 
 
 def rounds(found: Structure) -> list[tuple[int, int]]:
-    return [tuple(each) for each in found.rounds]
+    return [(each.start, each.end) for each in found.rounds]
 
 
 def legal(found: Structure) -> list[int]:
@@ -42,7 +42,9 @@ def test_what_stands_before_the_first_user_message_is_a_turn_without_one() -> No
 
 
 def test_a_round_is_an_assistant_message_with_its_results() -> None:
-    found = structured(U, assistant(None, call("a"), call("b")), tool("a"), tool("b"), assistant(None, call("c")), tool("c"))
+    found = structured(
+        U, assistant(None, call("a"), call("b")), tool("a"), tool("b"), assistant(None, call("c")), tool("c")
+    )
     assert rounds(found) == [(1, 4), (4, 6)]
     assert found.newest_round == (4, 6)
 

@@ -14,7 +14,7 @@ from strategies.core.split import Split
 from strategies.core.transcript import dump
 from strategies.core.view import View
 from tests.strategies.test_invariants import STABLE
-from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of, words
+from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of
 
 SIZE = WORDS.message(user("[summary]"))
 SUMMARY = Literal(dump(user("[summary]")), Kind.REPLACEMENT)
@@ -24,7 +24,9 @@ def split(view: View, task_cap: int = 1_000) -> Split:
     return Split(view, SIZE, task_cap)
 
 
-@pytest.mark.parametrize("bodies", [agent(6), chat(6), [assistant("hi"), *agent(4)[1:]]], ids=["agent", "chat", "greeted"])
+@pytest.mark.parametrize(
+    "bodies", [agent(6), chat(6), [assistant("hi"), *agent(4)[1:]]], ids=["agent", "chat", "greeted"]
+)
 def test_the_size_of_what_is_left_is_what_the_view_will_have(bodies: list[Body]) -> None:
     view = view_of(bodies, fixed=33)
     for end in split(view).round_cuts():
@@ -74,8 +76,9 @@ def test_there_is_no_cut_behind_the_limit() -> None:
     assert split(view).first_at_round(0, start=view.limit + 1) is None
 
 
-def test_an_earlier_replacement_is_never_cut_before() -> None:
+def test_a_cut_right_behind_an_earlier_replacement_would_condense_nothing() -> None:
     view = view_of(chat(8))
     view = apply(view, Plan((stand_in(view, 6, replacement("so far", 5), task_piece(view, 100)),)))
     assert view.replacement == 1
-    assert min(split(view).round_cuts()) > 1
+    assert view.structure.turns[1].start == 2
+    assert min(split(view).round_cuts()) == 3

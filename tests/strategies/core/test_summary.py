@@ -29,7 +29,9 @@ def test_a_record_is_accepted_without_its_tags() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "抱歉" + "，用户多次为之前的误解道歉，随后修复了解析器中的错误并运行了全部测试，一切正常。" * 2 + "目标：完成修复。",
+        "抱歉"
+        + "，用户多次为之前的误解道歉，随后修复了解析器中的错误并运行了全部测试，一切正常。" * 2
+        + "目标：完成修复。",
         "Sorry, " + words(90),
         "The user said: I'm sorry, I cannot open the file.",
         "You write a parser.",

@@ -76,7 +76,13 @@ def test_what_looks_like_output_but_answers_nothing_is_the_users(before: list[Bo
 
 @pytest.mark.parametrize(
     "text",
-    ["My observation: it fails", "run bash-$", "see <returncode>1</returncode>", "The [docs] Result:", "OBSERVATION: x"],
+    [
+        "My observation: it fails",
+        "run bash-$",
+        "see <returncode>1</returncode>",
+        "The [docs] Result:",
+        "OBSERVATION: x",
+    ],
 )
 def test_words_of_a_user_are_no_tool_output(text: str) -> None:
     assert transcript_of([user("x"), assistant("a"), user(text)]).chain[-1].role is Role.USER

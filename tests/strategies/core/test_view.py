@@ -38,7 +38,11 @@ def sent(view: View) -> list[object]:
 
 
 def test_without_overlays_a_view_is_the_transcript_byte_for_byte() -> None:
-    raw = ['{"role":"system", "content":"s"}', '{ "role": "user","content":"u", "x": 1e2 }', '{"role":"assistant","content":null}']
+    raw = [
+        '{"role":"system", "content":"s"}',
+        '{ "role": "user","content":"u", "x": 1e2 }',
+        '{"role":"assistant","content":null}',
+    ]
     transcript = Transcript.of([message(json.loads(each), raw=each) for each in raw])
     view = fold(transcript, (), 5, WORDS)
     assert view.to_json() == "[" + ",".join(raw) + "]"
@@ -54,7 +58,13 @@ def test_a_head_stands_for_what_it_covers() -> None:
 
 
 def test_systems_before_the_first_message_lead() -> None:
-    assert sent(folded([system("a"), system("b", "developer"), *CHAT], 3, SUMMARY)) == ["a", "b", "[summary]", "four", "five"]
+    assert sent(folded([system("a"), system("b", "developer"), *CHAT], 3, SUMMARY)) == [
+        "a",
+        "b",
+        "[summary]",
+        "four",
+        "five",
+    ]
 
 
 def test_systems_of_the_covered_span_follow_the_head_in_order() -> None:

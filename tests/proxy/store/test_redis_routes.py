@@ -1,0 +1,312 @@
+"""Sentinels and clusters: which server is asked, what follows a redirection, and what a dead or hung one costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from redis.crc import key_slot
+
+from proxy.store import open_store, redacted
+from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.redis_routes import Cluster, Sentinels, slot_of
+from proxy.store.redis_store import RedisStore
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_sentinel import RedisService
+from tests.support.redis_server import RedisServer, free_port
+
+pytestmark = pytest.mark.usefixtures("redis_installed")
+
+TTL = 600
+BOUND = 1.5  # seconds within which every call answers or fails
+
+
+def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
+    return Write(meta, revision, **{"ttl": TTL, **parts})
+
+
+def meta_key(key: SessionKey) -> str:
+    """The name by which Redis tells the slot of a session."""
+    return f"condenser:{{{key.tenant}:{key.session}}}:meta"
+
+
+async def failure(call: Awaitable[Any]) -> str:
+    """The reason of the error that a call raises within its bound."""
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(StoreError) as raised:
+            await call
+    return raised.value.reason
+
+
+async def fill_and_read(store: SessionStore, key: SessionKey) -> None:
+    await store.put_record(key, "r", b"record", TTL)
+    assert await store.save(key, write(blocks={"d": b"block"}, index=[key.session]))
+    await store.stand(key, "r")
+    assert await store.load(key) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
+    assert await store.blocks(key) == {"d": b"block"}
+    assert await store.find(key.tenant, [key.session]) == {key.session: key.session}
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, shown=redacted(url))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def keys(tenant: str, count: int = 24) -> list[SessionKey]:
+    """Sessions enough that each of three masters has some."""
+    return [SessionKey(tenant, f"{n:x}") for n in range(count)]
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=20) | st.from_regex(r"[a{}]{0,8}", fullmatch=True))
+def test_the_slot_of_a_key_is_that_of_redis(key: str) -> None:
+    assert slot_of(key) == key_slot(key.encode())
+
+
+# The short check of each; the contract runs over both in `make torture`
+
+
+@pytest.mark.anyio
+async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> None:
+    store = await open_store(service.url)
+    await store.ping()
+    await fill_and_read(store, SessionKey("smoke", "s"))
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: RedisCluster) -> None:
+    store = await open_store(cluster.url)
+    await store.ping()
+    await asyncio.gather(*(fill_and_read(store, key) for key in keys("smoke")))
+    digests = [key.session for key in keys("smoke")]
+    assert await store.find("smoke", digests) == dict(zip(digests, digests, strict=True))
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_one_seed_of_a_cluster_that_lives_is_enough(cluster: RedisCluster) -> None:
+    url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{cluster.nodes[4].port}"
+    async with opened(url) as store:
+        await fill_and_read(store, SessionKey("seed", "s"))
+
+
+@pytest.mark.anyio
+async def test_a_hung_sentinel_costs_nothing_while_another_answers(service: RedisService) -> None:
+    with RedisServer() as hung:
+        hung.stop()
+        url = service.url.replace("://", f"://127.0.0.1:{hung.port},")
+        async with opened(url) as store, asyncio.timeout(0.4):
+            await store.ping()
+
+
+@pytest.mark.parametrize("form", ["redis+sentinel://{0},{1}/main", "redis+cluster://{0},{1}"])
+@pytest.mark.anyio
+async def test_without_a_server_that_answers_every_call_fails_within_its_bound(form: str) -> None:
+    url = form.format(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    async with opened(url) as store:
+        for _ in range(2):
+            assert await failure(store.load(SessionKey("t", "s"))) == "store-unavailable"
+
+
+@pytest.mark.anyio
+async def test_a_service_that_the_sentinel_does_not_know_is_unavailable(service: RedisService) -> None:
+    url = service.url.replace("/condenser-test/", "/other/")
+    async with opened(url) as store:
+        assert await failure(store.ping()) == "store-unavailable"
+
+
+@pytest.mark.anyio
+async def test_a_plain_server_is_no_cluster_and_a_node_of_a_cluster_says_what_to_write(
+    redis_url: str, cluster: RedisCluster
+) -> None:
+    async with opened(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")) as store:
+        assert await failure(store.ping()) == "store-error"
+    async with opened(cluster.nodes[0].url) as store:
+        with pytest.raises(StoreError, match=r"redis\+cluster://"):
+            await asyncio.gather(*(store.save(key, write()) for key in keys("plain")))
+
+
+# Redirections
+
+
+@dataclass(frozen=True)
+class Move:
+    """A slot on its way from one master to another."""
+
+    source: RedisServer
+    target: RedisServer
+    slot: int
+
+    async def tell(self, node: RedisServer, *words: str | int) -> Any:
+        async with Redis.from_url(node.url) as client:
+            connection: Any = client
+            return await connection.execute_command(*words)
+
+    async def begin(self) -> None:
+        for node, role, other in ((self.target, "IMPORTING", self.source), (self.source, "MIGRATING", self.target)):
+            name = await self.tell(other, "CLUSTER MYID")
+            await self.tell(node, "CLUSTER SETSLOT", self.slot, role, name)
+
+    async def give_up(self) -> None:
+        for node in (self.source, self.target):
+            await self.tell(node, "CLUSTER SETSLOT", self.slot, "STABLE")
+
+    async def carry(self, key: str) -> None:
+        await self._carry(self.source, self.target, key)
+
+    async def carry_back(self, key: str) -> None:
+        """The move is given up: its source takes the key again."""
+        await self.tell(self.source, "CLUSTER SETSLOT", self.slot, "STABLE")
+        await self._carry(self.target, self.source, key)
+
+    async def _carry(self, here: RedisServer, there: RedisServer, key: str) -> None:
+        assert await self.tell(here, "MIGRATE", "127.0.0.1", there.port, key, 0, 1_000) in (b"OK", True)
+
+
+@asynccontextmanager
+async def migrating(cluster: RedisCluster, key: str) -> AsyncIterator[Move]:
+    """The slot of a key while it moves; it stays in the end where it was."""
+    source = cluster.master_of(key)
+    target = next(node for node in cluster.nodes[:3] if node is not source)
+    move = Move(source, target, slot_of(key))
+    await move.begin()
+    try:
+        yield move
+    finally:
+        await move.give_up()
+
+
+@pytest.mark.anyio
+async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it_goes(cluster: RedisCluster) -> None:
+    key, pointer = SessionKey("moving", "s"), "condenser:{moving:d}:chain:digest"
+    async with opened(cluster.url) as store, migrating(cluster, pointer) as move:
+        assert await store.save(key, write(index=["digest"]))
+        assert await store.find("moving", ["digest"]) == {"digest": "s"}
+
+        assert await move.tell(move.source, "CLUSTER COUNTKEYSINSLOT", move.slot) == 0
+        assert await move.tell(move.target, "CLUSTER COUNTKEYSINSLOT", move.slot) == 1
+        await move.carry_back(pointer)
+
+
+@pytest.mark.anyio
+async def test_a_session_whose_keys_are_half_moved_is_unavailable_and_not_torn(cluster: RedisCluster) -> None:
+    key = SessionKey("torn", "s")
+    async with opened(cluster.url) as store:
+        await store.save(key, write(blocks={"d": b"block"}))
+        async with migrating(cluster, meta_key(key)) as move:
+            await move.carry(meta_key(key))
+            assert await failure(store.save(key, write(b"new", 1, blocks={"e": b""}))) == "store-unavailable"
+            assert await failure(store.load(key)) == "store-unavailable"
+            await move.carry_back(meta_key(key))
+
+        assert await store.load(key) == Snapshot(b"meta", 1)
+        assert await store.blocks(key) == {"d": b"block"}
+
+
+@pytest.mark.anyio
+async def test_a_wrong_map_is_corrected_by_the_redirection_and_costs_no_call(cluster: RedisCluster) -> None:
+    async with opened(cluster.url) as store:
+        await store.ping()
+        route = store._route
+        assert isinstance(route, Cluster)
+        masters = sorted({address for address in route._slots if address is not None})
+        wrong = dict(zip(masters, masters[1:] + masters[:1], strict=True))
+        route._slots = [wrong[address] if address else None for address in route._slots]
+
+        await asyncio.gather(*(fill_and_read(store, key) for key in keys("wrong")))
+
+
+@pytest.mark.anyio
+async def test_a_master_that_was_thought_to_be_elsewhere_is_found_within_the_call(service: RedisService) -> None:
+    async with opened(service.url) as store:
+        route = store._route
+        assert isinstance(route, Sentinels)
+        route._master = ("127.0.0.1", free_port())
+
+        await fill_and_read(store, SessionKey("elsewhere", "s"))
+
+
+# Scripts
+
+
+@pytest.mark.anyio
+async def test_a_node_that_forgot_its_scripts_is_taught_again(cluster: RedisCluster) -> None:
+    async with opened(cluster.url) as store:
+        await asyncio.gather(*(fill_and_read(store, key) for key in keys("scripts")))
+        for node in cluster.nodes[:3]:
+            async with Redis.from_url(node.url) as client:
+                await client.script_flush()
+
+        loaded = await asyncio.gather(*(store.load(key) for key in keys("scripts")))
+    assert all(snapshot is not None for snapshot in loaded)
+
+
+# Servers that die or hang
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("password", ["", "hush"])
+@pytest.mark.anyio
+async def test_the_first_call_after_a_fail_over_of_sentinels_finds_the_new_master(password: str) -> None:
+    with RedisService(sentinels=3, password=password) as service:
+        async with opened(service.url) as store:
+            await store.save(SessionKey("t", "s"), write())
+            await asyncio.to_thread(_replicated, service.servers[0])
+            service.servers[0].kill()
+            assert await failure(store.load(SessionKey("t", "s"))) == "store-unavailable"
+            await asyncio.to_thread(service.await_master, service.servers[1])
+
+            assert await store.load(SessionKey("t", "s")) == Snapshot(b"meta", 1)
+            assert await store.save(SessionKey("t", "s"), write(b"new", 1))
+
+
+def _replicated(master: RedisServer) -> None:
+    from redis import Redis as Blocking
+
+    with Blocking(port=master.port, password=master.password or None) as client:
+        assert client.wait(1, 5_000) == 1
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("hurt", ["kill", "stop"])
+@pytest.mark.anyio
+async def test_the_sessions_of_other_masters_go_on_and_those_of_the_lost_one_come_back(
+    own_cluster: RedisCluster, hurt: str
+) -> None:
+    async with opened(own_cluster.url) as store:
+        everything = keys("t")
+        await asyncio.gather(*(fill_and_read(store, key) for key in everything))
+        lost = own_cluster.master_of(meta_key(everything[0]))
+        affected = [key for key in everything if own_cluster.master_of(meta_key(key)) is lost]
+        getattr(lost, hurt)()
+
+        for key in set(everything) - set(affected):
+            async with asyncio.timeout(BOUND):
+                assert await store.load(key) is not None
+        for key in affected[:3]:
+            assert await failure(store.load(key)) in {"store-unavailable", "store-timeout"}
+
+        if hurt == "stop":
+            lost.kill()  # what hangs for good is replaced as well; the test only wants the nodes to agree
+        await asyncio.to_thread(own_cluster.await_whole)
+        for key in affected:
+            snapshot = await store.load(key)
+            assert snapshot is not None
+            assert await store.save(key, write(b"after", snapshot.revision))

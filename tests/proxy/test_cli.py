@@ -1,0 +1,259 @@
+"""The commands that run, check and ask a proxy: what they print and how they end."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import cli
+from proxy.commands.check import budget_lines
+from proxy.commands.running import settings_url
+from proxy.commands.serve import banner, server_config
+from proxy.commands.status import counters
+from proxy.settings import Settings
+from proxy.version import VERSION
+from tests.http.talking import asked, garden, staged
+from tests.support.proxy import Proxy
+from tests.support.redis_server import free_port
+from tests.support.replies import error
+from tests.support.upstream import ScriptedUpstream
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [each for each in os.environ if each.startswith("CONDENSER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("CONDENSER_CONFIG", "")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    try:
+        code = cli.main(words)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# -- the command line --------------------------------------------------------------------------------------
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version")[:2] == (0, f"condenser {VERSION}\n")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"condenser {command}" in out
+
+
+@pytest.mark.parametrize("words", [(), ("no-such",), ("serve", "--no-such"), ("serve", "--port", "many")])
+def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, *words)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("check", "--strategy", "no-such"), "half-window"),
+        (("check", "--window", "5"), "window"),
+        (("serve", "--port", "99999"), "port"),
+        (("check", "--upstream", "ftp://x"), "http://"),
+        (("check", "--config", "/no/such/file.toml"), "/no/such/file.toml"),
+    ],
+)
+def test_wrong_settings_end_with_2_and_plain_words(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("condenser: ")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_the_command_line_goes_over_file_and_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.toml").write_text('window = 5000\nstrategy = "mask"\n', "utf-8")
+    monkeypatch.setenv("CONDENSER_WINDOW", "6000")
+    words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
+    assert "window    6000" in run(capsys, *words)[1]
+    assert "window    7000" in run(capsys, *words, "--window", "7000")[1]
+    assert "strategy  mask" in run(capsys, *words)[1]
+
+
+# -- check -------------------------------------------------------------------------------------------------
+
+
+def test_a_check_looks_at_settings_store_tokenizers_and_upstream(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["settings", "store", "tokenizer", "tokenizer", "upstream"]
+    assert "memory://: ok" in out
+    assert "o200k_base: loaded" in out
+    assert f"{upstream.base_url}: answers 200" in out
+
+
+def test_an_upstream_that_wants_a_credential_is_well(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer(lambda request: error(401))
+    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
+    assert code == 0
+    assert "callers bring" in out
+
+
+def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
+    code, out, _ = run(capsys, *words)
+    assert code == 1
+    assert "cannot be reached" in out
+    assert run(capsys, *words, "--offline")[0] == 0
+
+
+def test_a_store_that_is_not_there_fails_the_check_and_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
+    assert code == 1
+    assert "store-" in out
+    assert "hunter2" not in out + err
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "memory://x", "sqlite:///", "nothing"])
+def test_a_store_address_that_cannot_be_is_said_plainly(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", url)
+    assert code in (1, 2)
+    assert "Traceback" not in out + err
+
+
+def test_a_file_that_cannot_be_opened_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path / 's.db'}")
+    assert code == 1
+    assert "store-" in out
+
+
+def budget(model: str = "m", **settings: Any) -> str:
+    return "\n".join(budget_lines(Settings(**settings), model))
+
+
+def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:
+    assert budget(window=32_768).splitlines() == [
+        "model       m",
+        "  window    32768 (settings)",
+        "  reserve   4,096 (unless a request sets its own length)",
+        "  usable    28,672",
+        "  prepare   20,070 (0.7 of usable, default)",
+        "  trigger   24,371 (0.85 of usable, default)",
+        "  target    14,336 (0.5 of usable, default)",
+        "  step      4,300 (0.15 of usable, default)",
+        "  hard      headroom under 512",
+        "  strategy  mask+half-window",
+    ]
+
+
+def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
+    text = budget(window=32_768, marks={"trigger": 0.5, "target": 0.9})
+    assert re.search(r"trigger +14,336 \(0\.5 of usable, settings\)", text)
+    assert re.search(r"target +11,468 \(0\.4 of usable, settings, clamped from 0\.9\)", text)
+
+
+def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
+    text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
+    assert "0.3 of usable, settings for the model" in text
+    assert "strategy  recent" in text
+
+
+def test_an_unknown_window_is_said_with_what_to_do() -> None:
+    assert "[[models]]" in budget("nobody-knows-it")
+
+
+# -- serve -------------------------------------------------------------------------------------------------
+
+
+def test_the_banner_has_the_line_to_paste_and_no_secret() -> None:
+    text = banner(Settings(store={"url": "redis://:hunter2@h:1/0"}, host="::1", port=9))  # type: ignore[arg-type]
+    assert 'OpenAI(base_url="http://[::1]:9/v1")' in text
+    assert "hunter2" not in text
+
+
+def test_the_server_adds_no_headers_of_its_own_and_trusts_none() -> None:
+    config = server_config(Settings(store={"url": "memory://"}))  # type: ignore[arg-type]
+    assert (config.date_header, config.server_header, config.proxy_headers) == (False, False, False)
+    assert config.access_log is False
+
+
+# -- status and healthcheck --------------------------------------------------------------------------------
+
+
+def test_a_healthy_proxy_is_silence(proxy: Proxy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "healthcheck", "--url", proxy.url) == (0, "", "")
+    assert run(capsys, "healthcheck", "--url", proxy.url + "/") == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["healthcheck", "status"])
+def test_a_proxy_that_is_not_there_ends_with_1(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, command, "--url", f"http://127.0.0.1:{free_port()}")
+    assert (code, out) == (1, "")
+    assert "no proxy answers" in err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://", "file:///etc/hosts", "http://[::1"])
+def test_an_address_that_is_none_ends_with_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "healthcheck", "--url", url)
+    assert code == 1
+    assert "Traceback" not in err
+
+
+def test_another_server_at_the_address_is_not_taken_for_a_proxy(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer(lambda request: error(404))
+    assert run(capsys, "healthcheck", "--url", upstream.url)[0] == 1
+
+
+def test_by_default_the_settings_say_where_the_proxy_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_url() == "http://127.0.0.1:8484"
+    for host, address in (("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("h", "h")):
+        monkeypatch.setenv("CONDENSER_HOST", host)
+        monkeypatch.setenv("CONDENSER_PORT", "9")
+        assert settings_url() == f"http://{address}:9"
+
+
+def test_variables_of_the_environment_send_no_health_check_elsewhere(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert run(capsys, "healthcheck", "--url", proxy.url)[0] == 0
+
+
+def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str]) -> None:
+    with staged() as stage:
+        stage.ask(garden(12), asked(session="s"))
+        code, out, _ = run(capsys, "status", "--url", stage.proxy.url)
+    assert code == 0
+    assert f"condenser {VERSION}: ok" in out
+    assert "memory:// (ok)" in out
+    assert re.search(r'requests\{action="condensed"\} +1\n', out)
+    assert re.search(r'tokens\{stage="before"\} +3,8\d\d\n', out)
+
+
+def test_counters_that_are_nothing_and_lines_that_are_no_counters_are_left_out() -> None:
+    lines = [
+        "# HELP x",
+        'condenser_a_total{b="c"} 1234.0',
+        'condenser_a_total{b="d"} 0.0',
+        "condenser_in_flight 1.0",
+        "other_total{} 5",
+    ]
+    assert list(counters("\n".join(lines))) == ['  a{b="c"}  1,234']

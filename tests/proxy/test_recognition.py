@@ -1,0 +1,228 @@
+"""Recognising a conversation: from a transcript to its session, and back to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from proxy.identity import Identity
+from proxy.recognition import Recognised, Sessions, Turn, is_small
+from proxy.store import open_store
+from proxy.store.base import SessionKey, SessionStore, Write
+from strategies.core.condensation import Condensation, Keep
+from strategies.core.transcript import Reader, Transcript
+
+pytestmark = pytest.mark.anyio
+DERIVED = Identity()
+NAMED = Identity("X-Condenser-Session", "named")
+
+
+class Hanging:
+    """A store on a line that says nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def never(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        return never
+
+
+def transcript(text: str) -> Transcript:
+    """A history with one message for each letter; even ones are the user's."""
+    bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
+    return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
+
+
+def turn(text: str, applied: str = "") -> Turn:
+    return Turn(transcript(text), {}, 100, 100, 0, applied)
+
+
+def condensation(text: str, depth: int = 1) -> Condensation:
+    """One that covers all of `text`."""
+    digest = transcript(text).digests[-1]
+    return Condensation(
+        f"c-{text}", digest, len(text), depth, (Keep(0),), 0, "mask", "hard", "context_limit", 9, 5, 0.0
+    )
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SessionStore]:
+    opened = await open_store("memory://")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def sessions(store: SessionStore) -> Sessions:
+    return made(store)
+
+
+def made(store: Any, timeout: float = 5.0) -> Sessions:
+    numbers = count(1)
+    return Sessions(
+        store,
+        headers=(),
+        ttl=60,
+        timeout=timeout,
+        clock=time.time,
+        new_session=lambda: f"d{next(numbers)}",
+    )
+
+
+async def settled(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
+    found = await sessions.recognise(tenant, identity, transcript(text))
+    await sessions.settle(found, turn(text))
+    return found
+
+
+async def recognised(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
+    return await sessions.recognise(tenant, identity, transcript(text))
+
+
+async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
+    found = await recognised(sessions, "abc")
+    assert (found.session, found.parent, found.condensations, found.failure) == (None, None, (), "")
+    assert found.shown.startswith("p")
+
+
+@pytest.mark.parametrize("later", ["abc", "abcde", "abX", "abXde"])
+async def test_a_derived_session_is_found_by_its_head_or_the_node_before(later: str, sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    found = await recognised(sessions, later)
+    assert found.key == first.key
+    assert found.session is not None
+    assert found.shown == first.key.session
+
+
+async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:
+    await settled(sessions, "abc")
+    longer = await settled(sessions, "abXde")
+    assert (await recognised(sessions, "abXdefg")).key == longer.key
+
+
+async def test_a_history_that_parts_earlier_is_a_fork_with_its_parent(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    await settled(sessions, "abcde")
+    fork = await recognised(sessions, "abcXYZ!")
+    assert fork.session is None
+    assert fork.key != first.key
+    assert fork.parent == first.key.session
+
+
+async def test_a_fork_reads_what_its_ancestors_have_condensed(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    await sessions.keep(first, condensation("ab"))
+    await settled(sessions, "abcde")
+    fork = await settled(sessions, "abcXYZ!")
+    assert [each.id for each in fork.condensations] == ["c-ab"]
+    again = await recognised(sessions, "abcXYZ!+-")
+    assert again.key == fork.key
+    assert [each.id for each in again.condensations] == ["c-ab"]
+
+
+async def test_an_explicit_id_is_one_session_with_all_its_branches(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc", NAMED)
+    other = await settled(sessions, "xyz", NAMED)
+    assert other.key == first.key
+    found = await recognised(sessions, "xyz12", NAMED)
+    assert found.session is not None
+    assert [each.name for each in found.session.branches] == ["main", "b2"]
+
+
+async def test_an_explicit_session_is_never_found_by_its_chain(sessions: Sessions) -> None:
+    await settled(sessions, "abc", NAMED)
+    assert (await recognised(sessions, "abcde")).session is None
+
+
+async def test_tenants_share_no_session(sessions: Sessions) -> None:
+    for identity in (DERIVED, NAMED):
+        await settled(sessions, "abc", identity, "t")
+        assert (await recognised(sessions, "abcde", identity, "u")).session is None
+
+
+async def test_a_weak_id_counts_only_where_the_chain_goes_on(sessions: Sessions) -> None:
+    weak = Identity("prompt_cache_key", "k", weak=True)
+    await settled(sessions, "abc", weak)
+    assert (await recognised(sessions, "abcde", weak)).identity == weak
+    other = await recognised(sessions, "xyz", weak)
+    assert (other.identity, other.session) == (DERIVED, None)
+
+
+async def test_an_index_entry_that_leads_nowhere_is_no_harm(sessions: Sessions, store: SessionStore) -> None:
+    first = await settled(sessions, "abc")
+    await store.delete(first.key)
+    assert (await recognised(sessions, "abcde")).session is None
+
+
+async def test_the_first_writer_of_a_condensation_wins(sessions: Sessions) -> None:
+    first, second = await recognised(sessions, "abc", NAMED), await recognised(sessions, "abc", NAMED)
+    won = await sessions.keep(first, condensation("ab"))
+    lost = await sessions.keep(second, Condensation(**{**fields(condensation("ab")), "pieces": (Keep(1),)}))
+    assert lost.pieces == won.pieces == (Keep(0),)
+    assert lost.standing
+
+
+def fields(made_one: Condensation) -> dict[str, Any]:
+    return {name: getattr(made_one, name) for name in Condensation.__dataclass_fields__}
+
+
+async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
+    await settled(sessions, "abc", NAMED)
+    one, two = await recognised(sessions, "abcde", NAMED), await recognised(sessions, "xyz", NAMED)
+    await asyncio.gather(sessions.settle(one, turn("abcde")), sessions.settle(two, turn("xyz")))
+    found = await recognised(sessions, "abcdefg", NAMED)
+    assert found.session is not None
+    assert {each.count for each in found.session.branches} == {5, 3}
+    assert found.session.totals["requests"] == 3
+
+
+async def test_a_store_that_hangs_costs_its_time_and_is_told() -> None:
+    sessions = made(Hanging(), timeout=0.05)
+    found = await recognised(sessions, "abc")
+    assert (found.session, found.failure) == (None, "store-timeout")
+    await sessions.settle(found, turn("abc"))
+
+
+@pytest.mark.parametrize("identity", [DERIVED, NAMED])
+async def test_a_document_that_cannot_be_read_is_told_and_costs_no_reply(
+    identity: Identity, sessions: Sessions, store: SessionStore
+) -> None:
+    first = await settled(sessions, "abc", identity)
+    await overwrite(store, first.key, b"{broken")
+    found = await recognised(sessions, "abcde", identity)
+    assert found.session is None
+
+
+@pytest.mark.parametrize("document", [b'{"v": 99}', b'{"v": 2, "anything": []}'])
+async def test_a_document_of_a_newer_version_is_a_miss(
+    document: bytes, sessions: Sessions, store: SessionStore
+) -> None:
+    first = await settled(sessions, "abc", NAMED)
+    await overwrite(store, first.key, document)
+    found = await recognised(sessions, "abcde", NAMED)
+    assert (found.session, found.failure) == (None, "")
+
+
+async def overwrite(store: SessionStore, key: SessionKey, document: bytes) -> None:
+    snapshot = await store.load(key)
+    assert snapshot is not None
+    assert await store.save(key, Write(document, snapshot.revision, 60))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "window", "small"),
+    [(1_023, 4_096, True), (1_024, 4_096, False), (2_047, None, True), (2_048, None, False), (0, 256, True)],
+)
+async def test_small_is_below_a_quarter_of_the_window(tokens: int, window: int | None, small: bool) -> None:
+    assert is_small(tokens, window) is small
+
+
+async def test_the_ids_of_forks_and_sessions_are_never_those_of_others(sessions: Sessions) -> None:
+    shown: Sequence[str] = [(await settled(sessions, text)).key.session for text in ("abc", "xyz", "123")]
+    assert len(set(shown)) == 3

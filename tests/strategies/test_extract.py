@@ -1,0 +1,144 @@
+"""`extract`: a record by rules, which keeps what the user said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.effects import Answer, Effect
+from strategies.core.errors import Declined
+from strategies.core.plan import apply
+from strategies.core.replacement import OPENING, previous_text
+from strategies.core.view import View
+from strategies.extract import record
+from tests.strategies.driving import condensed, later, plan_of, staged, texts
+from tests.support.transcripts import (
+    WORDS,
+    Body,
+    agent,
+    assistant,
+    call,
+    chat,
+    step,
+    tool,
+    transcript_of,
+    user,
+    view_of,
+    words,
+)
+
+BUDGET = Budget.of(8_000)
+
+
+def extracted(bodies: list[Body], goal: int = 0, **options: Any) -> View:
+    return condensed("extract", view_of(bodies), BUDGET.aiming(goal), **options)
+
+
+WORK = [
+    user("Fix the parser."),
+    *step(0, 30, "read_file", {"path": "src/a.py"}),
+    *step(1, 30, "read_file", {"path": "src/a.py"}),
+    assistant("I found the cause."),
+    user("Never touch tests/.\nUse Python 3.11."),
+    assistant(None, call("e", "bash", {"command": "pytest"})),
+    tool("e", "collecting\nTypeError: no parser\nE   2 failed\n"),
+    assistant("The parser is mended, two tests are left."),
+    user("Go on."),
+    assistant("ok"),
+    user("Well?"),
+]
+
+
+def test_the_record_says_what_the_user_said_what_was_done_and_what_failed() -> None:
+    text = previous_text(extracted(WORK))
+    assert "What the user said:\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text
+    assert "What was done:\n- called read_file src/a.py (2 times)\n- called bash" in text
+    assert "Errors seen:\n- TypeError: no parser\n- E   2 failed" in text
+    assert "The assistant's last words:\nThe parser is mended, two tests are left." in text
+
+
+def test_what_stays_verbatim_is_not_in_the_record() -> None:
+    view = extracted(WORK)
+    assert "Fix the parser" not in previous_text(view)
+    assert "Well?" not in previous_text(view)
+    assert texts(view)[0] == "Fix the parser."
+    assert texts(view)[-1] == "Well?"
+
+
+def test_the_shortest_prefix_that_meets_the_goal_is_condensed() -> None:
+    bodies = chat(20, size=100)
+    whole = view_of(bodies).tokens
+    short, long = extracted(bodies, whole - 800), extracted(bodies, whole - 1_600)
+    assert short.covered < long.covered
+    assert short.tokens <= whole - 800
+    assert long.tokens <= whole - 1_600
+
+
+def test_an_earlier_record_is_carried_forward_ahead_of_it_all() -> None:
+    bodies = chat(12, size=100)
+    first = condensed("half-window", view_of(bodies), Budget.of(2_500))
+    assert previous_text(first).startswith("Goal: mend the parser.")
+    grown = later(
+        first, transcript_of([*bodies, assistant("a"), user("Use tabs."), assistant("b"), user("c"), assistant("d")])
+    )
+    second = condensed("extract", grown, BUDGET.aiming(0))
+    assert previous_text(second).startswith("Goal: mend the parser.")
+    assert "- Use tabs." in previous_text(second)
+
+
+def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
+    prose = "目标是修复解析器，" + "文件已经读过，" * 200 + "最后运行测试。"
+
+    def reply(effect: Effect) -> Answer:
+        return Answer(prose)
+
+    bodies = chat(40, size=200)
+    first = condensed("half-window", view_of(bodies), Budget.of(40_000), reply)
+    second = previous_text(condensed("extract", first, Budget.of(8_000).aiming(0)))
+    assert second.startswith("目标是修复解析器")
+    assert "最后运行测试。" in second
+
+
+def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record() -> None:
+    bodies = chat(20, size=100)
+    first = condensed("extract", view_of(bodies), BUDGET.aiming(1_500))
+    again = condensed("extract", first, BUDGET.aiming(first.tokens))
+    assert again.covered > first.covered
+
+
+@pytest.mark.parametrize("cap", [100, 300])
+def test_the_record_keeps_within_its_cap(cap: int) -> None:
+    bodies = [user("task"), *(body for i in range(30) for body in (user(f"Rule {i}: {words(20)}"), *step(i, 50)))]
+    view = view_of(bodies)
+    text = record(view, view.limit, cap)
+    assert 0 < WORDS.text(text) <= cap
+    assert "Rule 0" in text
+    after = extracted(bodies, max_tokens=cap)
+    assert after.replacement is not None
+    assert WORDS.text(previous_text(after)) <= cap
+
+
+@pytest.mark.parametrize(
+    "bodies", [chat(0), chat(1), agent(1), agent(0)], ids=["asked", "answered", "one round", "task alone"]
+)
+def test_nothing_to_extract_is_said(bodies: list[Body]) -> None:
+    with pytest.raises(Declined) as declined:
+        extracted(bodies)
+    assert declined.value.reason == "nothing-to-extract"
+
+
+def test_a_window_without_room_for_a_record_has_none() -> None:
+    with pytest.raises(Declined, match="nothing-to-extract"):
+        condensed("extract", view_of(chat(10)), Budget.of(400).aiming(0))
+
+
+def test_its_metadata_counts_what_the_record_stands_for() -> None:
+    (strategy,) = staged("extract")
+    view = view_of(WORK)
+    plan = plan_of(strategy, view, BUDGET.aiming(0))
+    assert plan.metadata == {"extractedMessageCount": 10}
+    replacement = apply(view, plan).replacement
+    assert replacement is not None
+    assert texts(apply(view, plan))[replacement].startswith(f"{OPENING} The 10 earlier messages")

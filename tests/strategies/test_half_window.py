@@ -1,0 +1,367 @@
+"""`half-window`: the test plan of its document, in the reading of reference/README.md, and more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
+from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
+from strategies.core.protocol import Past
+from strategies.core.replacement import previous_text
+from strategies.core.view import View
+from strategies.half_window import HalfWindowOptions, RoundCursor, SplitDecision, collect_rounds, decide
+from strategies.prompts import prompt_digest
+from tests.strategies.driving import condensed, good, later, plan_of, questions, staged, texts
+from tests.support.transcripts import (
+    Body,
+    agent,
+    assistant,
+    bodies_of,
+    chat,
+    step,
+    system,
+    transcript_of,
+    user,
+    view_of,
+    words,
+)
+
+ROOMY = Budget.of(100_000).aiming(50_000)
+OPTIONS = HalfWindowOptions()
+
+
+def turn(number: int, rounds: int, size: int = 20) -> list[Body]:
+    """A user message and its rounds."""
+    steps = [body for r in range(rounds) for body in step(number * 100 + r, size)]
+    return [user(f"Turn {number}"), *steps]
+
+
+TEN_ROUNDS = [*turn(1, 3), *turn(2, 4), *turn(3, 3)]
+
+
+def decided(view: View, options: HalfWindowOptions = OPTIONS) -> SplitDecision:
+    return decide(view, collect_rounds(view), options)
+
+
+def places(cursors: list[RoundCursor]) -> list[tuple[str, int, int]]:
+    return [(cursor.source, cursor.turn, cursor.round) for cursor in cursors]
+
+
+def half(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> View:
+    return condensed("half-window", view_of(bodies), budget, **options)
+
+
+def said(bodies: list[Body] | View, budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
+    """The telemetry of a plan."""
+    view = bodies if isinstance(bodies, View) else view_of(bodies)
+    (strategy,) = staged("half-window", half_window=options)
+    return dict(plan_of(strategy, view, budget).metadata)
+
+
+def summarized(bodies: list[Body], then: list[Body]) -> View:
+    """A view in which `bodies` were condensed before `then` was added."""
+    return later(half(bodies), transcript_of([*bodies, *then]))
+
+
+# --- collectRounds ----------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_collected_in_chronological_order() -> None:
+    cursors = collect_rounds(view_of([*turn(1, 2), *turn(2, 1), *turn(3, 2)]))
+    assert places(cursors) == [
+        ("history", 0, 0), ("history", 0, 1), ("history", 1, 0), ("active", -1, 0), ("active", -1, 1),
+    ]  # fmt: skip
+    starts = [cursor.span.start for cursor in cursors]
+    assert starts == sorted(starts) == [1, 3, 6, 9, 11]
+
+
+def test_only_rounds_behind_the_newest_summary_are_collected() -> None:
+    view = summarized(TEN_ROUNDS, turn(4, 2))
+    behind = collect_rounds(view)
+    assert view.replacement == 1
+    assert all(cursor.span.start > 1 for cursor in behind)
+    assert len(behind) == 7 + 2
+
+
+def test_an_empty_history_has_active_rounds_only() -> None:
+    assert places(collect_rounds(view_of(agent(3)))) == [("active", -1, 0), ("active", -1, 1), ("active", -1, 2)]
+
+
+def test_without_active_rounds_there_is_only_history() -> None:
+    assert places(collect_rounds(view_of(chat(2)))) == [("history", 0, 0), ("history", 1, 0)]
+
+
+def test_nothing_has_no_rounds() -> None:
+    assert collect_rounds(view_of([user("a")])) == []
+
+
+# --- calculateHalfWindowSplit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rounds", "kept"), [(4, 2), (5, 3), (6, 3), (7, 4), (50, 25)])
+def test_half_of_four_rounds_or_more_is_kept(rounds: int, kept: int) -> None:
+    decision = decided(view_of(agent(rounds)))
+    assert (decision.level, decision.strategy, decision.boundary) == (0, "active-only", "exact")
+    assert rounds - decision.first_kept == kept
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_fewer_rounds_fall_back(rounds: int) -> None:
+    decision = decided(view_of(agent(rounds)))
+    assert (decision.level, decision.reason, decision.strategy) == (1, "not-enough-rounds", "none")
+    assert decision.first_kept == rounds - 1
+
+
+def test_the_least_number_of_rounds_is_an_option() -> None:
+    assert decided(view_of(agent(6)), HalfWindowOptions(min_rounds=7)).level == 1
+    assert decided(view_of(agent(2)), HalfWindowOptions(min_rounds=2, min_overlap=0)).level == 0
+
+
+@pytest.mark.parametrize(("overlap", "kept"), [(0, 3), (1, 3), (2, 3), (3, 4), (4, 5)])
+def test_the_overlap_is_respected(overlap: int, kept: int) -> None:
+    assert 6 - decided(view_of(agent(6)), HalfWindowOptions(min_overlap=overlap)).first_kept == kept
+
+
+def test_an_overlap_that_leaves_nothing_falls_back() -> None:
+    assert decided(view_of(agent(6)), HalfWindowOptions(min_overlap=5)).level == 1
+
+
+# --- adjustToTurnBoundary ---------------------------------------------------------------------------------------
+
+
+def test_a_split_at_a_turn_boundary_is_not_adjusted() -> None:
+    decision = decided(view_of([*turn(1, 2), *turn(2, 2), user("?")]))
+    assert (decision.strategy, decision.boundary, decision.delta, decision.first_kept) == (
+        "turn-boundary",
+        "exact",
+        0,
+        2,
+    )
+    assert decision.cut == 5
+
+
+def test_a_split_in_the_middle_of_a_turn_moves_to_its_start() -> None:
+    decision = decided(view_of([*turn(1, 2), *turn(2, 5), user("?")]))
+    assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-start", 2, -1)
+    assert decision.cut == 5
+
+
+def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
+    decision = decided(view_of([*turn(1, 5), *turn(2, 1), user("?")]))
+    assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-end", 5, 2)
+    assert decision.cut == 11
+
+
+def test_a_single_finished_turn_keeps_its_overlap() -> None:
+    decision = decided(view_of([*turn(1, 6), user("?")]))
+    assert decision.boundary == "adjusted-to-turn-end"
+    assert decision.first_kept == 5
+
+
+def test_a_split_between_history_and_the_turn_that_goes_on_is_a_boundary() -> None:
+    decision = decided(view_of([*turn(1, 3), *turn(2, 3)]))
+    assert (decision.strategy, decision.boundary, decision.first_kept, decision.cut) == ("turn-boundary", "exact", 3, 7)
+
+
+# --- getProps: the half window itself ---------------------------------------------------------------------------
+
+
+def test_six_active_rounds_are_split_three_and_three() -> None:
+    view = half(agent(6))
+    assert [text.split("\n")[0] for text in texts(view)[3::2]] == ["3", "4", "5"]
+    assert texts(view)[0].startswith("Fix the bug")
+    assert view.replacement == 1
+    telemetry = said(agent(6))
+    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 3)
+    assert telemetry["splitStrategy"] == "active-only"
+
+
+def test_ten_rounds_across_three_turns_are_split_at_a_turn() -> None:
+    """Half would be five: in the middle of the second turn, so its start is taken."""
+    telemetry = said(TEN_ROUNDS)
+    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 7)
+    assert telemetry["boundaryAdjustmentType"] == "adjusted-to-turn-start"
+    assert telemetry["boundaryAdjustmentDelta"] == -2
+    view = half(TEN_ROUNDS)
+    assert [body["content"] for body in bodies_of(view) if body["role"] == "user"][2:] == ["Turn 2", "Turn 3"]
+
+
+def test_three_rounds_fall_back_to_all_but_the_last() -> None:
+    telemetry = said(agent(3))
+    assert telemetry["compressionMode"] == "fallback"
+    assert telemetry["fallbackLevel"] == 1
+    assert telemetry["usedFallback"]
+    assert telemetry["compressionFallbackReason"] == "not-enough-rounds"
+    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (2, 1)
+    assert [text.split("\n")[0] for text in texts(half(agent(3)))[3:]] == ["2"]
+
+
+def test_an_existing_summary_is_merged_and_the_rounds_behind_it_are_halved() -> None:
+    view = summarized(TEN_ROUNDS, turn(4, 3))
+    assert said(view)["totalRoundCount"] == 10
+    (strategy,) = staged("half-window")
+    (asked,) = questions(strategy.condense(view, ROOMY, Past()))
+    assert isinstance(asked, Ask)
+    assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
+    assert "Turn 2" in asked.user
+    again = condensed("half-window", view, ROOMY)
+    assert again.replacement == 1
+    assert again.covered > view.covered
+
+
+# --- fallback levels --------------------------------------------------------------------------------------------
+
+
+def test_level_2_too_few_rounds_behind_a_summary_change_nothing() -> None:
+    bodies = agent(6)
+    view = later(half(bodies), transcript_of(bodies))
+    with pytest.raises(Declined) as declined:
+        condensed("half-window", view, ROOMY)
+    assert declined.value.reason == "summary-boundary"
+
+
+@pytest.mark.parametrize("bodies", [[user("a")], chat(1), agent(1), [assistant("a"), user("b")]])
+def test_level_3_nothing_to_summarize_is_an_error_of_its_own(bodies: list[Body]) -> None:
+    with pytest.raises(NothingToSummarize) as nothing:
+        half(bodies)
+    assert nothing.value.reason == "nothing-to-summarize"
+
+
+# --- the goal ---------------------------------------------------------------------------------------------------
+
+
+def test_half_is_enough_where_it_meets_the_goal() -> None:
+    assert said(agent(20, size=100), Budget.of(4_000))["summarizedRoundCount"] == 10
+
+
+def test_where_half_misses_the_goal_the_split_moves_on_until_it_is_met() -> None:
+    bodies, budget = agent(20, size=100), Budget.of(3_000).aiming(900)
+    telemetry = said(bodies, budget)
+    assert telemetry["summarizedRoundCount"] > 10
+    assert telemetry["boundaryAdjustmentDelta"] == telemetry["summarizedRoundCount"] - 10
+    view = half(bodies, budget)
+    assert view.tokens <= 900
+    one_less = view.tokens + 110 + budget.replacement_cap
+    assert one_less > 900
+
+
+def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
+    telemetry = said(agent(10), ROOMY.aiming(0))
+    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (9, 1)
+
+
+def test_moving_on_takes_turns_before_rounds() -> None:
+    bodies = [*turn(1, 2, 100), *turn(2, 3, 100), *turn(3, 3, 100), *turn(4, 1, 100), user("?")]
+    view = half(bodies, Budget.of(3_000).aiming(900))
+    assert view.tokens <= 900
+    assert "Turn 4" in texts(view)
+    assert texts(view)[2].startswith("Turn ")
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> None:
+    (strategy,) = staged("half-window")
+    asked = questions(strategy.condense(view_of(agent(6)), Budget.of(4_000), Past()))
+    assert len(asked) == 1
+    assert isinstance(asked[0], Ask)
+    assert asked[0].role == SUMMARIZER
+    assert 300 <= asked[0].max_tokens <= 400
+    (capped,) = staged("half-window", half_window={"summary_max_tokens": 100})
+    (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), Past()))
+    assert question.max_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Failure("timeout"), "summary-timeout"),
+        (Answer("I'm sorry, I can't."), "summary-refused"),
+        (Answer(words(3_000)), "summary-too-long"),
+        (Answer("short", finish_reason="length"), "summary-cut-short"),
+    ],
+)
+def test_history_is_never_replaced_by_an_answer_that_is_no_record(result: Result, reason: str) -> None:
+    def reply(effect: Effect) -> Result:
+        return result
+
+    with pytest.raises(AnswerRefused) as refused:
+        condensed("half-window", view_of(agent(8, size=200)), ROOMY, reply)
+    assert refused.value.reason == reason
+
+
+def test_a_record_larger_than_what_it_stands_for_is_refused() -> None:
+    def reply(effect: Effect) -> Result:
+        return Answer(words(1_500))
+
+    with pytest.raises(AnswerRefused, match="summary-not-smaller"):
+        condensed("half-window", view_of(agent(6, size=20)), ROOMY, reply)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def test_the_kept_rounds_stand_byte_for_byte_behind_the_summary() -> None:
+    bodies = agent(8)
+    view = half(bodies)
+    kept = [item.message.raw for item in view.items[2:]]
+    assert kept == [message.raw for message in transcript_of(bodies).chain[-len(kept) :]]
+    assert previous_text(view).startswith("Goal: mend the parser.")
+
+
+def test_a_system_message_inside_the_summarized_half_follows_the_summary() -> None:
+    bodies = agent(6)
+    bodies.insert(4, system("It is noon."))
+    assert [body["role"] for body in bodies_of(half(bodies))[:4]] == ["system", "user", "user", "system"]
+
+
+def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_summary() -> None:
+    bodies = [*turn(1, 2), *turn(2, 8)]
+    said_by_user = [body["content"] for body in bodies_of(half(bodies)) if body["role"] == "user"]
+    assert said_by_user[0] == "Turn 1"
+    assert said_by_user[-1] == "Turn 2"
+    assert len(said_by_user) == 3
+
+
+def test_the_telemetry_has_the_documents_fields() -> None:
+    assert said(TEN_ROUNDS) == {
+        "compressionMode": "half-window",
+        "fallbackLevel": 0,
+        "usedFallback": False,
+        "compressionFallbackReason": None,
+        "totalRoundCount": 10,
+        "cursorCount": 10,
+        "summarizedRoundCount": 3,
+        "keptRoundCount": 7,
+        "splitStrategy": "turn-boundary",
+        "splitPivotTurnIndex": 1,
+        "splitPivotRoundIndex": 0,
+        "boundaryAdjustmentType": "adjusted-to-turn-start",
+        "boundaryAdjustmentDelta": -2,
+        "isContinuation": False,
+        "promptDigest": prompt_digest("summary"),
+    }
+
+
+def test_a_history_without_active_rounds_is_a_continuation() -> None:
+    assert said(chat(8))["isContinuation"]
+    assert not said(agent(8))["isContinuation"]
+
+
+def test_the_same_view_and_answer_give_the_same_plan() -> None:
+    (strategy,) = staged("half-window")
+    view = view_of(TEN_ROUNDS)
+    assert plan_of(strategy, view, ROOMY, good) == plan_of(strategy, view, ROOMY, good)
+
+
+@pytest.mark.parametrize("rounds", [50, 500])
+def test_many_rounds_are_split_without_copies(rounds: int) -> None:
+    """The document's bound is on time; here: cursors point into the view's own structure."""
+    view = view_of(agent(rounds, size=5))
+    cursors = collect_rounds(view)
+    assert all(cursor.span is each for cursor, each in zip(cursors, view.structure.rounds, strict=True))
+    assert decided(view).first_kept == rounds // 2

@@ -1,0 +1,199 @@
+"""`mask`: old results and large arguments become lines; nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.errors import Declined
+from strategies.core.plan import apply
+from strategies.core.transcript import Transcript
+from strategies.core.view import View
+from tests.strategies.driving import condensed, later, plan_of, staged, texts
+from tests.support.transcripts import (
+    Body,
+    agent,
+    assistant,
+    bodies_of,
+    call,
+    step,
+    tool,
+    transcript_of,
+    user,
+    view_of,
+    words,
+)
+
+BUDGET = Budget.of(8_000, reserve=0)
+
+
+def masked(bodies: list[Body], budget: Budget = BUDGET, **options: Any) -> View:
+    return condensed("mask", view_of(bodies), budget, **options)
+
+
+def read(number: int, path: str, size: int = 200) -> list[Body]:
+    return step(number, size, "read_file", {"path": path})
+
+
+def write(number: int, path: str, text: str) -> list[Body]:
+    call_id = f"c{number}"
+    return [assistant(None, call(call_id, "write_file", {"path": path, "content": text})), tool(call_id, "written")]
+
+
+def is_masked(text: str) -> bool:
+    return text.startswith("[result of ")
+
+
+def results(view: View) -> list[bool]:
+    """For each result of a view, whether it is masked."""
+    return [is_masked(str(body["content"])) for body in bodies_of(view) if body["role"] == "tool"]
+
+
+def test_a_masked_result_says_what_was_left_out() -> None:
+    bodies = [user("go"), *step(0, 100), *agent(3)[2:]]
+    size = len(bodies[2]["content"])
+    line = texts(masked(bodies))[2]
+    assert line == f"[result of bash left out: {size} characters, {view_of(bodies).items[2].message.tokens} tokens]"
+
+
+def test_a_masked_file_says_to_read_it_again() -> None:
+    old, new = read(0, "src/a.py", 200), read(1, "src/a.py", 200)
+    lines = texts(masked([user("go"), *old, *new, *agent(3)[2:]]))
+    assert lines[2].startswith("[result of read_file on src/a.py left out: ")
+    assert lines[2].endswith("; read src/a.py again if you need it]")
+    assert not is_masked(lines[4])
+
+
+@pytest.mark.parametrize("keep", [1, 3, 5])
+def test_the_newest_rounds_stay(keep: int) -> None:
+    assert results(masked(agent(8, size=100), keep=keep)) == [True] * (8 - keep) + [False] * keep
+
+
+def test_the_newest_round_stays_though_a_user_message_follows_it() -> None:
+    assert results(masked([*agent(4, size=100), user("so?")], keep=1)) == [True, True, True, False]
+
+
+def test_small_results_stay() -> None:
+    view = masked([user("go"), *step(0, 20), *step(1, 100), *agent(3)[2:]])
+    assert results(view)[:2] == [False, True]
+
+
+def test_nothing_to_mask_is_said() -> None:
+    with pytest.raises(Declined) as declined:
+        masked(agent(3, size=500))
+    assert declined.value.reason == "nothing-to-mask"
+
+
+def test_no_message_disappears_and_calls_keep_their_results() -> None:
+    bodies = [
+        user("go"),
+        assistant("both", call("a"), call("b", "grep")),
+        tool("b", words(100)),
+        tool("a", words(100)),
+        *agent(3)[2:],
+    ]
+    sent = bodies_of(masked(bodies))
+    assert [(body["role"], body.get("tool_call_id")) for body in sent] == [
+        (body["role"], body.get("tool_call_id")) for body in bodies
+    ]
+    assert sent[2]["content"].startswith("[result of grep")
+    assert sent[3]["content"].startswith("[result of bash")
+
+
+def test_results_of_one_id_are_told_apart_by_their_order() -> None:
+    bodies = [
+        user("go"),
+        assistant(None, call("x", "first"), call("x", "second")),
+        tool("x", words(100)),
+        tool("x", words(100)),
+        *agent(3)[2:],
+    ]
+    lines = texts(masked(bodies))
+    assert lines[2].startswith("[result of first")
+    assert lines[3].startswith("[result of second")
+
+
+def test_the_newest_whole_content_of_a_file_stays() -> None:
+    view = masked([user("go"), *read(0, "a.py"), *read(1, "b.py"), *read(2, "a.py"), *agent(3)[2:]])
+    assert results(view)[:3] == [True, False, False]
+
+
+def test_a_file_read_again_in_a_round_that_stays_anyway_need_not_stay_twice() -> None:
+    view = masked([user("go"), *read(0, "a.py"), *read(1, "b.py"), *agent(2)[2:], *read(9, "a.py")], keep=3)
+    assert results(view)[:2] == [True, False]
+
+
+def test_files_stay_newest_first_while_they_fit() -> None:
+    """1,000 usable with a share of 0.4: 400 tokens hold one file of 200 and a little, not two."""
+    bodies = [user("go"), *read(0, "a.py"), *read(1, "b.py"), *read(2, "c.py"), *agent(3)[2:]]
+    assert results(masked(bodies, Budget.of(1_000, reserve=0)))[:3] == [True, True, False]
+    assert results(masked(bodies, Budget.of(1_200, reserve=0), paths=0.5))[:3] == [True, False, False]
+    assert results(masked(bodies, paths=0))[:3] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"path": "a.py", "offset": 5}, {"path": "a.py", "pattern": "def"}], ids=["part", "search"]
+)
+def test_a_part_of_a_file_is_not_its_newest_content(arguments: dict[str, Any]) -> None:
+    bodies = [user("go"), *read(0, "a.py"), *step(1, 100, "look", arguments), *agent(3)[2:]]
+    assert results(masked(bodies))[:2] == [False, True]
+
+
+def test_large_arguments_of_old_calls_are_masked_and_stay_valid_json() -> None:
+    text = "line\n" * 300
+    bodies = [user("go"), *write(0, "a.py", text), *write(1, "a.py", text + "x"), *agent(3)[2:]]
+    sent = bodies_of(masked(bodies))
+    old, new = (json.loads(sent[i]["tool_calls"][0]["function"]["arguments"]) for i in (1, 3))
+    assert old == {"path": "a.py", "content": "[1,500 characters left out; read a.py again if you need it]"}
+    assert new["content"] == text + "x"
+    assert sent[2]["content"] == "written"
+
+
+def test_arguments_that_are_no_json_object_stay() -> None:
+    bodies = [user("go"), assistant(None, call("a", "f", "x" * 2_000)), tool("a", words(100)), *agent(3)[2:]]
+    assert bodies_of(masked(bodies))[1] == bodies[1]
+
+
+def test_values_that_are_no_long_texts_stay_in_masked_arguments() -> None:
+    arguments = {"lines": list(range(500)), "note": "修" * 500, "flag": True, "n": None}
+    bodies = [user("go"), assistant("hm", call("a", "f", arguments)), tool("a"), *agent(3)[2:]]
+    sent = bodies_of(masked(bodies))[1]
+    assert sent["content"] == "hm"
+    found = json.loads(sent["tool_calls"][0]["function"]["arguments"])
+    assert found == {**arguments, "note": "[500 characters left out]"}
+
+
+def test_calls_of_an_odd_shape_keep_their_places() -> None:
+    """A client's broken entry among the calls must not shift or drop the ones behind it."""
+    odd: Body = {"role": "assistant", "content": None, "tool_calls": [None, call("a", "f", {"text": "x" * 900})]}
+    sent = bodies_of(masked([user("go"), odd, tool("a"), *agent(3)[2:]]))[1]["tool_calls"]
+    assert sent[0] is None
+    assert json.loads(sent[1]["function"]["arguments"]) == {"text": "[900 characters left out]"}
+
+
+def test_output_that_comes_as_a_user_message_is_masked_as_one() -> None:
+    rounds = [
+        body for i in range(6) for body in (assistant(f"ls {i}"), user(f"<returncode>0</returncode>\n{words(100)}"))
+    ]
+    view = masked([user("go"), *rounds])
+    assert [is_masked(text) for text in texts(view)[2::2]] == [True, True, True, False, False, False]
+    assert bodies_of(view)[2]["role"] == "user"
+
+
+def test_what_is_masked_stays_masked_and_the_next_time_more_is() -> None:
+    bodies = agent(8, size=100)
+    first = masked(bodies)
+    grown: Transcript = transcript_of([*bodies, *step(8, 100), *step(9, 100)])
+    (strategy,) = staged("mask")
+    second = apply(later(first, grown), plan_of(strategy, later(first, grown), BUDGET))
+    assert results(second) == [True] * 7 + [False] * 3
+    assert second.to_json().startswith(first.to_json()[:400])
+
+
+def test_its_metadata_counts() -> None:
+    (strategy,) = staged("mask")
+    view = view_of([user("go"), *read(0, "a.py"), *step(1, 100), *agent(3)[2:]])
+    assert plan_of(strategy, view, BUDGET).metadata == {"maskedMessageCount": 1, "keptFileCount": 1}

@@ -1,0 +1,178 @@
+"""The laws of the two packages: who may import whom, how long a function may be, what happens at import.
+
+`strategies` is pure: the standard library without clock, randomness, I/O or loops, and itself. `proxy` imports
+`strategies`, never the reverse. Two libraries have one module each that knows them. Nothing runs at import.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from strategies import TABLE
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("proxy", "strategies")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+# All that a pure core may want of the standard library; a name that is added here needs a reason in its review.
+PURE = {
+    "__future__", "abc", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "hashlib",
+    "heapq", "itertools", "json", "math", "operator", "re", "string", "textwrap", "types", "typing", "unicodedata",
+}  # fmt: skip
+# The prompt templates are data of the package itself, read once.
+PURE_BUT = {"strategies/prompts/__init__.py": {"importlib.resources"}}
+ONLY_IMPORTERS = {"redis": "proxy/store/redis.py", "httpx": "proxy/upstream.py"}
+
+MEDIAN_LINES, MOST_LINES, MOST_LINES_OF_A_FILE = 12, 60, 400
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), name(path))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in the file it does so."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}:{node.lineno} imports relatively"
+            yield node.module or ""
+
+
+def is_of(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def modules_of(package: str) -> list[Path]:
+    return [path for path in MODULES if name(path).startswith(package + "/")]
+
+
+@pytest.mark.parametrize("path", modules_of("strategies"), ids=name)
+def test_a_strategy_imports_the_pure_standard_library_and_strategies_only(path: Path) -> None:
+    allowed = PURE | PURE_BUT.get(name(path), set())
+    assert [each for each in imported(path) if each not in allowed and not is_of(each, "strategies")] == []
+
+
+@pytest.mark.parametrize("path", modules_of("strategies"), ids=name)
+def test_a_strategy_calls_nothing_that_reads_or_writes(path: Path) -> None:
+    impure = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
+    called = {
+        node.func.id for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert called & impure == set()
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor) for node in ast.walk(tree(path)))
+
+
+def test_the_core_knows_no_strategy() -> None:
+    for path in (ROOT / "strategies" / "core").glob("*.py"):
+        known = [each for each in imported(path) if is_of(each, "strategies")]
+        assert all(is_of(each, "strategies.core") or each == "strategies.prompts" for each in known), name(path)
+
+
+def test_no_strategy_knows_another() -> None:
+    files = {f"strategies.{strategy.replace('-', '_')}" for strategy in TABLE}
+    for path in (ROOT / "strategies").glob("*.py"):
+        if path.name != "__init__.py":
+            assert not files & set(imported(path)), name(path)
+
+
+def test_importing_the_strategies_loads_nothing_of_the_proxy() -> None:
+    loaded = in_a_fresh_process("import strategies, strategies.walk, sys; print(*sys.modules)").split()
+    outside = {"proxy", "asyncio", "redis", "httpx", "fastapi", "pydantic", "tiktoken", "socket"}
+    assert outside & set(loaded) == set()
+
+
+@pytest.mark.parametrize(("library", "importer"), ONLY_IMPORTERS.items(), ids=ONLY_IMPORTERS)
+def test_a_client_library_has_one_module_that_knows_it(library: str, importer: str) -> None:
+    importers = {name(path) for path in MODULES if any(is_of(each, library) for each in imported(path))}
+    assert importers == {importer}
+
+
+def test_importing_the_app_builds_nothing() -> None:
+    """Two apps must be able to live in one process: no FastAPI instance, no event loop, no thread, no open file."""
+    found = in_a_fresh_process(
+        "import gc, threading, proxy.app, fastapi\n"
+        "apps = [each for each in gc.get_objects() if isinstance(each, fastapi.FastAPI)]\n"
+        "print(len(apps), threading.active_count(), hasattr(proxy.app, 'app'))"
+    )
+    assert found.split() == ["0", "1", "False"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_only_defines_things(path: Path) -> None:
+    """At the top level of a module stand imports, definitions, constants and guards; nothing is done there."""
+    for node in tree(path).body:
+        if isinstance(node, ast.Expr):
+            assert isinstance(node.value, ast.Constant), f"{name(path)}:{node.lineno} does something at import"
+        assert not isinstance(node, ast.For | ast.While | ast.With), f"{name(path)}:{node.lineno}"
+
+
+def in_a_fresh_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- size -------------------------------------------------------------------------------------------------------
+
+
+def functions(package: str) -> list[tuple[str, int]]:
+    """Each function with its lines, decorators and docstring left out of neither."""
+    return [
+        (f"{name(path)}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
+        for path in modules_of(package)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_functions_are_short(package: str) -> None:
+    lengths = functions(package)
+    assert median(length for _, length in lengths) < MEDIAN_LINES
+    assert [each for each in lengths if each[1] > MOST_LINES] == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {name(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {file: length for file, length in lengths.items() if length > MOST_LINES_OF_A_FILE} == {}
+
+
+# --- the table of strategies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", TABLE)
+def test_a_strategy_is_one_file_with_its_class(strategy: str) -> None:
+    path = ROOT / "strategies" / f"{strategy.replace('-', '_')}.py"
+    classes = [node.name for node in tree(path).body if isinstance(node, ast.ClassDef)]
+    assert TABLE[strategy].make.__name__ in classes
+    assert TABLE[strategy].make.name == strategy
+
+
+@pytest.mark.parametrize("strategy", TABLE)
+def test_a_strategy_has_a_heading_in_the_docs(strategy: str) -> None:
+    document = ROOT / "docs" / "strategies.md"
+    if not document.exists():
+        pytest.skip("docs/strategies.md is not written yet")
+    headings = re.findall(r"^#+ .*$", document.read_text("utf-8"), re.MULTILINE)
+    assert any(re.search(rf"(?<![\w-])`?{strategy}`?(?![\w-])", heading) for heading in headings)
+
+
+@pytest.mark.parametrize("strategy", TABLE)
+def test_a_strategy_has_its_tests(strategy: str) -> None:
+    assert (ROOT / "tests" / "strategies" / f"test_{strategy.replace('-', '_')}.py").exists()
