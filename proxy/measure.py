@@ -18,7 +18,6 @@ from proxy.wire import Body, Element
 from strategies.core.transcript import Message, Reader, Transcript
 
 BYTES_PER_TOKEN = 4
-_NOT_TEXT = ('"image_url"', '"input_audio"', '"input_image"', '"file_id"', '"file_data"')
 _MOST_ENTRIES = 50_000
 
 
@@ -113,5 +112,13 @@ def _request(body: Body) -> Mapping[str, Any]:
 
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
-    has_other_parts = any(word in body.text for word in _NOT_TEXT)
-    return body.size <= tokens and not body.supplied and not has_other_parts
+    return (
+        body.size <= tokens and not body.supplied and all(_is_text(each.value.get("content")) for each in body.elements)
+    )
+
+
+def _is_text(content: object) -> bool:
+    """Whether a content has nothing whose tokens its bytes do not bound, such as a picture."""
+    if not isinstance(content, list):
+        return True
+    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)

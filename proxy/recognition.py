@@ -247,10 +247,19 @@ class Sessions:
             index = _nodes(turn.transcript) if session.derived else ()
             blocks = {**turn.blocks, **self._new_messages(found, turn)}
             write = Write(encode_session(session), revision, self._ttl, blocks, index)
-            if await self._store.save(found.key, write):
+            if await self._saved(found.key, write, turn):
                 return
             found = replace(found, session=await self._load(found.key))
         raise StoreError("store-contended", "other writers were always first")
+
+    async def _saved(self, key: SessionKey, write: Write, turn: Turn) -> bool:
+        """Whether the write won; over its quota a session goes on without the text of its new messages."""
+        try:
+            return await self._store.save(key, write)
+        except StoreError as error:
+            if error.reason != "store-quota" or turn.line is not None:
+                raise
+            return await self._store.save(key, replace(write, blocks={}))
 
     def _new_messages(self, found: Recognised, turn: Turn) -> dict[str, bytes]:
         """The block of what this request adds; append mode has its own."""

@@ -59,7 +59,10 @@ async def services(
     """Builds all parts; a `store` that is given is not closed, a `summarizer` takes the place of the real one."""
     async with AsyncExitStack() as stack:
         if store is None:
-            store = await open_store(settings.store.url, clock=clock)
+            quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
+            store = await open_store(
+                settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1]
+            )
             stack.push_async_callback(store.close)
         upstream = Upstream(settings.upstream, transport)
         stack.push_async_callback(upstream.close)

@@ -63,14 +63,14 @@ class Session:
     def branch_of(self, digests: Sequence[bytes]) -> Branch | None:
         """The branch that a transcript with these chain digests continues, or None for a new one."""
         found = [branch for branch in self.branches if continues(branch, digests)]
-        return max(found, key=lambda branch: branch.count, default=None)
+        return max(found, key=lambda branch: (shared(branch, digests), branch.last_used), default=None)
 
     def new_from(self, digests: Sequence[bytes]) -> int:
         """How many messages of a transcript its branch has already; the rest is new to it."""
         branch = self.branch_of(digests)
         if branch is None:
             return 0
-        return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
+        return shared(branch, digests)
 
     def advanced(self, digests: Sequence[bytes], now: float, applied: str = "") -> tuple[Session, Branch]:
         """The session with the branch of this transcript moved to its end, or opened."""
@@ -94,6 +94,11 @@ def continues(branch: Branch, digests: Sequence[bytes]) -> bool:
     if has_node(digests, branch.count, branch.head):
         return True
     return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
+
+
+def shared(branch: Branch, digests: Sequence[bytes]) -> int:
+    """How many messages a transcript that continues a branch has in common with it."""
+    return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:

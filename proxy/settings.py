@@ -64,13 +64,16 @@ class UpstreamSettings(_Table):
 class StoreSettings(_Table):
     """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work.
 
-    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only.
+    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only. The quotas are
+    bytes as they are stored; 0 means none.
     """
 
     url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
     content: Literal["full", "digests"] = "full"
+    max_session_bytes: int = Field(0, ge=0)
+    max_tenant_bytes: int = Field(0, ge=0)
 
     @field_validator("url")
     @classmethod

@@ -54,7 +54,7 @@ class Extract:
         yield from ()
         cap = min(room(budget.replacement_cap, view.counter), self.options.max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
-        end = split.first_at_round(budget.goal)
+        end = split.first_at_round(budget.goal) or _behind_oversized(view, budget)
         if end is None:
             raise Declined("nothing-to-extract")
         text = record(view, end, cap)
@@ -62,6 +62,14 @@ class Extract:
             raise Declined("nothing-to-extract")
         edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
+
+
+def _behind_oversized(view: View, budget: Budget) -> int | None:
+    """Right behind an earlier record that a larger window was given: where nothing else can go, it is cut alone."""
+    place = view.replacement
+    if place is None or view.items[place].message.tokens <= budget.replacement_cap:
+        return None
+    return place + 1
 
 
 def record(view: View, end: int, cap: int) -> str:

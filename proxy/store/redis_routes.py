@@ -200,7 +200,9 @@ class Cluster:
         return answers
 
     async def _guarded(self, address: Address, commands: Sequence[Command], *, asking: bool) -> list[Any]:
-        breaker = self._breakers.setdefault(address, self._guard(address))
+        if address not in self._breakers:
+            self._breakers[address] = self._guard(address)
+        breaker = self._breakers[address]
         try:
             ticket = breaker.begin()
         except StoreError as refused:

@@ -81,15 +81,11 @@ def test_every_requirement_is_held_by_its_hash() -> None:
 
 def test_the_rank_files_are_fetched_by_the_tool_that_verifies_them() -> None:
     fetches = [step for step in BUILDER.every("RUN") if "fetch_ranks" in step.rest]
-    assert [step.words() for step in fetches] == [
-        ["python", "deploy/fetch_ranks.py", "--into", "proxy/tokens/ranks"]
-    ]
+    assert [step.words() for step in fetches] == [["python", "deploy/fetch_ranks.py", "--into", "proxy/tokens/ranks"]]
     assert not [path for path in context() if path.suffix == ".tiktoken"], "the image must fetch its own"
 
 
-@pytest.mark.parametrize(
-    "step", [step for step in COPIES if "from" not in step.flags], ids=lambda step: step.rest
-)
+@pytest.mark.parametrize("step", [step for step in COPIES if "from" not in step.flags], ids=lambda step: step.rest)
 def test_a_copied_file_exists_and_is_in_the_build_context(step: Instruction) -> None:
     sent = context()
     for source in step.words()[:-1]:
@@ -148,9 +144,7 @@ def test_prompts_models_and_rank_files_are_in_the_image(runtime: image.BuiltStag
     carried = {path.relative_to(packages).as_posix() for path in packages.rglob("*") if path.is_file()}
     source = {path.as_posix() for path in repository.files()}
     assert {path for path in source if path.startswith("strategies/prompts/")} <= carried
-    assert {
-        path.replace("config/", "proxy/_config/", 1) for path in source if path.startswith("config/")
-    } <= carried
+    assert {path.replace("config/", "proxy/_config/", 1) for path in source if path.startswith("config/")} <= carried
     assert {f"proxy/tokens/ranks/{name}.tiktoken" for name in ("cl100k_base", "o200k_base")} <= carried
 
 

@@ -60,9 +60,7 @@ def test_a_developer_is_told_what_is_skipped_and_how_to_get_it(machine: Path) ->
 
 
 @pytest.mark.parametrize("manager", sorted(INSTALLERS))
-def test_continuous_integration_installs_it_with_the_systems_package_manager(
-    machine: Path, manager: str
-) -> None:
+def test_continuous_integration_installs_it_with_the_systems_package_manager(machine: Path, manager: str) -> None:
     server = machine / "redis-server"
     put(
         machine,

@@ -83,9 +83,7 @@ def test_a_fresh_clone_makes_its_environment_first(fresh: Path, target: str) -> 
     plan = make("-n", target, folder=fresh)
     assert plan.returncode == 0, plan.stderr
     assert (
-        plan.stdout.index("-m venv .venv")
-        < plan.stdout.index("--require-hashes")
-        < plan.stdout.index("fetch_ranks.py")
+        plan.stdout.index("-m venv .venv") < plan.stdout.index("--require-hashes") < plan.stdout.index("fetch_ranks.py")
     )
 
 
@@ -123,9 +121,7 @@ def test_a_python_that_is_too_old_is_named_with_the_way_out(fresh: Path, tmp_pat
 
 
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_a_python_without_venv_is_named_with_the_package_to_install(
-    fresh: Path, tmp_path: Path, module: str
-) -> None:
+def test_a_python_without_venv_is_named_with_the_package_to_install(fresh: Path, tmp_path: Path, module: str) -> None:
     bare = interpreter(tmp_path / "bin", without=module)
     said = make("setup", f"PYTHON={bare}", folder=fresh)
     assert said.returncode != 0

@@ -36,9 +36,7 @@ def test_every_file_of_a_package_is_in_it(carried: set[str], package: str) -> No
 
 
 def test_configuration_data_lies_where_an_installed_program_looks(carried: set[str]) -> None:
-    assert {
-        str(Path("proxy/_config") / Path(path).relative_to("config")) for path in sources("config")
-    } <= carried
+    assert {str(Path("proxy/_config") / Path(path).relative_to("config")) for path in sources("config")} <= carried
 
 
 def test_the_token_rank_files_are_in_it_though_git_ignores_them(carried: set[str]) -> None:

@@ -11,7 +11,16 @@ import pytest
 
 from tests.support.proxy import Proxy
 from tests.support.recording import CHAT
-from tests.support.replies import Reply, ToolCall, completion, error, stream, stream_error, text_chunks, tool_call_chunks
+from tests.support.replies import (
+    Reply,
+    ToolCall,
+    completion,
+    error,
+    stream,
+    stream_error,
+    text_chunks,
+    tool_call_chunks,
+)
 from tests.support.upstream import ScriptedUpstream
 
 USER = {"role": "user", "content": "one"}
@@ -65,7 +74,9 @@ def test_a_reply_with_tool_calls_is_stored_as_a_client_would_send_it_back(
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"]) == {"at": "x"}
 
 
-def test_each_reply_names_the_head_that_guards_the_next_append(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+def test_each_reply_names_the_head_that_guards_the_next_append(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
     first = append(client, USER).headers["x-condenser-head"]
     assert first.startswith("1-")
     second = append(client, user("two"), headers={"X-Condenser-If-Head": first})

@@ -16,9 +16,7 @@ from tests.support.upstream import ScriptedUpstream
 
 OPENING = prompt("summary")[:40]
 LONG = [
-    {"role": role, "content": f"{role} {i}" + " word" * 180}
-    for i in range(12)
-    for role in ("user", "assistant")
+    {"role": role, "content": f"{role} {i}" + " word" * 180} for i in range(12) for role in ("user", "assistant")
 ] + [{"role": "user", "content": "and now?"}]
 
 

@@ -21,6 +21,7 @@ WITHOUT = [
     "locomo/conv-30",
     "swe-agent/trajectories/demonstrations/ctf/web/i_got_id_demo",
 ]
+MOST_TURNS = 400
 WINDOWS = [4_096, 8_192, 32_768]
 CASES = [
     (name, window)
@@ -113,10 +114,13 @@ def replying(exchange: Exchange) -> Reply:
     return summary(f"Goal: as the user said.\nDone: a history of {len(said)} characters was gone through.")
 
 
-def play(stage: Stage, conversation: Conversation, window: int, *, id: str | None = None) -> Run:
-    """A whole conversation through one proxy."""
+def play(
+    stage: Stage, conversation: Conversation, window: int, *, id: str | None = None, most: int = MOST_TURNS
+) -> Run:
+    """A whole conversation through one proxy; of one with more than `most` turns every second, third, … is sent."""
     run = Run(stage, conversation, window)
-    for length in conversation.requests():
+    lengths = conversation.requests()
+    for length in lengths[:: -(-len(lengths) // most)]:
         run.step(length, asked(session=id, window=window))
     return run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from strategies import LADDER, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
 from strategies.core.condensation import Overlay
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
@@ -65,7 +65,7 @@ def staged(text: str, **options: dict[str, object]) -> list[Strategy]:
 
 def ladder() -> list[Strategy]:
     """The stages that HARD, FORCED and OVERFLOW end with."""
-    return stages(LADDER, {}, {})
+    return stages(LADDER, LADDER_OPTIONS, {})
 
 
 def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good) -> Plan:
@@ -81,9 +81,11 @@ def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **opti
     return after
 
 
-def attempted(requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good) -> Outcome:
+def attempted(
+    requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good, **options: Any
+) -> Outcome:
     """The outcome of a pipeline under a requirement."""
-    return finish(attempt(requirement, staged(pipeline), ladder(), view, budget, Past()), reply)
+    return finish(attempt(requirement, staged(pipeline, **options), ladder(), view, budget, Past()), reply)
 
 
 def overlay_of(view: View) -> Overlay:

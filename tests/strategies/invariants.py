@@ -20,8 +20,11 @@ from strategies.core.view import View
 LEAST_RESULT = 120 + 60  # what `shorten` leaves of a result, with room for a long frame
 
 
-def faults(view: View, budget: Budget, *, shortened: bool = False) -> list[str]:
-    """What is wrong with a view; `shortened` where `shorten` may have cut the newest round's results."""
+def faults(view: View, budget: Budget | None, *, shortened: bool = False) -> list[str]:
+    """What is wrong with a view; `shortened` where `shorten` may have cut the newest round's results.
+
+    Without a `budget` caps are not looked at: a record keeps those of the window that it was made for.
+    """
     sent = json.loads(view.to_json())
     return [
         *_pairs(sent, view.transcript),
@@ -69,7 +72,7 @@ def _systems(view: View) -> Iterator[str]:
         yield "system messages were lost, changed or reordered"
 
 
-def _task(view: View, budget: Budget) -> Iterator[str]:
+def _task(view: View, budget: Budget | None) -> Iterator[str]:
     transcript = view.transcript
     if transcript.task is None:
         return
@@ -77,7 +80,7 @@ def _task(view: View, budget: Budget) -> Iterator[str]:
     standing = [item.message for item in view.items if item.source == transcript.task]
     if len(standing) != 1:
         yield f"the first user message stands {len(standing)} times"
-    elif standing[0].raw != task.raw:
+    elif standing[0].raw != task.raw and budget is not None:
         yield from _excerpt(standing[0], task, budget)
 
 
@@ -111,14 +114,14 @@ def _newest(view: View, shortened: bool) -> Iterator[str]:
             yield f"message {i} of the newest round was changed"
 
 
-def _sizes(view: View, budget: Budget) -> Iterator[str]:
+def _sizes(view: View, budget: Budget | None) -> Iterator[str]:
     before = view.fixed + sum(message.tokens for message in view.transcript.chain)
     if view.tokens > before:
         yield f"the view has {view.tokens} tokens, the transcript {before}"
     replacements = [item.message for item in view.items if item.is_replacement]
     if len(replacements) > 1:
         yield "two replacements"
-    if any(each.tokens > budget.window / 10 for each in replacements):
+    if budget and any(each.tokens > budget.window / 10 for each in replacements):
         yield f"a replacement of {replacements[0].tokens} tokens in a window of {budget.window}"
 
 

@@ -11,9 +11,10 @@ from strategies.core.effects import Answer, Effect
 from strategies.core.errors import Declined
 from strategies.core.plan import apply
 from strategies.core.replacement import OPENING, previous_text
+from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.extract import record
-from tests.strategies.driving import condensed, later, plan_of, staged, texts
+from tests.strategies.driving import attempted, condensed, later, plan_of, staged, texts
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -99,6 +100,21 @@ def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
     second = previous_text(condensed("extract", first, Budget.of(8_000).aiming(0)))
     assert second.startswith("目标是修复解析器")
     assert "最后运行测试。" in second
+
+
+def test_a_record_that_a_larger_window_was_given_is_cut_where_nothing_else_can_go() -> None:
+    """A client that changes to a model with a small window brings a record of a tenth of the large one."""
+
+    def reply(effect: Effect) -> Answer:
+        return Answer("\n".join(f"Fact {i}: {words(20)}" for i in range(80)))
+
+    bodies = chat(60, size=100)
+    large = condensed("half-window", view_of(bodies), Budget.of(30_000).aiming(0), reply)
+    small = Budget.of(1_500)
+    assert large.tokens > small.usable
+    view = attempted(Requirement.HARD, "half-window", large, small).view
+    assert view.tokens <= small.usable
+    assert previous_text(view).startswith("Fact 0")
 
 
 def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record() -> None:

@@ -133,13 +133,16 @@ def test_a_plan_that_breaks_a_rule_says_which() -> None:
     assert "newest round" in running([Breaks("bad")], 0).metadata["bad"]["invalidPlan"]
 
 
-def test_a_defect_is_no_reason() -> None:
-    class Fails(Drops):
-        def edit(self, view: View) -> Replace:
-            raise ValueError
+class Fails(Drops):
+    def edit(self, view: View) -> Replace:
+        raise ValueError
 
-    with pytest.raises(ValueError, match=r"^$"):
-        running([Fails("bad")], 0)
+
+def test_a_defect_costs_its_stage_only_and_is_told() -> None:
+    outcome = running([Fails("bad"), Drops("good")], 0)
+    assert outcome.stages == ["good"]
+    assert outcome.reasons["bad"] == "internal-error"
+    assert [type(defect) for defect in outcome.defects] == [ValueError]
 
 
 def test_the_ladder_runs_only_at_or_above_the_trigger() -> None:
@@ -253,7 +256,7 @@ def test_the_newest_result_is_cut_when_nothing_else_helps() -> None:
 
 def test_stages_behind_shorten_still_run_when_it_has_cut_the_newest_round() -> None:
     view = view_of([*agent(30, size=100), *step(99, 4_000)])
-    outcome = attempted(Requirement.HARD, "shorten+half-window", view, BUDGET)
+    outcome = attempted(Requirement.HARD, "shorten+half-window", view, BUDGET, shorten={"newest": True})
     assert outcome.newest_shortened
     assert outcome.stages == ["shorten", "half-window"]
 
@@ -261,7 +264,7 @@ def test_stages_behind_shorten_still_run_when_it_has_cut_the_newest_round() -> N
 def test_a_view_whose_newest_round_was_cut_before_can_be_condensed_again() -> None:
     """The same request again, in a smaller window: what was cut for it stays cut."""
     bodies = [*agent(30, size=100), *step(99, 3_000)]
-    first = condensed("shorten", view_of(bodies), Budget.of(6_000))
+    first = condensed("shorten", view_of(bodies), Budget.of(6_000), newest=True)
     assert newest_is_shortened(first)
     again = later(first, transcript_of(bodies))
     outcome = attempted(Requirement.HARD, "half-window", again, Budget.of(2_000))

@@ -53,12 +53,13 @@ def test_no_result_is_cut_below_its_least() -> None:
     assert max(sizes(shortened(agent(5, size=900), budget, min_tokens=60))[:-1]) <= 60
 
 
-def test_the_newest_round_is_cut_only_to_be_usable() -> None:
+def test_the_newest_round_is_cut_where_that_is_allowed_and_only_to_be_usable() -> None:
     bodies = [user("go"), *step(0, 300), *step(1, 1_000)]
     fitting = Budget.of(2_000, reserve=0).aiming(100)
     assert sizes(shortened(bodies, fitting))[1] == sizes(view_of(bodies))[1]
     tight = Budget.of(700, reserve=0).aiming(100)
-    view = shortened(bodies, tight)
+    assert sizes(shortened(bodies, tight))[1] == sizes(view_of(bodies))[1]
+    view = shortened(bodies, tight, newest=True)
     assert view.tokens <= 700
     assert 400 <= sizes(view)[1] <= 560
 
@@ -96,7 +97,7 @@ def test_nothing_to_shorten_is_said(bodies: list[Body], goal: int) -> None:
 
 
 def test_its_metadata_says_whether_the_newest_round_was_cut() -> None:
-    (strategy,) = staged("shorten")
+    (strategy,) = staged("shorten", shorten={"newest": True})
     view = view_of([user("go"), *step(0, 300), *step(1, 1_000)])
     plan = plan_of(strategy, view, Budget.of(700, reserve=0).aiming(100))
     assert plan.metadata == {"shortenedResultCount": 2, "newestRoundShortened": True}

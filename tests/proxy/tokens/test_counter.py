@@ -74,9 +74,7 @@ def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> 
 def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
     counters: list[Counter] = []
-    threads = [
-        threading.Thread(target=lambda: counters.append(tokenizers.for_model("gpt-4"))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: counters.append(tokenizers.for_model("gpt-4"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

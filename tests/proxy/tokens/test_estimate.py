@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from proxy.tokens.estimate import estimate
 
 SAMPLES = {
-    "english": "Could you check whether the invoice from last Tuesday was paid? I can't find it anywhere. "
-    * 20,
+    "english": "Could you check whether the invoice from last Tuesday was paid? I can't find it anywhere. " * 20,
     "code": inspect.getsource(random)[:6_000],
     "json": json.dumps([{"id": n, "name": f"item {n}", "price": n / 7} for n in range(60)]),
     "chinese": "请帮我查一下明天从北京到上海的航班，最好是上午出发，价格不要太贵。" * 30,

