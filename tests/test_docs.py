@@ -109,6 +109,8 @@ def test_every_strategy_has_a_heading() -> None:
 
 def bounds(option: Field[Any]) -> str:
     low, high = option.metadata["low"], option.metadata["high"]
+    if low is None:
+        return ""
     return f"≥ {low}" if high is None else f"{low}–{high}"
 
 
@@ -116,7 +118,9 @@ def bounds(option: Field[Any]) -> str:
 def test_every_option_of_a_strategy_is_named_with_its_default_and_bounds(strategy: str) -> None:
     said = [row for row in rows(section(read("strategies.md"), strategy)) if "option" in row]
     documented = [(*names(row["option"]), row["default"], row["bounds"]) for row in said]
-    assert documented == [(each.name, str(each.default), bounds(each)) for each in fields(TABLE[strategy].options)]
+    assert documented == [
+        (each.name, str(each.default).lower(), bounds(each)) for each in fields(TABLE[strategy].options)
+    ]
 
 
 @pytest.mark.parametrize("strategy", TABLE)

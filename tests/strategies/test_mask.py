@@ -81,6 +81,19 @@ def test_small_results_stay() -> None:
     assert results(view)[:2] == [False, True]
 
 
+@pytest.mark.parametrize(("min_tokens", "stays"), [(30, False), (500, True)])
+def test_what_counts_as_small_is_an_option(min_tokens: int, stays: bool) -> None:
+    seen = results(masked(agent(5, size=100), keep=4, min_tokens=min_tokens))
+    assert seen[0] is not stays
+
+
+@pytest.mark.parametrize(("min_chars", "stays"), [(100, False), (9_000, True)])
+def test_what_counts_as_a_large_argument_is_an_option(min_chars: int, stays: bool) -> None:
+    bodies = [user("go"), *write(0, "a.txt", "x" * 900), *agent(5, size=100)[1:]]
+    view = masked(bodies, min_chars=min_chars, paths=0)
+    assert ("left out" in view.items[1].message.raw) is not stays
+
+
 def test_nothing_to_mask_is_said() -> None:
     with pytest.raises(Declined) as declined:
         masked(agent(3, size=500))
