@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -77,13 +78,20 @@ def tenant_key(settings: Settings) -> bytes:
 
 
 def _key_beside(path: Path) -> bytes:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    """The key in `path`, made if there is none; of several processes that start at once all read the same one."""
+    if path.exists():
         return path.read_bytes()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, written = tempfile.mkstemp(dir=path.parent, prefix=_KEY_FILE)
     with os.fdopen(handle, "wb") as file:
         file.write(secrets.token_hex(32).encode())
+    try:
+        # A link is made whole or not at all, and never over another's.
+        os.link(written, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(written)
     return path.read_bytes()
 
 
