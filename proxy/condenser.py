@@ -25,8 +25,8 @@ from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.errors import ContextLengthExceeded
 from proxy.flights import Flights
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
+from proxy.keeping import Keeper, Turn, is_small
 from proxy.reasons import Reason
-from proxy.recognition import Sessions, Turn, is_small
 from proxy.store.base import StoreError
 from proxy.summarizer import Caller
 from strategies.core.condensation import Condensation
@@ -55,12 +55,12 @@ class Condenser:
         self,
         *,
         intake: Intake,
-        sessions: Sessions,
+        keeper: Keeper,
         attempts: Attempts,
         clock: Callable[[], float],
     ) -> None:
         self._intake = intake
-        self._sessions = sessions
+        self._keeper = keeper
         self._attempts = attempts
         self._clock = clock
         self._flights: Flights[Attempted] = Flights()
@@ -136,7 +136,7 @@ class Condenser:
         decision.applied = made
         if case.keeps:
             try:
-                decision.applied = await self._sessions.keep(case.found, made)
+                decision.applied = await self._keeper.keep(case.found, made)
             except StoreError as error:
                 decision.action, decision.reason = Action.DEGRADED, error.reason
         decision.view = _folded(case, decision.applied)
@@ -177,7 +177,7 @@ class Condenser:
         )
         if not case.history.chain:
             return
-        session, decision.branch = self._sessions.next(found, turn)
+        session, decision.branch = self._keeper.next(found, turn)
         is_new = found.is_derived and found.session is None
         if is_new and decision.applied is None and is_small(decision.tokens_before, case.policy.window.tokens):
             return
@@ -188,10 +188,10 @@ class Condenser:
 
         async def settle(reply: Mapping[str, Any] | None) -> None:
             if case.append is None:
-                await self._sessions.settle(found, turn)
+                await self._keeper.settle(found, turn)
             elif reply is not None:
                 line, block = case.append.block(reply)
-                await self._sessions.settle(found, replace(turn, line=line, blocks={line.block: block}))
+                await self._keeper.settle(found, replace(turn, line=line, blocks={line.block: block}))
 
         decision.settle = settle
 

@@ -18,7 +18,7 @@ from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.measure import Measured, Measurer, fits_by_length
 from proxy.policy import Policies, Policy
-from proxy.recognition import Recognised, Restored, Sessions
+from proxy.recognition import Recognised, Recogniser, Restored
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from proxy.wire import Body
@@ -70,22 +70,24 @@ class Case:
 class Intake:
     """Makes cases of requests; one per app."""
 
-    def __init__(self, *, policies: Policies, sessions: Sessions, measurer: Measurer, tokenizers: Tokenizers) -> None:
+    def __init__(
+        self, *, policies: Policies, recogniser: Recogniser, measurer: Measurer, tokenizers: Tokenizers
+    ) -> None:
         self._policies = policies
-        self._sessions = sessions
+        self._recogniser = recogniser
         self._measurer = measurer
         self._tokenizers = tokenizers
 
     async def case(self, request: ChatRequest, timing: Timing) -> Case:
         """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model)
-        identity = self._sessions.identify(request.controls.session, request.headers, request.body.values)
+        identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         request, append = await self._supplied(request, identity)
         started = perf_counter()
         measured = await self._measured(request, counter)
         timing.count = milliseconds(started)
         started = perf_counter()
-        found = await self._sessions.recognise(request.tenant, identity, measured.transcript)
+        found = await self._recogniser.recognise(request.tenant, identity, measured.transcript)
         timing.session = milliseconds(started)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
@@ -108,7 +110,7 @@ class Intake:
             return request, None
         _check_append(request, identity)
         try:
-            stored = await self._sessions.history(request.tenant, identity)
+            stored = await self._recogniser.history(request.tenant, identity)
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
         append, whole = appended(stored, request.body.elements, request.controls.if_head)

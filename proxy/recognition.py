@@ -1,38 +1,31 @@
-"""Recognising a conversation: from a request to its session, and back to the store.
+"""Recognising a conversation: from a request to its session.
 
 An explicit id names its session. Without one the chain index is asked for the longest known prefix of the transcript;
 the session that it leads to is verified, for the index is only a hint. A derived session never holds two conversations:
 what forks from it gets a new id and a link to its parent, whose condensations it may read.
 
-All store work of a request runs under one time limit. Whatever fails is told in `failure`, and the request goes on
-as if nothing were known.
+Whatever fails is told in `failure`, and the request goes on as if nothing were known.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from proxy import identity as names
-from proxy.append import History, Line, history
-from proxy.blocks import line_to, new_block, nodes
+from proxy.append import History, history
+from proxy.blocks import line_to, nodes
 from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.sessions import Session
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
-from proxy.store.codec import decode_condensation, decode_session, encode_condensation, encode_session, record_name
+from proxy.store.base import SessionKey, StoreError
+from proxy.stored import StoredSessions
 from strategies.core.alignment import LEAST_RUN, align
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Role, Transcript
 
-T = TypeVar("T")
-SMALL_SHARE = 4
-SMALL_TOKENS = 2_048
-_TRIES = 8
 _CANDIDATES = 4
 _ANCESTORS = 8
 
@@ -76,43 +69,18 @@ class Recognised:
         return self.identity.id is None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What one request adds to its session."""
-
-    transcript: Transcript
-    settings: dict[str, object]
-    tokens_before: int
-    tokens_after: int
-    own_tokens: int
-    applied: str
-    line: Line | None = None
-    blocks: Mapping[str, bytes] = field(default_factory=dict)
-
-
-class Sessions:
-    """Finds, keeps and advances sessions in a store."""
+class Recogniser:
+    """Finds sessions; one per app. `headers` are those that may name one, in order."""
 
     def __init__(
         self,
-        store: SessionStore,
-        *,
+        stored: StoredSessions,
         headers: Sequence[str],
-        ttl: int,
-        timeout: float,
-        clock: Callable[[], float],
-        with_text: bool = True,
         new_session: Callable[[], str] = names.random_session,
     ) -> None:
-        self._store = store
+        self._stored = stored
         self._headers = headers
-        self._ttl = ttl
-        self._timeout = timeout
-        self._clock = clock
-        self._with_text = with_text
         self._new_session = new_session
-        # Writers of one process take turns; only those of other replicas are met by trying again.
-        self._settling: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
     def identify(self, given: str | None, headers: Headers, body: dict[str, object]) -> Identity:
         """Which session a request names; raises `BadRequest`."""
@@ -122,7 +90,7 @@ class Sessions:
         """The session of a transcript; a store that fails is told in the result."""
         blank = self._blank(tenant, identity, transcript)
         try:
-            return await self._in_time(self._recognise(tenant, blank, transcript))
+            return await self._stored.in_time(self._recognise(tenant, blank, transcript))
         except StoreError as error:
             _log.warning("the store failed: %s", error)
             return replace(blank, failure=error.reason)
@@ -138,7 +106,7 @@ class Sessions:
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
             return await self._derive(tenant, blank, transcript)
-        session = await self._load(blank.key)
+        session = await self._stored.load(blank.key)
         if session is None:
             return blank
         if blank.identity.weak and session.branch_of(transcript.digests) is None:
@@ -153,7 +121,7 @@ class Sessions:
         """What a client that sends a window of its history has left out, or None where that is not what it did."""
         if len(transcript.chain) < LEAST_RUN:
             return None
-        stored = nodes(await self._store.blocks(found.key))
+        stored = nodes(await self._stored.store.blocks(found.key))
         sent = [message.digest for message in transcript.chain]
         assistants = [message.role is Role.ASSISTANT for message in transcript.chain]
         for branch in sorted(session.branches, key=lambda each: each.last_used, reverse=True):
@@ -168,9 +136,9 @@ class Sessions:
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one it shares most with."""
         digests = [digest.hex() for digest in reversed(transcript.digests)]
-        found = await self._store.find(tenant, digests)
+        found = await self._stored.store.find(tenant, digests)
         for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
-            session = await self._load(SessionKey(tenant, name))
+            session = await self._stored.load(SessionKey(tenant, name))
             if session is None or not session.derived:
                 continue
             known = session.condensations + await self._inherited(tenant, session)
@@ -184,112 +152,22 @@ class Sessions:
         known: list[Condensation] = []
         parent = session.parent
         for _ in range(_ANCESTORS):
-            ancestor = await self._load(SessionKey(tenant, parent)) if parent else None
+            ancestor = await self._stored.load(SessionKey(tenant, parent)) if parent else None
             if ancestor is None:
                 break
             known.extend(ancestor.condensations)
             parent = ancestor.parent
         return tuple(known)
 
-    async def _load(self, key: SessionKey) -> Session | None:
-        snapshot = await self._store.load(key)
-        try:
-            return decode_session(snapshot) if snapshot else None
-        except (ValueError, LookupError, TypeError) as error:
-            raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
-
     async def history(self, tenant: str, identity: Identity) -> History:
         """What append mode has stored under an explicit id; raises `StoreError`."""
-        return await self._in_time(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
+        return await self._stored.in_time(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
 
     async def _history(self, key: SessionKey) -> History:
-        session = await self._load(key)
+        session = await self._stored.load(key)
         if session is None or not session.line.block:
             return History()
         try:
-            return history(session.line, await self._store.blocks(key))
+            return history(session.line, await self._stored.store.blocks(key))
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
-
-    async def keep(self, found: Recognised, made: Condensation) -> Condensation:
-        """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
-        return await self._in_time(self._keep(found.key, made))
-
-    async def _keep(self, key: SessionKey, made: Condensation) -> Condensation:
-        name = record_name(made.digest, made.depth)
-        data = await self._store.put_record(key, name, encode_condensation(made), self._ttl)
-        await self._store.stand(key, name)
-        return decode_condensation(data, standing=True) or made
-
-    def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
-        """The session as it stands after this request, and the branch that the request is on."""
-        base = found.session or Session(
-            id=names.shown(found.identity.id) if found.identity.id else found.key.session,
-            source=found.identity.source,
-            created_at=self._clock(),
-            parent=found.parent,
-        )
-        return _advanced(base, turn, self._clock())
-
-    async def settle(self, found: Recognised, turn: Turn) -> None:
-        """Stores the session after this request; a failure is logged, for the reply must not suffer."""
-        lock = self._settling.setdefault(found.key, asyncio.Lock())
-        try:
-            async with lock:
-                await self._in_time(self._settle(found, turn))
-        except StoreError as error:
-            _log.warning("the session was not stored: %s", error)
-
-    async def _settle(self, found: Recognised, turn: Turn) -> None:
-        for _ in range(_TRIES):
-            session, _branch = self.next(found, turn)
-            revision = found.session.revision if found.session else 0
-            index = _nodes(turn.transcript) if session.derived else ()
-            blocks = {**turn.blocks, **self._new_messages(found, turn)}
-            write = Write(encode_session(session), revision, self._ttl, blocks, index)
-            if await self._saved(found.key, write, turn):
-                return
-            found = replace(found, session=await self._load(found.key))
-        raise StoreError("store-contended", "other writers were always first")
-
-    async def _saved(self, key: SessionKey, write: Write, turn: Turn) -> bool:
-        """Whether the write won; over its quota a session goes on without the text of its new messages."""
-        try:
-            return await self._store.save(key, write)
-        except StoreError as error:
-            if error.reason != "store-quota" or turn.line is not None:
-                raise
-            return await self._store.save(key, replace(write, blocks={}))
-
-    def _new_messages(self, found: Recognised, turn: Turn) -> dict[str, bytes]:
-        """The block of what this request adds; append mode has its own."""
-        if turn.line is not None:
-            return {}
-        start = found.session.new_from(turn.transcript.digests) if found.session else 0
-        return new_block(turn.transcript, start, with_text=self._with_text)
-
-    async def _in_time(self, work: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await work
-        except TimeoutError:
-            raise StoreError("store-timeout", f"not done in {self._timeout} s") from None
-
-
-def is_small(tokens: int, window: int | None) -> bool:
-    """Whether a derived conversation is too small to be stored."""
-    return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
-
-
-def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
-    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied)
-    settings = session.settings if session.derived else turn.settings
-    counted = replace(moved, settings=settings, line=turn.line or session.line).counted(
-        requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens
-    )
-    return counted, branch.name
-
-
-def _nodes(transcript: Transcript) -> tuple[str, ...]:
-    """The chain digests that lead to a session: its head, and the node before it."""
-    return tuple(digest.hex() for digest in transcript.digests[-2:])

@@ -12,13 +12,15 @@ from proxy.attempts import Attempts
 from proxy.condenser import Condenser
 from proxy.identity import Tenants, tenant_key
 from proxy.intake import Intake
+from proxy.keeping import Keeper
 from proxy.measure import Measurer
 from proxy.policy import Policies
-from proxy.recognition import Sessions
+from proxy.recognition import Recogniser
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionStore
+from proxy.stored import StoredSessions
 from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
@@ -94,23 +96,17 @@ def _condenser(
     policies: Policies,
     clock: Callable[[], float],
 ) -> Condenser:
-    sessions = Sessions(
-        store,
-        headers=settings.sessions.headers,
-        ttl=settings.store.ttl,
-        timeout=settings.store.timeout,
-        clock=clock,
-        with_text=settings.store.content == "full",
-    )
+    stored = StoredSessions(store, settings.store.timeout)
     intake = Intake(
         policies=policies,
-        sessions=sessions,
+        recogniser=Recogniser(stored, settings.sessions.headers),
         measurer=Measurer(Reader(tool_output_patterns()), pool),
         tokenizers=tokenizers,
     )
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=settings.store.content == "full")
     return Condenser(
         intake=intake,
-        sessions=sessions,
+        keeper=keeper,
         attempts=Attempts(summarizer, settings.inline_timeout),
         clock=clock,
     )

@@ -12,15 +12,29 @@ from typing import Any
 import pytest
 
 from proxy.identity import Identity
-from proxy.recognition import Recognised, Sessions, Turn, is_small
+from proxy.keeping import Keeper, Turn, is_small
+from proxy.recognition import Recognised, Recogniser
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Write
+from proxy.stored import StoredSessions
 from strategies.core.condensation import Condensation, Keep
 from strategies.core.transcript import Reader, Transcript
 
 pytestmark = pytest.mark.anyio
 DERIVED = Identity()
 NAMED = Identity("X-Condenser-Session", "named")
+
+
+class Sessions:
+    """Both ways between a conversation and its session."""
+
+    def __init__(self, recogniser: Recogniser, keeper: Keeper) -> None:
+        self.identify = recogniser.identify
+        self.recognise = recogniser.recognise
+        self.history = recogniser.history
+        self.keep = keeper.keep
+        self.next = keeper.next
+        self.settle = keeper.settle
 
 
 class Hanging:
@@ -65,14 +79,8 @@ def sessions(store: SessionStore) -> Sessions:
 
 def made(store: Any, timeout: float = 5.0) -> Sessions:
     numbers = count(1)
-    return Sessions(
-        store,
-        headers=(),
-        ttl=60,
-        timeout=timeout,
-        clock=time.time,
-        new_session=lambda: f"d{next(numbers)}",
-    )
+    stored = StoredSessions(store, timeout)
+    return Sessions(Recogniser(stored, (), lambda: f"d{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time))
 
 
 async def settled(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
