@@ -200,9 +200,7 @@ def is_repeated(name: str, limits: Limits, models: dict[str, Limits]) -> bool:
 
 
 def render(models: dict[str, Limits], source: str) -> str:
-    header = HEADER.format(
-        source=source, member=MEMBER, date=datetime.datetime.now(datetime.UTC).date().isoformat()
-    )
+    header = HEADER.format(source=source, member=MEMBER, date=datetime.datetime.now(datetime.UTC).date().isoformat())
     lines = (f"{json.dumps(name)} = {limits.toml()}" for name, limits in sorted(models.items()))
     return header + "\n".join(lines) + "\n"
 

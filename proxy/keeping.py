@@ -2,7 +2,7 @@
 
 A condensation is recorded before the view made from it is sent, and the first writer of one wins. The session itself
 is settled when the upstream has taken the request: its branch moves on, its new messages become a block, its totals
-rise. The document is guarded by a revision, so a writer that was late reads again and applies its turn to what it finds.
+rise. The document has a revision, so a writer that was late reads again and applies its turn to what it finds.
 """
 
 from __future__ import annotations
