@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .SUFFIXES:
 
 # Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
-NODE_READY := $(if $(shell command -v npm),$(patsubst %,%/node_modules/.package-lock.json,$(CLIENTS)))
+NODE_READY := $(if $(shell command -v npm),$(foreach each,$(CLIENTS),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
 .PHONY: help setup demo serve test check-lint format bench torture redis ranks lock clean
 

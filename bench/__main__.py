@@ -32,9 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("names", nargs="*", type=_name, metavar="NAME", help=f"of {', '.join(NAMES)}; by default all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser
+
+
+def _name(text: str) -> str:
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"there is no measurement '{text}'; known: {', '.join(NAMES)}")
+    return text
 
 
 if __name__ == "__main__":

@@ -156,8 +156,8 @@ def _start_of_turn(cursors: list[RoundCursor], index: int) -> int:
 
 
 def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
-    """`first` where it meets the goal, else the nearest later cut that does, else the last there is."""
-    if split.after(first.cut) <= goal:
+    """`first` where it is legal and meets the goal, else the nearest later cut that does, else the last there is."""
+    if split.is_legal(first.cut) and split.after(first.cut) <= goal:
         return first
     cut = split.first_at_turn(goal, first.cut)
     if cut is None:

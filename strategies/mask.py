@@ -70,7 +70,7 @@ class Mask:
                 continue
             if item.role is Role.TOOL:
                 yield from self._result(i, item, calls.get(i), files)
-            elif item.calls:
+            elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
                 yield from self._calls(i, item, files)
 
     def _result(self, i: int, item: Item, call: Call | None, files: _Files) -> Iterator[Replace]:

@@ -2,7 +2,7 @@
 
 All results older than the newest round are cut to one common length, the longest that meets the goal but never
 under `min_tokens`. The newest round is touched by the last step of the ladder only (`newest`), and only as far as it
-takes to be usable.
+takes to be usable; where even that is not enough, a first user message over its cap is brought down to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import Declined
 from strategies.core.excerpt import shortened
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, Replace, apply
+from strategies.core.plan import Plan, Replace, apply, task_piece
 from strategies.core.protocol import Past, Steps
 from strategies.core.transcript import Role
 from strategies.core.view import View
@@ -48,10 +48,20 @@ class Shorten:
         rest = apply(view, older).tokens - budget.usable
         newest_results = _results(view, border, len(view.items)) if self.options.newest else []
         last = tuple(self._cut(view, newest_results, rest))
-        edits = (*older.edits, *last)
+        results = (*older.edits, *last)
+        edits = (*results, *self._task(view, results, budget))
         if not edits:
             raise Declined("nothing-to-shorten")
-        return Plan(edits, {"shortenedResultCount": len(edits), "newestRoundShortened": bool(last)})
+        ordered = tuple(sorted(edits, key=lambda edit: edit.start))
+        return Plan(ordered, {"shortenedResultCount": len(results), "newestRoundShortened": bool(last)})
+
+    def _task(self, view: View, results: tuple[Replace, ...], budget: Budget) -> Iterator[Replace]:
+        """The first user message, brought to its cap where all else has not made the view usable."""
+        if not self.options.newest or view.task is None or apply(view, Plan(results)).tokens <= budget.usable:
+            return
+        (piece,) = task_piece(view, budget.task_cap)
+        if piece != view.items[view.task].piece:
+            yield Replace(view.task, view.task + 1, (piece,))
 
     def _cut(self, view: View, results: Sequence[int], excess: int) -> Iterator[Replace]:
         """The edits of results that are cut so that `excess` tokens go."""

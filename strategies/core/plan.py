@@ -16,7 +16,7 @@ from typing import Any
 from strategies.core.condensation import Keep, Kind, Literal, Piece
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shortened
-from strategies.core.rounds import structure
+from strategies.core.rounds import newest_round
 from strategies.core.transcript import Message, Role, Transcript
 from strategies.core.view import Item, View, item_for
 
@@ -78,8 +78,8 @@ def _covered(view: View, end_of_head: int) -> int:
 
 def check(view: View, *, newest_results_too: bool = False) -> None:
     """Raises `InvalidPlan` where the view breaks a rule that the transcript kept."""
-    added = violations(item.message for item in view.items) - violations(view.transcript.chain)
-    if added:
+    added = violations(item.message for item in view.items)
+    if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
     if sum(item.is_replacement for item in view.items) > 1:
         raise InvalidPlan("two replacements in one view")
@@ -111,7 +111,7 @@ def _protected(transcript: Transcript) -> Iterator[int]:
     """Chain indices of the last user message and of the newest round."""
     if transcript.last_user is not None:
         yield transcript.last_user
-    newest = structure(transcript.chain).newest_round
+    newest = newest_round(transcript.chain)
     if newest is not None:
         chain = transcript.chain
         yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER)
@@ -130,8 +130,11 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
                 found.add(("orphan", message.answers))
             waiting[message.answers] -= 1
         else:
-            found.update(("unanswered", call) for call, left in waiting.items() if left > 0)
-            waiting = Counter(call.id for call in message.calls)
+            if waiting:
+                found.update(("unanswered", call) for call, left in waiting.items() if left > 0)
+                waiting = Counter()
+            if message.calls:
+                waiting.update(call.id for call in message.calls)
     return found
 
 

@@ -82,6 +82,17 @@ def structure(items: Sequence[Rounded]) -> Structure:
     return Structure(turns, ties.cuts())
 
 
+def newest_round(items: Sequence[Rounded]) -> Round | None:
+    """The last round, found from the end."""
+    end = next((i for i in range(len(items), 0, -1) if items[i - 1].role in (Role.ASSISTANT, Role.TOOL)), None)
+    if end is None:
+        return None
+    start = end - 1
+    while start > 0 and items[start].role is not Role.ASSISTANT and items[start - 1].role is not Role.USER:
+        start -= 1
+    return Round(start, end)
+
+
 def _current(turns: list[Turn], i: int) -> Turn:
     if not turns:
         turns.append(Turn(i, i + 1, None))

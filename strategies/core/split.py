@@ -34,6 +34,10 @@ class Split:
         kept = view.last_user is not None and view.last_user < end and view.last_user != view.task
         return view.fixed + task + self._size + (self._last if kept else 0) + self._behind[end]
 
+    def is_legal(self, place: int) -> bool:
+        """Whether a cut there parts no call from its result."""
+        return self._view.structure.cuts[place]
+
     def turn_cuts(self) -> list[int]:
         """Starts of turns, and of the rounds of the turn that goes on."""
         turns = self._view.structure.turns

@@ -157,9 +157,10 @@ def _as_placed(message: Message, before: Sequence[Message]) -> Message:
     return message
 
 
-def literal(body: Mapping[str, object], counter: Counter, role: Role) -> Message:
-    """A message of ours, counted and digested."""
-    return Message(dump(body), body, role, message_digest(body), counter.message(body), _calls(body))
+def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str | None = None) -> Message:
+    """A message of ours, counted and digested; `raw` is its JSON text where that is known."""
+    text = dump(body) if raw is None else raw
+    return Message(text, body, role, message_digest(body), counter.message(body), _calls(body))
 
 
 def _calls(body: Mapping[str, object]) -> tuple[Call, ...]:

@@ -180,8 +180,7 @@ def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: Counter) 
 def _message(piece: Literal, transcript: Transcript, counter: Counter) -> Message:
     body = json.loads(piece.raw)
     role = transcript.chain[piece.origin].role if piece.origin is not None else _role(body)
-    made = literal(body, counter, role)
-    return Message(piece.raw, body, role, made.digest, made.tokens, made.calls)
+    return literal(body, counter, role, piece.raw)
 
 
 def _role(body: Mapping[str, object]) -> Role:

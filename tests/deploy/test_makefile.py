@@ -167,7 +167,8 @@ def test_locks_that_are_installed_together_agree() -> None:
 def test_every_declared_dependency_is_locked(extra: str | None, lock: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    names = {re.split(r"[^A-Za-z0-9._-]", line)[0].lower() for line in declared} - {project["name"]}
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line)[0].lower()) for line in declared}
+    names -= {project["name"]}
     assert names <= set(pins(lock))
 
 

@@ -20,9 +20,11 @@ from tests.support.transcripts import (
     agent,
     assistant,
     bodies_of,
+    call,
     chat,
     step,
     system,
+    tool,
     transcript_of,
     user,
     view_of,
@@ -246,6 +248,17 @@ def test_where_half_misses_the_goal_the_split_moves_on_until_it_is_met() -> None
     assert view.tokens <= 900
     one_less = view.tokens + 110 + budget.replacement_cap
     assert one_less > 900
+
+
+def test_a_half_that_would_part_a_call_from_its_result_moves_on() -> None:
+    """Five calls, each answered only after another assistant message: half of the ten rounds lies inside a pair."""
+    pairs = [
+        body
+        for i in range(5)
+        for body in (assistant(None, call(f"a{i}")), assistant("thinking aloud"), tool(f"a{i}", words(30)))
+    ]
+    telemetry = said([user("go"), *pairs])
+    assert (telemetry["summarizedRoundCount"], telemetry["boundaryAdjustmentDelta"]) == (6, 1)
 
 
 def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:

@@ -114,3 +114,13 @@ def test_a_level_is_the_largest_that_fits(sizes: list[int], total: int) -> None:
         assert sum(min(size, cap) for size in sizes) <= total
     if sizes and cap < max(sizes):
         assert sum(min(size, cap + 1) for size in sizes) > total
+
+
+def test_a_first_user_message_over_its_cap_gives_way_last_of_all() -> None:
+    bodies = [user(words(900)), *step(0, 20), user("and now?")]
+    view = shortened(bodies, Budget.of(1_024), newest=True)
+    assert view.tokens <= Budget.of(1_024).usable
+    assert "left out" in texts(view)[0]
+    assert texts(view)[-1] == "and now?"
+    with pytest.raises(Declined):
+        shortened(bodies, Budget.of(1_024))
