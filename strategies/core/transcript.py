@@ -158,7 +158,7 @@ def _as_placed(message: Message, before: Sequence[Message]) -> Message:
 
 
 def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str | None = None) -> Message:
-    """A message of ours, counted; `raw` is its JSON text where that is known. It is in no chain, so it has no digest."""
+    """A message of ours, counted; `raw` is its JSON text where that is known. It is in no chain and has no digest."""
     text = dump(body) if raw is None else raw
     return Message(text, body, role, b"", counter.message(body), _calls(body))
 
