@@ -71,12 +71,19 @@ class Intake:
     """Makes cases of requests; one per app."""
 
     def __init__(
-        self, *, policies: Policies, recogniser: Recogniser, measurer: Measurer, tokenizers: Tokenizers
+        self,
+        *,
+        policies: Policies,
+        recogniser: Recogniser,
+        measurer: Measurer,
+        tokenizers: Tokenizers,
+        keeps_text: bool = True,
     ) -> None:
         self._policies = policies
         self._recogniser = recogniser
         self._measurer = measurer
         self._tokenizers = tokenizers
+        self._keeps_text = keeps_text
 
     async def case(self, request: ChatRequest, timing: Timing) -> Case:
         """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
@@ -108,7 +115,7 @@ class Intake:
         """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
-        _check_append(request, identity)
+        _check_append(request, identity, keeps_text=self._keeps_text)
         try:
             stored = await self._recogniser.history(request.tenant, identity)
         except StoreError as error:
@@ -131,8 +138,10 @@ def milliseconds(started: float) -> float:
     return (perf_counter() - started) * 1000
 
 
-def _check_append(request: ChatRequest, identity: Identity) -> None:
-    """Append needs a name to store under, may store, and knows one reply."""
+def _check_append(request: ChatRequest, identity: Identity, *, keeps_text: bool) -> None:
+    """Append needs a name to store under, a store that keeps text, leave to store, and one reply."""
+    if not keeps_text:
+        raise BadRequest('Append needs store.content = "full".', param="X-Condenser-History")
     if identity.id is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if request.controls.no_store:

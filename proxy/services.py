@@ -96,14 +96,16 @@ def _condenser(
     policies: Policies,
     clock: Callable[[], float],
 ) -> Condenser:
+    keeps_text = settings.store.content == "full"
     stored = StoredSessions(store, settings.store.timeout)
     intake = Intake(
         policies=policies,
         recogniser=Recogniser(stored, settings.sessions.headers),
         measurer=Measurer(Reader(tool_output_patterns()), pool),
         tokenizers=tokenizers,
+        keeps_text=keeps_text,
     )
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=settings.store.content == "full")
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=keeps_text)
     return Condenser(
         intake=intake,
         keeper=keeper,

@@ -180,6 +180,7 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65_535)
+    open_to_all: bool = False
     strategy: str = DEFAULT
     window: int | None = Field(None, ge=256)
     inline_timeout: float = Field(10.0, gt=0)

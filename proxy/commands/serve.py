@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from ipaddress import ip_address
 
 import uvicorn
 
 from proxy.app import create_app
-from proxy.cli import add_settings_arguments, settings_from
+from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.settings import Settings
 from proxy.store import redacted
 from proxy.telemetry import configure_logging
 
+REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
+whoever reaches the port could use your key. Ways out, one of them:
+  - listen on this machine only: --host 127.0.0.1
+  - leave upstream.api_key out, so that callers bring their own credential
+  - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
+  - say that it is meant: open_to_all = true"""
 KEEP_ALIVE = 75
 DRAIN = 30
 
@@ -26,11 +34,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     settings = settings_from(arguments)
+    if gives_the_key_away(settings):
+        print(REFUSAL.format(host=settings.host), file=sys.stderr)
+        return USAGE
     configure_logging(settings.log_format)
     print(banner(settings), flush=True)
     server = uvicorn.Server(server_config(settings))
     server.run()
     return 0 if server.started else 3
+
+
+def gives_the_key_away(settings: Settings) -> bool:
+    """Whether anyone who reaches the port could spend the operator's key."""
+    has_own_key = settings.upstream.api_key is not None
+    behind_a_proxy = settings.tenant.source.startswith("header:")
+    return has_own_key and not is_loopback(settings.host) and not behind_a_proxy and not settings.open_to_all
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only; a name that is no address counts as reached from others."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def server_config(settings: Settings) -> uvicorn.Config:
