@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import ProxyError, error_body, http_error_body
+from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz
 from proxy.routes.passthrough import pass_through
@@ -50,7 +51,8 @@ def create_app(
     app.router.routes.extend(
         [
             Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/{path:path}", _AnyMethod()),
+            Route("/v1/{path:path}", _AnyMethod(pass_through)),
+            Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
@@ -60,10 +62,13 @@ def create_app(
 
 
 class _AnyMethod:
-    """The pass-through as an ASGI app: a route to a function would allow only the methods it lists."""
+    """An endpoint as an ASGI app: a route to a function would allow only the methods it lists."""
+
+    def __init__(self, endpoint: Callable[[Request], Awaitable[Response]]) -> None:
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await pass_through(Request(scope, receive, send))
+        response = await self._endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
 
 

@@ -3,8 +3,7 @@
     take in    transcript, counts, session, strategy, window, budget       (proxy/intake.py)
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
-    attempt    run the pipeline, resolving its effects in the time given   (proxy/attempts.py)
-    record     the first writer of a condensation wins; its bytes are sent
+    make       run the pipeline in the time given; record what comes of it (proxy/making.py, proxy/attempts.py)
     forward    splice the view into the body                               (proxy/wire.py)
 
 It is the only caller of a strategy. Whatever of ours fails, the request goes on with what is there: a view that
@@ -14,38 +13,26 @@ request that no upstream could serve, with an account of where its tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from proxy.account import account
-from proxy.attempts import Attempted, Attempts
 from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.errors import ContextLengthExceeded
-from proxy.flights import Flights
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.keeping import Keeper, Turn, is_small
+from proxy.making import TRIGGERS, Maker
 from proxy.reasons import Reason
-from proxy.store.base import StoreError
-from proxy.summarizer import Caller
 from strategies.core.condensation import Condensation
-from strategies.core.plan import head_pieces
-from strategies.core.protocol import Past
 from strategies.core.replay import replay
-from strategies.core.requirement import RULES, Requirement, has_grown, required
+from strategies.core.requirement import Requirement, has_grown, required
 from strategies.core.view import View, fold
-from strategies.pipeline import Outcome
 from strategies.walk import walk
 
 EXACT_ERROR = 0.10
 ESTIMATE_ERROR = 0.25
-_TRIGGERS = {
-    Requirement.SOFT: Trigger.THRESHOLD,
-    Requirement.HARD: Trigger.CONTEXT_LIMIT,
-    Requirement.FORCED: Trigger.FORCED,
-    Requirement.OVERFLOW: Trigger.OVERFLOW,
-}
 
 
 class Condenser:
@@ -56,14 +43,11 @@ class Condenser:
         *,
         intake: Intake,
         keeper: Keeper,
-        attempts: Attempts,
-        clock: Callable[[], float],
+        maker: Maker,
     ) -> None:
         self._intake = intake
         self._keeper = keeper
-        self._attempts = attempts
-        self._clock = clock
-        self._flights: Flights[Attempted] = Flights()
+        self._maker = maker
 
     async def decide(self, request: ChatRequest) -> Decision:
         """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
@@ -99,70 +83,27 @@ class Condenser:
         requirement = _requirement(decision, case)
         if requirement is None:
             return
-        attempted = await self._attempt(requirement, decision, case, asks=not case.request.controls.dry_run)
-        if attempted.outcome is not None:
-            await self._apply(decision, requirement, attempted.outcome, case)
+        make = self._maker.project if case.request.controls.dry_run else self._maker.make
+        made = await make(requirement, decision, case)
+        decision.own_tokens, decision.reason = made.own_tokens, made.reason
+        if made.condensation is not None:
+            _apply(decision, made.condensation, case)
+        if made.failure:
+            decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)
 
     async def _observe(self, decision: Decision, case: Case) -> None:
-        """Says what would be done, with texts of the size that a model's may have; changes nothing."""
+        """Says what would be done; changes nothing."""
         requirement = _requirement(decision, case)
         if requirement is None:
             return
-        attempted = await self._attempt(requirement, decision, case, asks=False)
-        if attempted.outcome is not None:
-            decision.action, decision.trigger = Action.WOULD_CONDENSE, _TRIGGERS[requirement]
-            decision.tokens_after = attempted.outcome.view.tokens
-            decision.exact = decision.exact and not attempted.asked
-            decision.metadata = _metadata(attempted.outcome, decision)
-
-    async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, *, asks: bool) -> Attempted:
-        caller = Caller(case.request.model, case.request.headers) if asks else None
-        past = Past(self._clock(), case.found.condensations)
-        started = perf_counter()
-        work = self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
-        if asks and RULES[requirement].asks:
-            attempted, led = await self._flights.join(_flight(requirement, decision, case), work)
-        else:
-            attempted, led = await work, True
-        decision.attempt_ms = milliseconds(started)
-        decision.own_tokens, decision.reason = attempted.own_tokens if led else 0, attempted.reason
-        return attempted
-
-    async def _apply(self, decision: Decision, requirement: Requirement, outcome: Outcome, case: Case) -> None:
-        """Makes the outcome this request's view; where it is recorded, the store's bytes are what is sent."""
-        made = self._condensation(decision, requirement, outcome)
-        decision.action, decision.trigger, decision.metadata = Action.CONDENSED, _TRIGGERS[requirement], made.metadata
-        decision.applied = made
-        if case.keeps:
-            try:
-                decision.applied = await self._keeper.keep(case.found, made)
-            except StoreError as error:
-                decision.action, decision.reason = Action.DEGRADED, error.reason
-        decision.view = _folded(case, decision.applied)
-        decision.tokens_after = decision.view.tokens
-
-    def _condensation(self, decision: Decision, requirement: Requirement, outcome: Outcome) -> Condensation:
-        view, budget = outcome.view, decision.policy.budget
-        digest = view.transcript.digests[view.covered - 1]
-        depth = decision.depth + 1
-        return Condensation(
-            id=f"c{digest.hex()[:12]}-{depth}",
-            digest=digest,
-            covered=view.covered,
-            depth=depth,
-            pieces=head_pieces(view),
-            window=budget.window if budget else 0,
-            strategy=str(decision.policy.pipeline),
-            requirement=requirement.value,
-            trigger=_TRIGGERS[requirement].value,
-            tokens_before=decision.tokens_after,
-            tokens_after=view.tokens,
-            created_at=self._clock(),
-            own_tokens=decision.own_tokens,
-            parent=decision.applied.id if decision.applied else None,
-            metadata=_metadata(outcome, decision),
-        )
+        made = await self._maker.project(requirement, decision, case)
+        decision.reason = made.reason
+        if made.condensation is not None:
+            decision.action, decision.trigger = Action.WOULD_CONDENSE, TRIGGERS[requirement]
+            decision.tokens_after = _folded(case, made.condensation).tokens
+            decision.exact = decision.exact and not made.asked
+            decision.metadata = made.condensation.metadata
 
     def _prepare_to_settle(self, decision: Decision, case: Case) -> None:
         """Names the branch, and leaves a way to store the session once the upstream has answered."""
@@ -196,13 +137,12 @@ class Condenser:
         decision.settle = settle
 
 
-def _flight(requirement: Requirement, decision: Decision, case: Case) -> Hashable:
-    """What makes two condensations the same work: the same chain, from the same view, to the same end."""
-    chain, policy = case.measured.transcript.digests, case.policy
-    applied = decision.applied.id if decision.applied else ""
-    options = tuple(str(getattr(stage, "options", "")) for stage in policy.stages)
-    whose = (case.request.tenant, case.found.identity, case.request.model)
-    return (*whose, chain[-1] if chain else b"", applied, requirement, policy.pipeline, options, policy.budget)
+def _apply(decision: Decision, condensation: Condensation, case: Case) -> None:
+    """Makes a condensation this request's view."""
+    decision.action, decision.trigger = Action.CONDENSED, Trigger(condensation.trigger)
+    decision.applied, decision.metadata = condensation, condensation.metadata
+    decision.view = _folded(case, condensation)
+    decision.tokens_after = decision.view.tokens
 
 
 def _undecided(case: Case) -> Decision:
@@ -302,12 +242,3 @@ def _refuse_if_hopeless(decision: Decision) -> None:
         raise ContextLengthExceeded(account(decision), param="messages")
     if decision.view.tokens > budget.usable:
         decision.reason = decision.reason or Reason.IRREDUCIBLE
-
-
-def _metadata(outcome: Outcome, decision: Decision) -> dict[str, object]:
-    return {
-        "stages": outcome.stages,
-        "reasons": outcome.reasons,
-        "compressionDuration": round(decision.attempt_ms, 1),
-        **outcome.metadata,
-    }

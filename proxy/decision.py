@@ -79,7 +79,6 @@ class Decision:
     trigger: Trigger = Trigger.NONE
     applied: Condensation | None = None
     own_tokens: int = 0
-    attempt_ms: float = 0.0
     timing: Timing = field(default_factory=Timing)
     head: str = ""
     settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None

@@ -6,16 +6,14 @@ design. An id is only a name for a tree of histories; what is applied is decided
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
+from proxy.beside import beside, made_once
 from proxy.errors import BadRequest
 from proxy.headers import credential, first
 from proxy.settings import Settings
@@ -72,27 +70,8 @@ def tenant_key(settings: Settings) -> bytes:
     """
     if settings.tenant.pepper is not None:
         return settings.tenant.pepper.get_secret_value().encode()
-    if not settings.store.url.startswith("sqlite:///"):
-        return _SHARED_KEY
-    return _key_beside(Path(settings.store.url.removeprefix("sqlite:///")).parent / _KEY_FILE)
-
-
-def _key_beside(path: Path) -> bytes:
-    """The key in `path`, made if there is none; of several processes that start at once all read the same one."""
-    if path.exists():
-        return path.read_bytes()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, written = tempfile.mkstemp(dir=path.parent, prefix=_KEY_FILE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(secrets.token_hex(32).encode())
-    try:
-        # A link is made whole or not at all, and never over another's.
-        os.link(written, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(written)
-    return path.read_bytes()
+    path = beside(settings.store.url, _KEY_FILE)
+    return made_once(path) if path else _SHARED_KEY
 
 
 def identify(

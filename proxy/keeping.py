@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -21,7 +21,7 @@ from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError, Write
 from proxy.store.codec import decode_condensation, encode_condensation, encode_session, record_name
 from proxy.stored import StoredSessions
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, standing_in
 from strategies.core.transcript import Transcript
 
 SMALL_SHARE = 4
@@ -65,6 +65,16 @@ class Keeper:
         data = await self._stored.store.put_record(key, name, encode_condensation(made), self._ttl)
         await self._stored.store.stand(key, name)
         return decode_condensation(data, standing=True) or made
+
+    async def made_since(self, found: Recognised, digests: Sequence[bytes]) -> Condensation | None:
+        """A condensation that stands in this chain and was recorded since the session was read; None without one."""
+        try:
+            session = await self._stored.in_time(self._stored.load(found.key))
+        except StoreError:
+            return None
+        seen = {each.id for each in found.condensations}
+        fresh = [each for each in session.condensations if each.id not in seen] if session else []
+        return next(iter(standing_in(fresh, digests)), None)
 
     def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
         """The session as it stands after this request, and the branch that the request is on."""

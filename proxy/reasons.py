@@ -15,6 +15,7 @@ class Reason(StrEnum):
     WINDOW_UNKNOWN = "window-unknown"
     WAITING_FOR_STEP = "waiting-for-step"
     NO_PROGRESS = "no-progress"
+    NO_ROOM = "no-room"
     NOTHING_TO_CONDENSE = "nothing-to-condense"
     NOTHING_TO_DROP = "nothing-to-drop"
     NOTHING_TO_MASK = "nothing-to-mask"

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from proxy.admin import Admin, admin_token
 from proxy.attempts import Attempts
 from proxy.condenser import Condenser
 from proxy.identity import Tenants, tenant_key
 from proxy.intake import Intake
 from proxy.keeping import Keeper
+from proxy.making import Maker
 from proxy.measure import Measurer
 from proxy.policy import Policies
 from proxy.recognition import Recogniser
@@ -41,6 +43,7 @@ class Services:
     policies: Policies
     condenser: Condenser
     telemetry: Telemetry
+    admin: Admin
 
     @property
     def own_key(self) -> str | None:
@@ -84,6 +87,7 @@ async def services(
                 settings, store, summarizer or Summarizer(upstream), pool, tokenizers, policies, clock
             ),
             telemetry=Telemetry(),
+            admin=Admin(StoredSessions(store, settings.store.timeout), admin_token(settings)),
         )
 
 
@@ -109,6 +113,5 @@ def _condenser(
     return Condenser(
         intake=intake,
         keeper=keeper,
-        attempts=Attempts(summarizer, settings.inline_timeout),
-        clock=clock,
+        maker=Maker(Attempts(summarizer, settings.inline_timeout), keeper, clock),
     )

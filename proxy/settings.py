@@ -131,6 +131,12 @@ class TenantSettings(_Table):
         return value
 
 
+class AdminSettings(_Table):
+    """Who may see and delete sessions: whoever has the token. Unset: one is made where only this machine can ask."""
+
+    token: SecretStr | None = Field(None, min_length=1)
+
+
 class SessionSettings(_Table):
     """Which headers of clients name a session, in order; `x-*-session-id` always comes after them."""
 
@@ -192,6 +198,7 @@ class Settings(BaseSettings):
     summarizer: ModelRole = ModelRole()
     tokenizer: TokenizerSettings = TokenizerSettings()
     tenant: TenantSettings = TenantSettings()
+    admin: AdminSettings = AdminSettings()
     sessions: SessionSettings = SessionSettings()
     limits: LimitSettings = LimitSettings()
     models: tuple[ModelSettings, ...] = ()

@@ -28,6 +28,8 @@ from strategies.core.summary import accepted, ask
 from strategies.core.view import View
 from strategies.prompts import prompt_digest
 
+LEAST_SUMMARY = 48
+
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
@@ -77,6 +79,8 @@ class HalfWindow:
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a summary in the place of the older half."""
         cap = min(room(budget.replacement_cap, view.counter), self.options.summary_max_tokens)
+        if cap < LEAST_SUMMARY:
+            raise Declined("no-room", f"{cap} tokens for a summary")
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)

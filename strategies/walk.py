@@ -44,6 +44,9 @@ def walk(
         if after is not None:
             head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
             since, more = after.tokens, after.tokens - sizes[end]
+        else:
+            # What could not be condensed now cannot a turn later either: it has to grow first.
+            since = sizes[end] + more
     return fold(transcript, head, fixed, counter)
 
 

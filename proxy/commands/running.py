@@ -20,12 +20,17 @@ class Reply(NamedTuple):
     problem: str = ""
 
 
-def ask(url: str | None, path: str) -> Reply:
-    """GET `path` of the proxy at `url`, or of the one that the settings describe."""
+def ask(
+    url: str | None, path: str, *, method: str = "GET", token: str | None = None, timeout: float = TIMEOUT
+) -> Reply:
+    """What the proxy at `url`, or the one that the settings describe, answers at `path`; `timeout` is in seconds."""
     base = url or settings_url()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(base.rstrip("/") + path, timeout=TIMEOUT) as response:
+        request = urllib.request.Request(base.rstrip("/") + path, method=method)  # noqa: S310
+        if token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        with opener.open(request, timeout=timeout) as response:
             return Reply(response.status, response.read())
     except urllib.error.HTTPError as error:
         return Reply(error.code, error.read(), f"{base}{path} answered {error.code}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from ipaddress import ip_address
 
 import uvicorn
 
+from proxy.admin import is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.settings import Settings
@@ -49,14 +49,6 @@ def gives_the_key_away(settings: Settings) -> bool:
     has_own_key = settings.upstream.api_key is not None
     behind_a_proxy = settings.tenant.source.startswith("header:")
     return has_own_key and not is_loopback(settings.host) and not behind_a_proxy and not settings.open_to_all
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only; a name that is no address counts as reached from others."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def server_config(settings: Settings) -> uvicorn.Config:

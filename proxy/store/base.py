@@ -88,6 +88,13 @@ class SessionStore(Protocol):
         """The sessions that the chain index names, by digest; digests that lead nowhere are left out."""
         ...
 
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        """All keys, of one tenant or of all, under which something lives, in order; also one that was never saved.
+
+        It looks at the whole store: for operators, never for a request.
+        """
+        ...
+
     async def delete(self, key: SessionKey) -> bool:
         """Removes all of a session; whether there was one."""
         ...

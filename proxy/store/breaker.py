@@ -174,6 +174,9 @@ class BreakingStore:
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda: self._inner.find(tenant, digests))
 
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        return await self._call(lambda: self._inner.sessions(tenant))
+
     async def delete(self, key: SessionKey) -> bool:
         return await self._call(lambda: self._inner.delete(key))
 

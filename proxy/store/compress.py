@@ -110,6 +110,9 @@ class CompressedStore:
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self.inner.find(tenant, digests)
 
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        return await self.inner.sessions(tenant)
+
     async def delete(self, key: SessionKey) -> bool:
         return await self.inner.delete(key)
 

@@ -23,6 +23,7 @@ import asyncio
 import random
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from proxy.store.base import StoreError
@@ -36,6 +37,7 @@ Guard = Callable[[Address], Breaker]
 SLOTS = 16_384
 TRIES = 4  # a redirection, a correction of it, and two more
 ASKED_AT_ONCE = 5  # servers that are asked for the map of a cluster
+SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
 PAUSE = 0.02  # seconds before a slot that moves is asked again
 
 PING = Command(("PING",))
@@ -54,6 +56,10 @@ class Route(Protocol):
         """Returns when every server that takes writes has answered."""
         ...
 
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        """The keys that match, of all servers that take writes; raises `store-timeout` where there is no time left."""
+        ...
+
     async def close(self) -> None:
         """Closes all connections."""
         ...
@@ -70,6 +76,9 @@ class Direct:
 
     async def ping(self, until: float) -> None:
         await self.ask([PING], until)
+
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        return await _scanned(self._node.ask, pattern, until)
 
     async def close(self) -> None:
         await self._node.close()
@@ -98,6 +107,10 @@ class Sentinels:
 
     async def ping(self, until: float) -> None:
         await self.ask([PING], until)
+
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        master = await self._found()  # the same for all steps: a cursor is its own
+        return await _scanned(lambda commands: self._ask(master, commands), pattern, until)
 
     async def close(self) -> None:
         for node in (*self._sentinels, *self._nodes):
@@ -163,10 +176,18 @@ class Cluster:
         return complete(answers)
 
     async def ping(self, until: float) -> None:
-        await self._know()
-        masters = {address for address in self._slots if address is not None}
-        for answers in await asyncio.gather(*(self._send(each, [PING], asking=False) for each in masters)):
+        for answers in await asyncio.gather(
+            *(self._send(each, [PING], asking=False) for each in await self._masters())
+        ):
             complete(answers)
+
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        scans = [_scanned(partial(self._send, each, asking=False), pattern, until) for each in await self._masters()]
+        return {key for found in await asyncio.gather(*scans) for key in found}
+
+    async def _masters(self) -> set[Address]:
+        await self._know()
+        return {address for address in self._slots if address is not None}
 
     async def close(self) -> None:
         for node in self._nodes:
@@ -311,6 +332,20 @@ def complete(answers: list[Any]) -> list[Any]:
             case Again():
                 raise StoreError("store-unavailable", "the slot is moving to another node")
     return answers
+
+
+async def _scanned(ask: Callable[[Sequence[Command]], Awaitable[list[Any]]], pattern: str, until: float) -> set[bytes]:
+    """The keys of one server that match: step by step, since KEYS would hold up everybody else."""
+    found: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        step = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_AT_ONCE))
+        ((cursor, keys),) = complete(await ask([step]))
+        found.update(keys)
+        if cursor == b"0":
+            return found
+        if _late(until):
+            raise StoreError("store-timeout", "there are more keys than can be listed in time")
 
 
 async def _first(questions: Iterable[Awaitable[T]]) -> T:

@@ -28,6 +28,7 @@ own, which nobody cancels: a caller that is cancelled, or out of time, leaves it
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from hashlib import sha1
 from pathlib import Path
@@ -41,6 +42,9 @@ from proxy.store.redis_urls import open_route
 
 T = TypeVar("T")
 
+LISTING = 5.0  # seconds that a listing of sessions may take; each of its steps has the bounds of any other call
+
+_META = "condenser:{{{tenant}:{session}}}:meta"
 _STALE, _REFUSED = -1, -2  # what save.lua says instead of a size
 _ONLY_ASK = -1  # the size by which usage.lua notes nothing
 
@@ -83,6 +87,11 @@ class RedisStore:
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda until: self._find(tenant, digests, until)) if digests else {}
+
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        pattern = _META.format(tenant="*" if tenant is None else _literally(tenant), session="*")
+        found = await self._call(lambda until: self._route.keys(pattern, until), LISTING)
+        return sorted(SessionKey(*_session_in(name)) for name in found)
 
     async def delete(self, key: SessionKey) -> bool:
         return await self._call(lambda until: self._delete(key, until))
@@ -153,17 +162,18 @@ class RedisStore:
     async def _all(self, commands: Sequence[Command], until: float) -> list[Any]:
         return await self._route.ask(commands, until) if commands else []
 
-    async def _call(self, operation: Callable[[float], Coroutine[Any, Any, T]]) -> T:
+    async def _call(self, operation: Callable[[float], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
         if self._closed:
             raise StoreError("store-closed")
-        until = asyncio.get_running_loop().time() + self._limits.call
+        limit = limit or self._limits.call
+        until = asyncio.get_running_loop().time() + limit
         task = asyncio.create_task(self._guarded(operation, until))
         self._running.add(task)
         task.add_done_callback(self._ended)
         # asyncio.wait cancels nothing, neither when time is up nor when we are cancelled ourselves.
-        done, _ = await asyncio.wait({task}, timeout=self._limits.call)
+        done, _ = await asyncio.wait({task}, timeout=limit)
         if not done:
-            raise StoreError("store-timeout", f"{self._shown} took more than {self._limits.call} s")
+            raise StoreError("store-timeout", f"{self._shown} took more than {limit} s")
         return task.result()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -197,6 +207,16 @@ _SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand"
 def _keys(key: SessionKey) -> list[str]:
     prefix = f"condenser:{{{key.tenant}:{key.session}}}:"
     return [prefix + part for part in ("meta", "records", "standing", "blocks")]
+
+
+def _session_in(name: bytes) -> list[str]:
+    """Tenant and session in the name of a meta."""
+    return name.decode().partition("{")[2].rpartition("}")[0].split(":")
+
+
+def _literally(text: str) -> str:
+    """Text that stands for itself in a pattern of Redis."""
+    return re.sub(r"([*?\[\]^\\])", r"\\\1", text)
 
 
 def _chain(tenant: str, digest: str) -> str:

@@ -98,6 +98,9 @@ class SqliteStore:
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda connection, now: _find(connection, tenant, digests, now))
 
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        return await self._call(lambda connection, now: _sessions(connection, tenant, now))
+
     async def delete(self, key: SessionKey) -> bool:
         return await self._call(lambda connection, now: _delete(connection, key, now))
 
@@ -239,6 +242,16 @@ def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], n
         *(tenant, dumps(list(digests)), now),
     )
     return dict(rows)
+
+
+def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) -> list[SessionKey]:
+    rows = rows_of(
+        connection,
+        "SELECT tenant, session FROM sessions"
+        " WHERE expires_at > ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY tenant, session",
+        *(now, tenant),
+    )
+    return [SessionKey(*row) for row in rows]
 
 
 def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool:

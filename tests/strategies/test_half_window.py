@@ -378,3 +378,11 @@ def test_many_rounds_are_split_without_copies(rounds: int) -> None:
     cursors = collect_rounds(view)
     assert all(cursor.span is each for cursor, each in zip(cursors, view.structure.rounds, strict=True))
     assert decided(view).first_kept == rounds // 2
+
+
+def test_a_window_without_room_for_a_summary_asks_nobody() -> None:
+    (strategy,) = staged("half-window")
+    view = view_of(agent(12, size=60))
+    with pytest.raises(Declined) as declined:
+        questions(strategy.condense(view, Budget.of(600), Past()))
+    assert declined.value.reason == "no-room"

@@ -152,6 +152,10 @@ class ScriptedStore:
         await self.ping()
         return {}
 
+    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+        await self.ping()
+        return []
+
     async def delete(self, key: SessionKey) -> bool:
         await self.ping()
         return False

@@ -295,6 +295,45 @@ async def test_a_mark_lives_as_long_as_its_session(stage: Stage) -> None:
 # Deleting
 
 
+async def test_the_sessions_of_a_tenant_are_those_that_live(stage: Stage) -> None:
+    await stage.store.save(stage.key("b"), write())
+    await stage.store.save(stage.key("a"), write(index=["a", "b"], blocks={"d": b"block"}))
+    await stage.store.put_record(stage.key("never-saved"), "r", b"record", TTL)
+    await stage.store.save(stage.key("deleted"), write())
+    await stage.store.delete(stage.key("deleted"))
+
+    assert await stage.store.sessions(stage.tenant) == [stage.key(each) for each in ("a", "b", "never-saved")]
+    await stage.pass_time(TTL + 1)
+    assert await stage.store.sessions(stage.tenant) == []
+
+
+async def test_without_a_tenant_all_sessions_are_listed(stage: Stage) -> None:
+    other = SessionKey(stage.tenant[::-1], "s")
+    await stage.store.save(stage.key(), write())
+    await stage.store.save(other, write())
+
+    assert await stage.store.sessions(other.tenant) == [other]
+    every = await stage.store.sessions()
+    assert every == sorted(every)
+    assert {stage.key(), other} <= set(every)
+    await stage.store.delete(other)
+
+
+@pytest.mark.parametrize("tenant", ["*", "?" * 32, "[a-z0-9]*", "", "a\\*", "^"])
+async def test_a_tenant_in_a_listing_is_no_pattern(stage: Stage, tenant: str) -> None:
+    await stage.store.save(stage.key(), write())
+
+    assert await stage.store.sessions(tenant) == []
+
+
+async def test_thousands_of_sessions_are_listed_once_each(stage: Stage) -> None:
+    keys = [stage.key(f"s{n:04}") for n in range(2_500)]
+    for start in range(0, len(keys), 20):
+        await asyncio.gather(*(stage.store.save(key, write(index=[key.session])) for key in keys[start : start + 20]))
+
+    assert await stage.store.sessions(stage.tenant) == keys
+
+
 async def test_deleting_removes_all_of_one_session_and_nothing_of_another(stage: Stage) -> None:
     for session in ("gone", "kept"):
         await stage.store.save(stage.key(session), write(blocks={"d": b"block"}))
@@ -475,6 +514,7 @@ def every_call(stage: Stage) -> list[Coroutine[Any, Any, Any]]:
         store.stand(key, "r"),
         store.blocks(key),
         store.find(stage.tenant, ["a"]),
+        store.sessions(),
         store.delete(key),
         store.ping(),
     ]

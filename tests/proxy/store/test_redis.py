@@ -16,7 +16,7 @@ from proxy.store import REASONS, open_store, redacted
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.quotas import Quotas
 from proxy.store.redis import Limits, Node, server_options
-from proxy.store.redis_routes import slot_of
+from proxy.store.redis_routes import Direct, slot_of
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.tcp_proxy import tcp_proxy
@@ -51,6 +51,7 @@ EVERY_CALL: dict[str, Callable[[SessionStore], Awaitable[Any]]] = {
     "stand": lambda store: store.stand(KEY, "r"),
     "blocks": lambda store: store.blocks(KEY),
     "find": lambda store: store.find("tenant", ["d"]),
+    "sessions": lambda store: store.sessions(),
     "delete": lambda store: store.delete(KEY),
     "ping": lambda store: store.ping(),
 }
@@ -306,7 +307,7 @@ async def test_waiting_for_a_free_connection_is_bounded(own_redis: RedisServer) 
 
 
 async def test_more_callers_than_connections_are_all_served(own_redis: RedisServer) -> None:
-    async with opened(own_redis.url, Limits(connections=2)) as store:
+    async with opened(own_redis.url, Limits(connections=2, wait=10, call=20)) as store:
         puts = (store.put_record(KEY, f"r{n}", b"%d" % n, TTL) for n in range(100))
         assert await asyncio.gather(*puts) == [b"%d" % n for n in range(100)]
 
@@ -440,3 +441,31 @@ async def test_a_password_in_the_url_opens_a_server_that_asks_for_it() -> None:
         url = server.url.replace("s/e@c?ret", "s%2Fe%40c%3Fret")
         async with opened(url) as store:
             assert await store.save(KEY, write())
+
+
+# Listings
+
+
+async def test_a_listing_steps_through_the_keys_and_holds_up_nobody(own_redis: RedisServer) -> None:
+    async with opened(own_redis.url) as store, Redis.from_url(own_redis.url) as client:
+        await fill(store)
+        await client.mset({f"foreign:{n}": b"x" for n in range(3_000)})
+
+        assert await store.sessions() == [KEY]
+
+        used: Any = await client.info("commandstats")
+        assert used["cmdstat_scan"]["calls"] >= 3
+        assert "cmdstat_keys" not in used
+
+
+async def test_a_listing_that_runs_out_of_time_says_so(own_redis: RedisServer) -> None:
+    node = Node(server_options(own_redis.url, "it"), shown="it", limits=Limits())
+    async with Redis.from_url(own_redis.url) as client:
+        await client.mset({f"k:{n}": b"x" for n in range(3_000)})
+
+        with pytest.raises(StoreError) as raised:
+            await Direct(node).keys("k:*", until=0.0)
+
+        assert raised.value.reason == "store-timeout"
+        assert len(await Direct(node).keys("k:*", until=float("inf"))) == 3_000
+    await node.close()

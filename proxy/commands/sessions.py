@@ -1,0 +1,224 @@
+"""List, show, export or delete the sessions of a running proxy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from proxy.admin import known_token
+from proxy.cli import FAILED, OK, USAGE
+from proxy.commands.running import Reply, ask
+from proxy.settings import load_settings
+
+TIMEOUT = 60.0  # seconds; a listing reads every session
+SHOWN = 100  # characters of a message
+
+HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
+HINT_404 = "there is no such session, or the proxy has no token: set admin.token"
+COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
+
+
+class _Failed(Exception):
+    """What to tell a person instead of an answer."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `sessions`."""
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
+    for name, text in (
+        ("list", "one line for each session, the newest first"),
+        ("show", "one session: branches, condensations, messages"),
+        ("export", "one session as JSON"),
+        ("delete", "remove a session, or with --tenant alone all of a tenant"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        if name != "list":
+            nargs = "?" if name == "delete" else None
+            action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
+        if name == "export":
+            action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
+        action.add_argument("--tenant", help="sessions of this tenant only")
+        action.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+        action.add_argument("--token", help="by default admin.token, or the file beside the store of the settings")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one action; 1 with a line on standard error where there is no answer."""
+    if arguments.action == "delete" and not (arguments.id or arguments.tenant):
+        print("condenser: name a session, or all of a tenant with --tenant", file=sys.stderr)
+        return USAGE
+    if arguments.token is None:
+        arguments.token = known_token(load_settings(), arguments.url)
+    try:
+        _ACTIONS[arguments.action](arguments)
+    except (_Failed, OSError) as error:
+        print(f"condenser: {error}", file=sys.stderr)
+        return FAILED
+    return OK
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    listed = _listed(arguments)
+    print("\n".join(table([COLUMNS, *map(_row, listed["data"])])))
+    if listed["unreadable"]:
+        keys = ", ".join(f"{each['tenant']}/{each['session']}" for each in listed["unreadable"])
+        print(f"not readable: {keys}", file=sys.stderr)
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    print("\n".join(lines_of(_found(arguments))))
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    text = json.dumps(_found(arguments), indent=2) + "\n"
+    if arguments.file is None:
+        sys.stdout.write(text)
+        return
+    path = Path(arguments.file)
+    # It has what was said: for its owner only, like the store.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    path = _path(arguments.tenant) if arguments.id is None else _path(*_key(arguments))
+    gone = _asked(arguments, path, method="DELETE")["sessions"]
+    print(f"deleted {gone} session{'' if gone == 1 else 's'}")
+
+
+_ACTIONS = {"list": _list, "show": _show, "export": _export, "delete": _delete}
+
+
+# Asking
+
+
+def _found(arguments: argparse.Namespace) -> dict[str, Any]:
+    return _asked(arguments, _path(*_key(arguments)))
+
+
+def _key(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Tenant and key of the session that is meant; an id can be that of several tenants."""
+    listed = _listed(arguments, id=arguments.id)
+    found = [(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
+    if not found:
+        raise _Failed(f"there is no session {arguments.id}")
+    if len(found) > 1:
+        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
+        raise _Failed(f"{arguments.id} is the id of several sessions; name one of{keys}")
+    return found[0]
+
+
+def _listed(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
+    if arguments.tenant is not None:
+        query["tenant"] = arguments.tenant
+    return _asked(arguments, _path() + ("?" + urlencode(query) if query else ""))
+
+
+def _path(*names: str) -> str:
+    return "/".join(("/_condenser/sessions", *(quote(name, safe="") for name in names)))
+
+
+def _asked(arguments: argparse.Namespace, path: str, method: str = "GET") -> dict[str, Any]:
+    reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=TIMEOUT)
+    if reply.status != 200:
+        raise _Failed(_problem(reply))
+    try:
+        document = json.loads(reply.body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise _Failed("what answers there is no condenser")
+    return document
+
+
+def _problem(reply: Reply) -> str:
+    hints = {401: HINT_401, 404: HINT_404}
+    return f"{reply.problem}; {hints[reply.status]}" if reply.status in hints else reply.problem
+
+
+# Printing
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows as aligned lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    totals = row["totals"]
+    return (
+        *(row[name] for name in ("tenant", "session", "id", "source")),
+        str(row["branches"]),
+        str(row["condensations"]),
+        *(f"{totals.get(name, 0):,}" for name in ("requests", "client_tokens", "forwarded_tokens")),
+        _moment(row["created_at"]),
+    )
+
+
+def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
+    """A session in lines; what was said is cut, and has no control characters."""
+    totals = ", ".join(f"{name} {count:,}" for name, count in sorted(session["totals"].items()))
+    settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in sorted(session["settings"].items()))
+    yield from table(
+        [
+            ("session", session["session"]),
+            ("id", session["id"]),
+            ("tenant", session["tenant"]),
+            ("source", session["source"]),
+            ("parent", session["parent"] or "none"),
+            ("created", _moment(session["created_at"])),
+            ("settings", settings or "none"),
+            ("totals", totals or "none"),
+        ]
+    )
+    for condensation in session["condensations"]:
+        yield from _condensation_lines(condensation)
+    for branch in session["branches"]:
+        yield ""
+        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
+        yield from _message_lines(branch["messages"])
+    if session["appended"]:
+        yield ""
+        yield f"appended: {len(session['appended'])} messages"
+        yield from _message_lines(session["appended"])
+
+
+def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield (
+        f"condensation {each['id']}: {each['strategy']} by {each['trigger']}, {each['covered']} messages,"
+        f" {each['tokens_before']:,} -> {each['tokens_after']:,} tokens of {each['window']:,},"
+        f" {'standing' if each['standing'] else 'prepared'}, {_moment(each['created_at'])}"
+    )
+    for piece in each["pieces"]:
+        if isinstance(piece, list):
+            yield f"  kept {piece[0]} to {piece[1] - 1}"
+        else:
+            yield f"  {piece['kind']}: {_cut(piece['raw'])}"
+
+
+def _message_lines(messages: Sequence[Any]) -> Iterator[str]:
+    for number, message in enumerate(messages):
+        if message is None:
+            yield f"  {number}  text not kept"
+        else:
+            content = message.get("content") or message.get("tool_calls")
+            yield f"  {number}  {_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
+
+
+def _cut(text: str) -> str:
+    plain = "".join(char if char.isprintable() else " " for char in text)
+    return plain if len(plain) <= SHOWN else plain[: SHOWN - 1] + "…"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
