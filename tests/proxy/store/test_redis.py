@@ -307,7 +307,7 @@ async def test_waiting_for_a_free_connection_is_bounded(own_redis: RedisServer) 
 
 
 async def test_more_callers_than_connections_are_all_served(own_redis: RedisServer) -> None:
-    async with opened(own_redis.url, Limits(connections=2, wait=10, call=20)) as store:
+    async with opened(own_redis.url, Limits(connections=2, free_connection=10, call=20)) as store:
         puts = (store.put_record(KEY, f"r{n}", b"%d" % n, TTL) for n in range(100))
         assert await asyncio.gather(*puts) == [b"%d" % n for n in range(100)]
 
