@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from proxy import identity as names
 from proxy.append import History, history
-from proxy.blocks import line_to, nodes
+from proxy.blocks import Stored, line_to, nodes
 from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError
 from proxy.stored import StoredSessions
-from strategies.core.alignment import LEAST_RUN, align
+from strategies.core.alignment import LEAST_RUN, align, openings
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Role, Transcript
 
@@ -124,13 +124,14 @@ class Recogniser:
         stored = nodes(await self._stored.store.blocks(found.key))
         sent = [message.digest for message in transcript.chain]
         assistants = [message.role is Role.ASSISTANT for message in transcript.chain]
-        for branch in sorted(session.branches, key=lambda each: each.last_used, reverse=True):
-            line = line_to(branch.head, stored)
+        lines = [line_to(branch.head, stored) for branch in session.branches]
+        for line in lines:
             alignment = align([each.digest for each in line], sent, assistants)
-            if alignment is not None:
-                missing = [line[i].raw for i in alignment.missing()]
-                texts = tuple(raw for raw in missing if raw is not None)
-                return Restored(texts, alignment.kept_first) if len(texts) == len(missing) else None
+            if alignment is None or _histories_behind(lines, sent[1:] if alignment.kept_first else sent) != 1:
+                continue
+            missing = [line[i].raw for i in alignment.missing()]
+            texts = tuple(raw for raw in missing if raw is not None)
+            return Restored(texts, alignment.kept_first) if len(texts) == len(missing) else None
         return None
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
@@ -171,3 +172,8 @@ class Recogniser:
             return history(session.line, await self._stored.store.blocks(key))
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
+
+
+def _histories_behind(lines: Sequence[Sequence[Stored]], sent: Sequence[bytes]) -> int:
+    """How many different histories of the session go on as what was sent begins; only one may be put back."""
+    return len({line[i].before for line in lines for i in openings([each.digest for each in line], sent)})

@@ -2,9 +2,9 @@
 
 Some clients send a window of their history: the newest N messages, or the first one and those. Such a transcript is
 no prefix of anything, but it is one unbroken run of what is stored that reaches the stored head. Only that counts: a
-run that is found once, of at least four messages with an assistant's among them, so that a short "continue" never drags
-in another history. A front message that was never stored means that the client has compacted by itself; then there is
-no alignment, and nothing of the old history is put back.
+run that is found once, in all lines of the session, of at least four messages with an assistant's among them, so that
+a short "continue" never drags in another history. A front message that was never stored means that the client has
+compacted by itself; then there is no alignment, and nothing of the old history is put back.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ def align(stored: Sequence[bytes], sent: Sequence[bytes], is_assistant: Sequence
         return None
     behind = [each for each in _offsets(stored, sent[1:], is_assistant[1:]) if each > 1]
     return Alignment(behind[0], kept_first=True) if len(behind) == 1 else None
+
+
+def openings(stored: Sequence[bytes], sent: Sequence[bytes]) -> list[int]:
+    """Every offset at which a stored line goes on as what was sent begins, whether or not it reaches its head."""
+    run = list(sent[:LEAST_RUN])
+    return [start for start in range(1, len(stored)) if run and list(stored[start : start + LEAST_RUN]) == run]
 
 
 def _offsets(stored: Sequence[bytes], sent: Sequence[bytes], is_assistant: Sequence[bool]) -> list[int]:
