@@ -21,7 +21,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import Declined
 from strategies.core.options import Options, option
-from strategies.core.paths import parsed, target
+from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.plan import Plan, Replace
 from strategies.core.protocol import Past, Steps
 from strategies.core.rounds import Round
@@ -74,9 +74,12 @@ class Mask:
                 yield from self._calls(i, item, files)
 
     def _result(self, i: int, item: Item, call: Call | None, files: _Files) -> Iterator[Replace]:
-        if item.message.tokens <= self.options.min_tokens or files.keeps(call, item.message.tokens):
+        if item.message.tokens <= self.options.min_tokens:
             return
-        line = result_line(call, len(item.message.text), item.message.tokens)
+        file = target(call) if call else None
+        if files.keeps(file, item.message.tokens):
+            return
+        line = result_line(call, file, len(item.message.text), item.message.tokens)
         body = {**item.message.body, "content": line}
         yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
 
@@ -95,16 +98,16 @@ class Mask:
         arguments = parsed(call.arguments)
         if arguments is None or not isinstance(raw, dict) or not isinstance(raw.get("function"), dict):
             return raw
-        masked = {key: self._argument(value, call) for key, value in arguments.items()}
-        if masked == arguments or files.keeps(call, len(call.arguments) // 4):
+        file = target_in(arguments)
+        masked = {key: self._argument(value, file) for key, value in arguments.items()}
+        if masked == arguments or files.keeps(file, len(call.arguments) // 4):
             return raw
         function = {**raw["function"], "arguments": json.dumps(masked, ensure_ascii=False)}
         return {**raw, "function": function}
 
-    def _argument(self, value: object, call: Call) -> object:
+    def _argument(self, value: object, file: Target | None) -> object:
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
-        file = target(call)
         again = f"; read {file.path} again if you need it" if file and file.path != value else ""
         return f"[{len(value):,} characters left out{again}]"
 
@@ -126,9 +129,8 @@ class _Files:
                     self._seen.add(file.path)
         yield from ()
 
-    def keeps(self, call: Call | None, tokens: int) -> bool:
-        """Whether what this call read or wrote is the newest of its file and still fits."""
-        file = target(call) if call else None
+    def keeps(self, file: Target | None, tokens: int) -> bool:
+        """Whether what a call read or wrote of `file` is the newest of it and still fits."""
         if file is None or not file.whole or file.path in self._seen:
             return False
         self._seen.add(file.path)
@@ -152,9 +154,8 @@ def _by_result(view: View, each: Round) -> dict[int, Call]:
     return found
 
 
-def result_line(call: Call | None, characters: int, tokens: int) -> str:
+def result_line(call: Call | None, file: Target | None, characters: int, tokens: int) -> str:
     """The line that stands for a result."""
-    file = target(call) if call else None
     tool = f"of {call.name}" if call and call.name else "of a tool"
     where = f" on {file.path}" if file else ""
     again = f"; read {file.path} again if you need it" if file else ""

@@ -29,8 +29,11 @@ class Target(NamedTuple):
 def target(call: Call) -> Target | None:
     """The file that a call names in its arguments, or None."""
     arguments = parsed(call.arguments)
-    if arguments is None:
-        return None
+    return None if arguments is None else target_in(arguments)
+
+
+def target_in(arguments: Mapping[str, object]) -> Target | None:
+    """The file that parsed arguments name, or None."""
     for key in _PATH_KEYS:
         value = arguments.get(key)
         if isinstance(value, str) and value:

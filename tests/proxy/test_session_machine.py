@@ -352,7 +352,7 @@ class Sessions(RuleBasedStateMachine):
     def slide(self, line: Line, oldest: int) -> None:
         """Drops the oldest messages, to a legal start, and never the last user message.
 
-        Not after an edit: two lines may then share the run, and nothing is put back; the last test of this file says so.
+        Not after an edit: two lines may then share the run, and nothing is put back, as the last test here says.
         """
         if line.edited:
             return
