@@ -8,6 +8,7 @@ a flight finds its record instead of asking again. The first writer of a record 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -21,7 +22,9 @@ from proxy.summarizer import Caller
 from strategies.core.condensation import Condensation
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past
+from strategies.core.replay import shows_what_it_must
 from strategies.core.requirement import RULES, Requirement
+from strategies.core.view import fold
 from strategies.pipeline import Outcome
 
 TRIGGERS = {
@@ -70,7 +73,9 @@ class Maker:
 
     async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
         ready = await self._keeper.made_since(case.found, case.history.digests)
-        return await self._work(requirement, decision, case) if ready is None else Made(ready)
+        if ready is not None and _shows(ready, case):
+            return Made(ready)
+        return await self._work(requirement, decision, case)
 
     async def _work(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
         caller = Caller(case.request.model, case.request.headers)
@@ -81,9 +86,18 @@ class Maker:
         if made.condensation is None or not case.keeps:
             return made
         try:
-            return made._replace(condensation=await self._keeper.keep(case.found, made.condensation))
+            return made._replace(condensation=await self._recorded(made.condensation, case))
         except StoreError as error:
             return made._replace(failure=error.reason)
+
+    async def _recorded(self, ours: Condensation, case: Case) -> Condensation:
+        """The record that counts. A winner made for a longer transcript may hide what this one must show: then ours
+        is recorded a step deeper."""
+        kept = await self._keeper.keep(case.found, ours)
+        while kept.pieces != ours.pieces and not _shows(kept, case):
+            ours = replace(ours, depth=ours.depth + 1, id=_id(ours.digest, ours.depth + 1))
+            kept = await self._keeper.keep(case.found, ours)
+        return kept
 
     async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, caller: Caller | None) -> Made:
         past = Past(self._clock(), case.found.condensations)
@@ -103,7 +117,7 @@ class Maker:
         digest = view.transcript.digests[view.covered - 1]
         depth = decision.depth + 1
         return Condensation(
-            id=f"c{digest.hex()[:12]}-{depth}",
+            id=_id(digest, depth),
             digest=digest,
             covered=view.covered,
             depth=depth,
@@ -124,6 +138,15 @@ class Maker:
                 **outcome.metadata,
             },
         )
+
+
+def _id(digest: bytes, depth: int) -> str:
+    return f"c{digest.hex()[:12]}-{depth}"
+
+
+def _shows(condensation: Condensation, case: Case) -> bool:
+    """Whether a condensation leaves in this request's view what must stand there."""
+    return shows_what_it_must(fold(case.history, (condensation.overlay,), case.measured.overhead, case.counter))
 
 
 def _flight(requirement: Requirement, decision: Decision, case: Case) -> Hashable:

@@ -75,12 +75,13 @@ def _views(
     """The views that stand, best first, made as they are asked for; the transcript itself is the last."""
     for each in standing_in(condensations, transcript.digests):
         view = fold(transcript, (each.overlay,), fixed, counter)
-        if _shows_what_it_must(view):
+        if shows_what_it_must(view):
             yield Replayed(view, each)
     yield Replayed(fold(transcript, (), fixed, counter), None)
 
 
-def _shows_what_it_must(view: View) -> bool:
+def shows_what_it_must(view: View) -> bool:
+    """Whether the newest round and the last user message of its transcript stand in a view."""
     try:
         check(view, newest_results_too=True)
     except InvalidPlan:
