@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 
 from strategies.core.condensation import Kind, Literal
-from strategies.core.excerpt import cut_text
 from strategies.core.transcript import Counter, dump
 from strategies.core.view import View
 
@@ -55,8 +54,3 @@ def stands_for(view: View, end: int) -> int:
     before = len(view.transcript.chain) if behind is None else behind
     kept = {view.transcript.task, view.transcript.last_user}
     return before - sum(index is not None and index < before for index in kept)
-
-
-def fitted(text: str, cap: int, counter: Counter) -> str:
-    """`text` cut to what a replacement of `cap` tokens has room for."""
-    return cut_text(text, room(cap, counter), counter)

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from strategies.core.condensation import Kind
+from strategies.core.excerpt import cut_text
 from strategies.core.plan import Plan, apply, stand_in, task_piece
 from strategies.core.replacement import (
     OPENING,
-    fitted,
     frame_tokens,
     previous_text,
     replacement,
@@ -49,7 +49,7 @@ def test_a_view_without_one_has_no_text() -> None:
 
 def test_frame_and_text_stay_within_the_cap() -> None:
     cap = 200
-    text = fitted(words(1_000), cap, WORDS)
+    text = cut_text(words(1_000), room(cap, WORDS), WORDS)
     assert WORDS.message(json.loads(replacement(text, 9_999).raw)) <= cap
     assert room(cap, WORDS) == cap - frame_tokens(WORDS)
     assert room(1, WORDS) == 0
