@@ -12,6 +12,9 @@ entry is a hint: it is written after the session, may outlive it, and is verifie
 
 Every key holds the tenant, so no call can reach another tenant's data. All of a session's time to live is
 renewed by each `save`.
+
+A tenant has leases besides, each by its name and for seconds: who holds one does a piece of work that others would do
+too, and may leave them what came of it. They save work and decide nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +64,13 @@ class Write:
     index: Sequence[str] = ()
 
 
+class Lease(NamedTuple):
+    """What came of asking for a lease: it is `held` by who asked, or another's, or over and something was `left`."""
+
+    held: bool
+    left: bytes = b""
+
+
 class SessionStore(Protocol):
     """The protocol of all stores. Every method raises `StoreError`, and nothing else, when it cannot."""
 
@@ -80,12 +90,23 @@ class SessionStore(Protocol):
         """Marks a record as applied by a forwarded view; again is harmless."""
         ...
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
-        """All blocks of a session by their end digest."""
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """The blocks of a session by their names: all of them, or those of `names` that there are."""
         ...
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         """The sessions that the chain index names, by digest; digests that lead nowhere are left out."""
+        ...
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        """Takes a lease for `ttl` seconds unless another has it or has left something; its holder renews it so.
+
+        `name` and `holder` are as safe in a key as a session's, and each attempt at a work has a holder of its own.
+        """
+        ...
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        """Ends a lease that the holder still has. Unless `left` is empty, whoever asks in `ttl` seconds is given it."""
         ...
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:

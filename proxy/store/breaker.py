@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 
 T = TypeVar("T")
 
@@ -168,11 +168,17 @@ class BreakingStore:
     async def stand(self, key: SessionKey, name: str) -> None:
         await self._call(lambda: self._inner.stand(key, name))
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
-        return await self._call(lambda: self._inner.blocks(key))
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        return await self._call(lambda: self._inner.blocks(key, names))
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda: self._inner.find(tenant, digests))
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        return await self._call(lambda: self._inner.lease(tenant, name, holder, ttl))
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        await self._call(lambda: self._inner.release(tenant, name, holder, left, ttl))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda: self._inner.sessions(tenant))

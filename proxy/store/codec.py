@@ -8,7 +8,7 @@ messages are written as one range.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from proxy.append import Line
 from proxy.sessions import Branch, Session
 from proxy.store.base import Snapshot
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Piece
+from strategies.core.protocol import Verdict
 
 VERSION = 1
 
@@ -34,9 +35,11 @@ def encode_session(session: Session) -> bytes:
             "totals": session.totals,
             "line": [session.line.head, session.line.block],
             "branches": [
-                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied]
+                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied, each.seen]
                 for each in session.branches
             ],
+            "verdicts": [encode_verdict(each) for each in session.verdicts],
+            "judging": session.judging,
         }
     )
 
@@ -57,14 +60,27 @@ def decode_session(snapshot: Snapshot) -> Session | None:
         opened=document["opened"],
         totals=document["totals"],
         line=Line(*document["line"]),
+        verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
+        judging=document.get("judging", {}),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
     )
 
 
 def _branch(row: Sequence[Any]) -> Branch:
-    name, head, before, count, last_used, applied = row
-    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied)
+    name, head, before, count, last_used, applied, *later = row
+    seen = tuple((count, at) for count, at in later[0]) if later else ()
+    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied, seen)
+
+
+def encode_verdict(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    return {**{name: getattr(verdict, name) for name in Verdict.__slots__}, "digest": verdict.digest.hex()}
+
+
+def _verdict(row: Mapping[str, Any]) -> Verdict:
+    known = {name: row[name] for name in Verdict.__slots__ if name in row}
+    return Verdict(**{**known, "digest": bytes.fromhex(row["digest"])})
 
 
 def record_name(digest: bytes, depth: int) -> str:

@@ -1,4 +1,4 @@
-"""Compressed values: a store around another that keeps metas, records and blocks smaller.
+"""Compressed values: a store around another that keeps metas, records, blocks and what leases leave smaller.
 
 A compressed value begins with two bytes, the version of this format and the codec. Any other value is as it was
 given, so what was stored before there was compression reads as ever; the version byte begins no UTF-8 text, and a
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -95,20 +95,25 @@ class CompressedStore:
         kept = await self.inner.put_record(key, name, given, ttl)
         if kept == given:
             return record
-        try:
-            return await _aside(lambda: decompressed(kept), len(kept))
-        except NewerFormat:
-            raise StoreError("store-schema", f"a newer version wrote the record {name}") from None
+        return await _ours(kept, f"the record {name}")
 
     async def stand(self, key: SessionKey, name: str) -> None:
         await self.inner.stand(key, name)
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
-        stored = await self.inner.blocks(key)
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        stored = await self.inner.blocks(key, names)
         return await _aside(lambda: _known(stored), _size(stored))
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self.inner.find(tenant, digests)
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        lease = await self.inner.lease(tenant, name, holder, ttl)
+        return lease._replace(left=await _ours(lease.left, f"what the lease {name} left"))
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        given = await _aside(lambda: compressed(left), len(left))
+        await self.inner.release(tenant, name, holder, given, ttl)
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self.inner.sessions(tenant)
@@ -125,6 +130,14 @@ class CompressedStore:
 
 async def _aside(work: Callable[[], T], size: int) -> T:
     return work() if size < IN_THREAD else await asyncio.to_thread(work)
+
+
+async def _ours(stored: bytes, what: str) -> bytes:
+    """A value that is no miss; raises StoreError where a newer version wrote it."""
+    try:
+        return await _aside(lambda: decompressed(stored), len(stored))
+    except NewerFormat:
+        raise StoreError("store-schema", f"a newer version wrote {what}") from None
 
 
 def _read(snapshot: Snapshot) -> Snapshot:

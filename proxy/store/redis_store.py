@@ -7,6 +7,7 @@ Keys of one session share the hash tag in braces, so they are in one slot of a c
     condenser:{<tenant>:<session>}:standing    set of names
     condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
     condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
+    condenser:{<tenant>:<name>}:lease          hash: its holder, or what that has left
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
 
@@ -34,7 +35,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import Quotas
 from proxy.store.redis import Command, Limits, Word, store_error
 from proxy.store.redis_routes import Route
@@ -81,12 +82,26 @@ class RedisStore:
     async def stand(self, key: SessionKey, name: str) -> None:
         await self._call(lambda until: self._one(_script("stand", _keys(key)[:3], name), until))
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         name = _keys(key)[3]
-        return _mapping(await self._call(lambda until: self._one(Command(("HGETALL", name), name), until)))
+        if names is None:
+            return _mapping(await self._call(lambda until: self._one(Command(("HGETALL", name), name), until)))
+        if not names:
+            return {}
+        found = await self._call(lambda until: self._one(Command(("HMGET", name, *names), name), until))
+        return {each: block for each, block in zip(names, found, strict=True) if block is not None}
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda until: self._find(tenant, digests, until)) if digests else {}
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
+        held, left = await self._call(lambda until: self._one(command, until))
+        return Lease(bool(held), left)
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        command = _script("release", [_lease(tenant, name)], holder, left, _ms(ttl))
+        await self._call(lambda until: self._one(command, until))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         pattern = _META.format(tenant="*" if tenant is None else _literally(tenant), session="*")
@@ -201,7 +216,9 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "delete", "usage")}
+_SCRIPTS = {
+    name: _read(name) for name in ("load", "save", "put_record", "stand", "lease", "release", "delete", "usage")
+}
 
 
 def _keys(key: SessionKey) -> list[str]:
@@ -223,6 +240,10 @@ def _chain(tenant: str, digest: str) -> str:
     return f"condenser:{{{tenant}:{digest[:1]}}}:chain:{digest}"
 
 
+def _lease(tenant: str, name: str) -> str:
+    return f"condenser:{{{tenant}:{name}}}:lease"
+
+
 def _pointer(key: SessionKey, digest: str, ttl: int) -> Command:
     name = _chain(key.tenant, digest)
     return Command(("SET", name, key.session, "PX", _ms(ttl)), name)
@@ -239,5 +260,5 @@ def _mapping(pairs: Sequence[bytes]) -> dict[str, bytes]:
     return dict(zip(names, pairs[1::2], strict=True))
 
 
-def _ms(seconds: int) -> int:
-    return seconds * 1000
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

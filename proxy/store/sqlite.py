@@ -25,9 +25,11 @@ from json import dumps
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store import sqlite_leases
+from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
+from proxy.store.sqlite_leases import Claim
 
 T = TypeVar("T")
 
@@ -92,11 +94,20 @@ class SqliteStore:
     async def stand(self, key: SessionKey, name: str) -> None:
         await self._call(lambda connection, now: _stand(connection, key, name, now))
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
-        return await self._call(lambda connection, now: _blocks(connection, key, now))
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        return await self._call(lambda connection, now: _blocks(connection, key, names, now))
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         return await self._call(lambda connection, now: _find(connection, tenant, digests, now))
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        self._count_write()
+        claim = Claim(tenant, name, holder, ttl)
+        return await self._call(lambda connection, now: sqlite_leases.lease(connection, claim, now))
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        claim = Claim(tenant, name, holder, ttl)
+        await self._call(lambda connection, now: sqlite_leases.release(connection, claim, left, now))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda connection, now: _sessions(connection, tenant, now))
@@ -223,13 +234,16 @@ def _stand(connection: sqlite3.Connection, key: SessionKey, name: str, now: floa
             connection.execute("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", (row, name))
 
 
-def _blocks(connection: sqlite3.Connection, key: SessionKey, now: float) -> dict[str, bytes]:
-    rows = rows_of(
-        connection,
+def _blocks(
+    connection: sqlite3.Connection, key: SessionKey, names: Sequence[str] | None, now: float
+) -> dict[str, bytes]:
+    select = (
         "SELECT digest, block FROM blocks JOIN sessions ON sessions.id = session_id"
-        " WHERE tenant = ? AND session = ? AND expires_at > ?",
-        *(key.tenant, key.session, now),
+        " WHERE tenant = ? AND session = ? AND expires_at > ?"
     )
+    some = "" if names is None else " AND digest IN (SELECT value FROM json_each(?))"
+    asked = () if names is None else (dumps(list(names)),)
+    rows = rows_of(connection, select + some, key.tenant, key.session, now, *asked)
     return dict(rows)
 
 
@@ -273,6 +287,7 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
             " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
             (now, PURGE_INDEX),
         )
+        sqlite_leases.purge(connection, now)
 
 
 # Parts

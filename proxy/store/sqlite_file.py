@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from proxy.store.base import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
 
 _SCHEMA = (
@@ -83,6 +83,19 @@ _STEPS: dict[int, tuple[str, ...]] = {
         """,
         # It holds all that the sum over a tenant needs, so that no meta is read for it.
         "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
+    ),
+    2: (
+        # Without a holder it is over, and only what is left of it lives on.
+        """
+        CREATE TABLE leases (
+            tenant TEXT NOT NULL,
+            name TEXT NOT NULL,
+            holder TEXT,
+            expires_at REAL NOT NULL,
+            left_behind BLOB NOT NULL,
+            PRIMARY KEY (tenant, name)
+        )
+        """,
     ),
 }
 

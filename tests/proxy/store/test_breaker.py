@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.breaker import ANSWERS, Breaker, BreakingStore, Circuit, State, Thresholds
 from tests.proxy.store.conftest import Clock
 
@@ -144,13 +144,20 @@ class ScriptedStore:
     async def stand(self, key: SessionKey, name: str) -> None:
         await self.ping()
 
-    async def blocks(self, key: SessionKey) -> dict[str, bytes]:
+    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         await self.ping()
         return {}
 
     async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
         await self.ping()
         return {}
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        await self.ping()
+        return Lease(held=True)
+
+    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+        await self.ping()
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         await self.ping()
@@ -316,6 +323,8 @@ async def test_every_call_is_guarded(store: BreakingStore, breaker: Breaker, inn
         store.stand(KEY, "r"),
         store.blocks(KEY),
         store.find("tenant", ["d"]),
+        store.lease("tenant", "work", "holder", 3),
+        store.release("tenant", "work", "holder", b"", 3),
         store.delete(KEY),
         store.ping(),
     ]

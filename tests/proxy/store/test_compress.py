@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.compress import IN_THREAD, LARGEST, SMALLEST, CompressedStore, NewerFormat, compressed, decompressed
 from proxy.store.sqlite import SqliteStore
 
@@ -124,6 +124,25 @@ async def test_what_a_newer_version_wrote_is_a_miss(store: SessionStore, inner: 
 
     await inner.save(KEY, Write(NEWER, 1, 600))
     assert await store.load(KEY) is None
+
+
+@pytest.mark.anyio
+async def test_what_a_lease_leaves_is_stored_compressed_and_read_back(store: SessionStore, inner: SqliteStore) -> None:
+    await store.lease("tenant", "work", "one", 60)
+    await store.release("tenant", "work", "one", TEXT, 60)
+
+    assert await inner.lease("tenant", "work", "two", 60) == Lease(held=False, left=compressed(TEXT))
+    assert await store.lease("tenant", "work", "two", 60) == Lease(held=False, left=TEXT)
+
+
+@pytest.mark.anyio
+async def test_what_a_newer_version_left_is_not_read(store: SessionStore, inner: SqliteStore) -> None:
+    await inner.lease("tenant", "work", "one", 60)
+    await inner.release("tenant", "work", "one", NEWER, 60)
+
+    with pytest.raises(StoreError) as raised:
+        await store.lease("tenant", "work", "two", 60)
+    assert raised.value.reason == "store-schema"
 
 
 @pytest.mark.anyio

@@ -50,6 +50,15 @@ async def test_a_saved_session_loads_as_it_was_saved(stage: Stage) -> None:
     assert await stage.store.blocks(stage.key()) == {"d1": b"block"}
 
 
+@pytest.mark.parametrize("names", [[], ["d1"], ["d3", "d1"], ["d2", "unknown"], ["unknown"]])
+async def test_blocks_are_read_by_their_names_as_far_as_they_exist(names: list[str], stage: Stage) -> None:
+    blocks = {f"d{i}": f"block {i}".encode() * 100 for i in range(1, 4)}
+    await stage.store.save(stage.key(), write(blocks=blocks))
+    await stage.store.save(stage.key("other"), write(blocks={"unknown": b"another session's"}))
+
+    assert await stage.store.blocks(stage.key(), names) == {name: blocks[name] for name in names if name in blocks}
+
+
 async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r1", b"first", TTL)
@@ -514,6 +523,8 @@ def every_call(stage: Stage) -> list[Coroutine[Any, Any, Any]]:
         store.stand(key, "r"),
         store.blocks(key),
         store.find(stage.tenant, ["a"]),
+        store.lease(stage.tenant, "work", "one", 3),
+        store.release(stage.tenant, "work", "one", b"", 3),
         store.sessions(),
         store.delete(key),
         store.ping(),

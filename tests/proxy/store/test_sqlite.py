@@ -275,14 +275,14 @@ async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteSt
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA user_version = 3")
+        other.execute("PRAGMA user_version = 4")
 
-    with pytest.raises(StoreError, match="version 3 of a newer Condenser") as raised:
+    with pytest.raises(StoreError, match="version 4 of a newer Condenser") as raised:
         await SqliteStore.open(path)
 
     assert raised.value.reason == "store-schema"
     with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() == (3,)
+        assert other.execute("PRAGMA user_version").fetchone() == (4,)
 
 
 async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -334,14 +334,17 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
     for n in range(PURGE_EVERY):
         write = Write(b"meta", 0, ttl=600, blocks={"d": b"block"}, index=[f"d{n}"])
         await store.save(SessionKey("tenant", f"s{n}"), write)
+    await store.lease("tenant", "work", "holder", 3)
     clock.now += 601
     for revision in range(PURGE_EVERY):
         await store.save(KEY, Write(b"meta", revision, ttl=600))
     await store.close()
 
     with closing(sqlite3.connect(path)) as other:
-        left = {table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain")}
-    assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0}
+        left = {
+            table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain", "leases")
+        }
+    assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0, "leases": 0}
 
 
 def count(connection: sqlite3.Connection, table: str) -> int:
