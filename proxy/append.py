@@ -12,11 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
+from proxy.blocks import VERSION
 from proxy.errors import HeadMismatch
-from proxy.wire import Element
-from strategies.core.digest import ROOT, chain, message_digest
+from proxy.seen import Element
+from strategies.core.digest import ROOT, chain
 from strategies.core.transcript import dump
 
 NO_HEAD = f"0-{ROOT.hex()}"
@@ -54,6 +55,7 @@ class Append:
     def block(self, reply: Mapping[str, Any]) -> tuple[Line, bytes]:
         """The block that stores this append with its reply, and the line that it makes."""
         document = {
+            "v": VERSION,
             "before": [self.before.head, self.before.block],
             "messages": [element.raw for element in self.sent],
             "reply": dump(reply),
@@ -62,22 +64,32 @@ class Append:
         return Line(self.head, blake2b(data, digest_size=16).hexdigest()), data
 
 
-def history(line: Line, blocks: Mapping[str, bytes]) -> History:
+class Appended(NamedTuple):
+    """What one append has stored: the line that it builds on, its messages, and the reply as the last of them."""
+
+    before: Line
+    elements: tuple[Element, ...]
+
+
+def appended_in(document: Mapping[str, Any]) -> Appended | None:
+    """The append in a block's document; None in a block of what clients have sent again and again."""
+    if "before" not in document:
+        return None
+    raws = (*document["messages"], document["reply"])
+    return Appended(Line(*document["before"]), tuple(Element.of(raw) for raw in raws))
+
+
+def history(line: Line, blocks: Mapping[str, Appended]) -> History:
     """The history that ends with `line`; raises `KeyError` where a block is missing."""
-    runs: list[tuple[Element, ...]] = []
-    at, before = line, NO_LINE
+    runs: list[Appended] = []
+    at = line
     while at.block:
-        document = json.loads(blocks[at.block])
-        runs.append(tuple(_element(raw) for raw in (*document["messages"], document["reply"])))
-        at = Line(*document["before"])
-        before = at if len(runs) == 1 else before
-    elements = [element for run in reversed(runs) for element in run]
-    newest = len(runs[0]) if runs else 0
+        runs.append(blocks[at.block])
+        at = runs[-1].before
+    elements = [element for run in reversed(runs) for element in run.elements]
+    newest = len(runs[0].elements) if runs else 0
+    before = runs[0].before if runs else NO_LINE
     return History(line, tuple(elements), before, tuple(elements[: len(elements) - newest]))
-
-
-def _element(raw: str) -> Element:
-    return Element(json.loads(raw), raw)
 
 
 def head_of(count: int, digest: bytes) -> str:
@@ -87,8 +99,7 @@ def head_of(count: int, digest: bytes) -> str:
 
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history that ends with these messages."""
-    chained = [each.value for each in elements if each.value.get("role") not in ("system", "developer")]
-    digests = chain(message_digest(value) for value in chained)
+    digests = chain(each.digest for each in elements if each.role not in ("system", "developer"))
     return head_of(len(digests), digests[-1]) if digests else NO_HEAD
 
 

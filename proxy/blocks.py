@@ -3,16 +3,20 @@
 A block holds the messages that a request added to its branch: their digests, and their text unless only digests may be
 kept. It is named by the chain digest that it ends with and says from which node it goes on, so the blocks of a session
 are a tree, and the line to any node can be walked back. Blocks are never changed.
+
+A block has a schema version; one without was written before there were versions. One of a newer version is a miss.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strategies.core.digest import ROOT, link
 from strategies.core.transcript import Transcript
+
+VERSION = 1
 
 
 class Stored(NamedTuple):
@@ -29,6 +33,7 @@ def new_block(transcript: Transcript, start: int, *, with_text: bool) -> dict[st
     if not messages:
         return {}
     document = {
+        "v": VERSION,
         "from": (transcript.digests[start - 1] if start else ROOT).hex(),
         "digests": [message.digest.hex() for message in messages],
         "messages": [message.raw for message in messages] if with_text else None,
@@ -36,28 +41,23 @@ def new_block(transcript: Transcript, start: int, *, with_text: bool) -> dict[st
     return {transcript.digests[-1].hex(): json.dumps(document).encode()}
 
 
-def nodes(blocks: Mapping[str, bytes]) -> dict[bytes, Stored]:
-    """All stored messages by the chain digest that each ends."""
-    found: dict[bytes, Stored] = {}
-    for data in blocks.values():
-        document = json.loads(data)
-        if "digests" in document:
-            _add(found, document["digests"], document["messages"], bytes.fromhex(document["from"]))
+def block_document(data: bytes) -> dict[str, Any]:
+    """What a stored block says; empty where a newer version wrote it. Raises ValueError for what is no block."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("a block is no object")  # noqa: TRY004
+    return document if document.get("v", VERSION) <= VERSION else {}
+
+
+def messages_of(document: Mapping[str, Any]) -> list[Stored]:
+    """The messages in a block's document, in order; none in a block of append mode."""
+    if "digests" not in document:
+        return []
+    digests: Sequence[str] = document["digests"]
+    texts: Sequence[str | None] = document["messages"] or [None] * len(digests)
+    node = bytes.fromhex(document["from"])
+    found: list[Stored] = []
+    for digest, raw in zip(map(bytes.fromhex, digests), texts, strict=True):
+        found.append(Stored(node, digest, raw))
+        node = link(node, digest)
     return found
-
-
-def _add(found: dict[bytes, Stored], digests: Sequence[str], texts: Sequence[str] | None, node: bytes) -> None:
-    for i, digest in enumerate(bytes.fromhex(each) for each in digests):
-        before, node = node, link(node, digest)
-        found[node] = Stored(before, digest, texts[i] if texts is not None else None)
-
-
-def line_to(head: bytes, found: Mapping[bytes, Stored]) -> list[Stored]:
-    """The stored messages from the first one to `head`; empty where one of them is missing."""
-    line: list[Stored] = []
-    while head != ROOT:
-        if head not in found:
-            return []
-        line.append(found[head])
-        head = found[head].before
-    return line[::-1]

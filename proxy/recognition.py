@@ -12,40 +12,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from proxy import identity as names
 from proxy.append import History, history
-from proxy.blocks import Stored, line_to, nodes
 from proxy.headers import Headers
+from proxy.histories import Histories
 from proxy.identity import Identity
+from proxy.restoring import Restored
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError
-from proxy.stored import StoredSessions
-from strategies.core.alignment import LEAST_RUN, align, openings
+from proxy.stored import Patience, StoredSessions
+from strategies.core.alignment import LEAST_RUN, align
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Role, Transcript
 
 _CANDIDATES = 4
+_NEWEST = 64
+"""Nodes that are asked for first: a conversation that goes on is found by one of its last."""
 _ANCESTORS = 8
 
 _log = logging.getLogger(__name__)
 
 
-class Restored(NamedTuple):
-    """The messages that a client has dropped, as they are stored, and whether it kept the first one."""
-
-    messages: tuple[str, ...]
-    kept_first: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """The session of a request. `session` is None where it is new; `key` is where it is or would be stored."""
+    """The session of a request. `session` is None where it is new; `key` is where it is or would be stored.
+
+    `patience` is what the request has left for the store.
+    """
 
     identity: Identity
     key: SessionKey
     shown: str
+    patience: Patience
     session: Session | None = None
     condensations: tuple[Condensation, ...] = ()
     parent: str | None = None
@@ -63,6 +62,10 @@ class Recognised:
         branch = self.session.branch_of(transcript.digests)
         return branch.applied if branch else None
 
+    def apart(self) -> Recognised:
+        """The same for work that its request does not wait for: it has a patience of its own."""
+        return replace(self, patience=self.patience.anew())
+
     @property
     def is_derived(self) -> bool:
         """Whether it was recognised by its chain."""
@@ -79,6 +82,7 @@ class Recogniser:
         new_session: Callable[[], str] = names.random_session,
     ) -> None:
         self._stored = stored
+        self._histories = Histories(stored)
         self._headers = headers
         self._new_session = new_session
 
@@ -86,58 +90,79 @@ class Recogniser:
         """Which session a request names; raises `BadRequest`."""
         return names.identify(given, headers, body, self._headers)
 
-    async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+    def patience(self) -> Patience:
+        """How long one request waits for the store, in all that is done for it."""
+        return self._stored.patience()
+
+    async def recognise(
+        self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience
+    ) -> Recognised:
         """The session of a transcript; a store that fails is told in the result."""
-        blank = self._blank(tenant, identity, transcript)
+        blank = self._blank(tenant, identity, transcript, patience)
         try:
-            return await self._stored.in_time(self._recognise(tenant, blank, transcript))
+            return await patience.read(self._recognise(tenant, blank, transcript))
         except StoreError as error:
             _log.warning("the store failed: %s", error)
             return replace(blank, failure=error.reason)
 
-    def _blank(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+    def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
             key = SessionKey(tenant, names.session_key(identity.id))
-            return Recognised(identity, key, names.shown(identity.id))
+            return Recognised(identity, key, names.shown(identity.id), patience)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
-        return Recognised(identity, SessionKey(tenant, self._new_session()), names.provisional(tenant, opening))
+        key = SessionKey(tenant, self._new_session())
+        return Recognised(identity, key, names.provisional(tenant, opening), patience)
 
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
             return await self._derive(tenant, blank, transcript)
-        session = await self._stored.load(blank.key)
+        session = await self._loaded(blank.key)
         if session is None:
             return blank
         if blank.identity.weak and session.branch_of(transcript.digests) is None:
-            derived = self._blank(tenant, Identity(), transcript)
+            derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
         found = replace(blank, session=session, condensations=session.condensations)
         if session.branches and session.branch_of(transcript.digests) is None:
             return replace(found, restored=await self._align(found, session, transcript))
         return found
 
+    async def _loaded(self, key: SessionKey) -> Session | None:
+        session = await self._stored.load(key)
+        if session is None:
+            self._histories.forget(key)
+        return session
+
     async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> Restored | None:
         """What a client that sends a window of its history has left out, or None where that is not what it did."""
         if len(transcript.chain) < LEAST_RUN:
             return None
-        stored = nodes(await self._stored.store.blocks(found.key))
+        heads = {branch.head for branch in session.branches}
+        history = await self._histories.history(found.key, session, [head.hex() for head in heads])
         sent = [message.digest for message in transcript.chain]
         assistants = [message.role is Role.ASSISTANT for message in transcript.chain]
-        lines = [line_to(branch.head, stored) for branch in session.branches]
-        for line in lines:
-            alignment = align([each.digest for each in line], sent, assistants)
-            if alignment is None or _histories_behind(lines, sent[1:] if alignment.kept_first else sent) != 1:
-                continue
-            missing = [line[i].raw for i in alignment.missing()]
-            texts = tuple(raw for raw in missing if raw is not None)
-            return Restored(texts, alignment.kept_first) if len(texts) == len(missing) else None
-        return None
+        alignment = align(history.tree, heads, sent, assistants)
+        if alignment is None:
+            return None
+        missing = history.tree.line(alignment.before)[1 if alignment.kept_first else 0 :]
+        return Restored(tuple(missing), alignment.kept_first, history) if missing else None
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one it shares most with."""
-        digests = [digest.hex() for digest in reversed(transcript.digests)]
-        found = await self._stored.store.find(tenant, digests)
+        nodes = transcript.digests[::-1]
+        return (
+            await self._derived(tenant, blank, transcript, nodes[:_NEWEST])
+            or await self._derived(tenant, blank, transcript, nodes[_NEWEST:])
+            or blank
+        )
+
+    async def _derived(
+        self, tenant: str, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
+    ) -> Recognised | None:
+        """The same by some nodes of the chain, newest first; None where none of them leads to a session."""
+        digests = [digest.hex() for digest in nodes]
+        found = await self._stored.store.find(tenant, digests) if digests else {}
         for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
             session = await self._stored.load(SessionKey(tenant, name))
             if session is None or not session.derived:
@@ -147,7 +172,7 @@ class Recogniser:
                 return replace(blank, condensations=known, parent=name)
             key = SessionKey(tenant, name)
             return replace(blank, key=key, shown=name, session=session, condensations=known)
-        return blank
+        return None
 
     async def _inherited(self, tenant: str, session: Session) -> tuple[Condensation, ...]:
         known: list[Condensation] = []
@@ -160,20 +185,16 @@ class Recogniser:
             parent = ancestor.parent
         return tuple(known)
 
-    async def history(self, tenant: str, identity: Identity) -> History:
+    async def history(self, tenant: str, identity: Identity, patience: Patience) -> History:
         """What append mode has stored under an explicit id; raises `StoreError`."""
-        return await self._stored.in_time(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
+        return await patience.read(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
 
     async def _history(self, key: SessionKey) -> History:
-        session = await self._stored.load(key)
+        session = await self._loaded(key)
         if session is None or not session.line.block:
             return History()
+        stored = await self._histories.history(key, session, [session.line.block])
         try:
-            return history(session.line, await self._stored.store.blocks(key))
+            return history(session.line, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
-
-
-def _histories_behind(lines: Sequence[Sequence[Stored]], sent: Sequence[bytes]) -> int:
-    """How many different histories of the session go on as what was sent begins; only one may be put back."""
-    return len({line[i].before for line in lines for i in openings([each.digest for each in line], sent)})

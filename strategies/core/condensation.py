@@ -21,6 +21,7 @@ class Kind(Enum):
     """What a literal piece is."""
 
     REPLACEMENT = "replacement"
+    LEAD_IN = "lead-in"
     TASK = "task"
     MASKED = "masked"
     SHORTENED = "shortened"

@@ -8,7 +8,6 @@ transcript did not have.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +31,11 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Replacements in order, and what the strategy says of them."""
+    """Replacements in order, and what the strategy says of them; `reason` where it had to make do with less."""
 
     edits: tuple[Replace, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
 
 
 def apply(view: View, plan: Plan) -> View:
@@ -78,12 +78,13 @@ def _covered(view: View, end_of_head: int) -> int:
 
 def check(view: View, *, newest_results_too: bool = False) -> None:
     """Raises `InvalidPlan` where the view breaks a rule that the transcript kept."""
-    added = violations(item.message for item in view.items)
+    added = violations(view.shown)
     if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
-    if sum(item.is_replacement for item in view.items) > 1:
+    if sum(item.is_replacement for item in view.lead) > 1:
         raise InvalidPlan("two replacements in one view")
-    if view.transcript.task is not None and view.task is None:
+    task = view.transcript.task
+    if task is not None and view.transcript.chain[task].known and view.task is None:
         raise InvalidPlan("the first user message is gone")
     for index in _protected(view.transcript):
         if not _stands(view, index, newest_results_too):
@@ -94,7 +95,7 @@ def _stands(view: View, index: int, newest_results_too: bool) -> bool:
     place = view.item_of(index)
     if place is None:
         return False
-    piece = view.items[place].piece
+    piece = view.item(place).piece
     if isinstance(piece, Keep):
         return True
     is_result = view.transcript.chain[index].role is Role.TOOL
@@ -104,17 +105,17 @@ def _stands(view: View, index: int, newest_results_too: bool) -> bool:
 def newest_is_shortened(view: View) -> bool:
     """Whether results of the newest round were cut already, by an earlier stage or for an earlier request."""
     places = (view.item_of(index) for index in _protected(view.transcript))
-    return any(place is not None and not view.items[place].intact for place in places)
+    return any(place is not None and not view.item(place).intact for place in places)
 
 
 def _protected(transcript: Transcript) -> Iterator[int]:
-    """Chain indices of the last user message and of the newest round."""
-    if transcript.last_user is not None:
+    """Chain indices of the last user message and of the newest round, as far as they are known."""
+    chain = transcript.chain
+    if transcript.last_user is not None and chain[transcript.last_user].known:
         yield transcript.last_user
-    newest = newest_round(transcript.chain)
+    newest = newest_round(chain)
     if newest is not None:
-        chain = transcript.chain
-        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER)
+        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER and chain[i].known)
 
 
 Violation = tuple[str, str]
@@ -123,24 +124,35 @@ Violation = tuple[str, str]
 def violations(messages: Iterable[Message]) -> set[Violation]:
     """What a strict upstream would refuse: results without a call, calls without a result."""
     found: set[Violation] = set()
-    waiting: Counter[str] = Counter()
+    waiting: dict[str, int] = {}
     for message in messages:
-        if message.body.get("role") in ("tool", "function"):
-            if not waiting[message.answers]:
+        if message.is_result:
+            left = waiting.get(message.answers, 0)
+            if left <= 0:
                 found.add(("orphan", message.answers))
-            waiting[message.answers] -= 1
-        else:
-            if waiting:
-                found.update(("unanswered", call) for call, left in waiting.items() if left > 0)
-                waiting = Counter()
-            if message.calls:
-                waiting.update(call.id for call in message.calls)
+            waiting[message.answers] = left - 1
+        elif waiting or message.calls:
+            found.update(("unanswered", call) for call, left in waiting.items() if left > 0)
+            waiting = {}
+            for call in message.calls:
+                waiting[call.id] = waiting.get(call.id, 0) + 1
     return found
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces of the view's head: what a condensation records."""
-    return tuple(item.piece for item in view.items[: view.head])
+    return tuple(item.piece for item in view.lead[: view.head])
+
+
+def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
+    """The pieces with the first user message written out, if it is one that they keep."""
+    task = transcript.task
+    return tuple(
+        Literal(transcript.chain[piece.index].raw, Kind.TASK, piece.index)
+        if isinstance(piece, Keep) and piece.index == task
+        else piece
+        for piece in pieces
+    )
 
 
 def stand_in(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:

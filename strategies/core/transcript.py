@@ -1,9 +1,9 @@
 """The transcript: the message list that a client sent, as the strategies see it.
 
-A message keeps the exact JSON text it came in as (`raw`), so that what is not changed is never written
-again. System and developer messages stand outside the chain: agents put the time of day into them, so no
-digest may depend on them and no strategy may touch them. A transcript is therefore two sequences: the *chain*
-of all other messages, and the *systems*, each with the number of chain messages before it.
+A message keeps the exact bytes it came in as, so that what is not changed is never written again. System and
+developer messages stand outside the chain: agents put the time of day into them, so no digest may depend on them and
+no strategy may touch them. A transcript is therefore two sequences: the *chain* of all other messages, and the
+*systems*, each with the number of chain messages before it.
 
 Some agents send the output of their tools as user messages. `Reader` is told by patterns which these are; they
 get the role `TOOL` here, for they answer the assistant and open no turn.
@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from strategies.core.digest import call_fields, chain, message_digest
+
+RESULT_ROLES = ("tool", "function")
+"""Role members of what answers a call."""
 
 
 class Counter(Protocol):
@@ -53,25 +56,50 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message: its text as it came in, its parsed form, and what was read from it."""
+    """One chat message: the bytes it came in as, and what was read from them.
 
-    raw: str
-    body: Mapping[str, object]
+    `role` is what it is in the conversation, `written` its role member; `is_result` tells whether that says that it is
+    the result of a call, and not only its text that it is a tool's output. `answers` is the id of that call. `parsed`
+    is its parsed form while that is at hand: a message that is kept for later requests goes without (`lean`), and
+    `body` then parses it when asked.
+    """
+
+    data: bytes
     role: Role
+    written: str
     digest: bytes
     tokens: int
     calls: tuple[Call, ...] = ()
+    answers: str = ""
+    is_result: bool = False
+    parsed: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def answers(self) -> str:
-        """The id of the call that a tool message answers, or ""."""
-        value = self.body.get("tool_call_id")
-        return value if isinstance(value, str) else ""
+    def known(self) -> bool:
+        """Whether its text is at hand; of a message that only a digest is left of, no view can show anything."""
+        return bool(self.data)
+
+    @property
+    def raw(self) -> str:
+        """Its JSON text."""
+        return self.data.decode("utf-8", "surrogatepass")
+
+    @property
+    def body(self) -> Mapping[str, object]:
+        """Its parsed form."""
+        if self.parsed is not None:
+            return self.parsed
+        body: Mapping[str, object] = json.loads(self.raw)
+        return body
 
     @property
     def text(self) -> str:
         """The text of the content; parts that are not text are named in brackets."""
         return content_text(self.body.get("content"))
+
+    def lean(self) -> Message:
+        """The same message without its parsed form."""
+        return replace(self, parsed=None)
 
 
 class Reader:
@@ -82,8 +110,12 @@ class Reader:
 
     def read(self, raw: str, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
         """A message from its JSON text, the parsed text, its count, and its digest where it is known."""
+        return self.read_bytes(raw.encode("utf-8", "surrogatepass"), body, tokens, digest)
+
+    def read_bytes(self, data: bytes, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
+        """The same from the bytes of the JSON text."""
         calls = _calls(body) if body.get("role") == "assistant" else ()
-        return Message(raw, body, self.role(body), digest or message_digest(body), tokens, calls)
+        return _message(data, body, self.role(body), digest or message_digest(body), tokens, calls)
 
     def role(self, body: Mapping[str, object]) -> Role:
         """The role that a message plays; unknown roles count as the user's."""
@@ -103,6 +135,23 @@ class Reader:
         return any(pattern.search(text) for pattern in self._tool_output)
 
 
+def _message(
+    data: bytes, body: Mapping[str, object], role: Role, digest: bytes, tokens: int, calls: tuple[Call, ...]
+) -> Message:
+    written, answers = body.get("role"), body.get("tool_call_id")
+    return Message(
+        data,
+        role,
+        written if isinstance(written, str) else "",
+        digest,
+        tokens,
+        calls,
+        answers if isinstance(answers, str) else "",
+        written in RESULT_ROLES,
+        body,
+    )
+
+
 @dataclass(frozen=True)
 class Transcript:
     """`chain`: all but system messages. `systems`: (chain messages before it, message), in order."""
@@ -115,17 +164,26 @@ class Transcript:
         """Sorts messages into chain and systems; tool output that answers nothing is the user's."""
         chained: list[Message] = []
         systems: list[tuple[int, Message]] = []
+        system, tool = Role.SYSTEM, Role.TOOL
         for message in messages:
-            if message.role is Role.SYSTEM:
+            role = message.role
+            if role is system:
                 systems.append((len(chained), message))
-            else:
+            elif role is tool and not message.is_result:
                 chained.append(_as_placed(message, chained))
+            else:
+                chained.append(message)
         return cls(tuple(chained), tuple(systems))
 
     @cached_property
     def digests(self) -> list[bytes]:
         """The chain digest after each chain message."""
         return chain(message.digest for message in self.chain)
+
+    @cached_property
+    def unknown(self) -> list[int]:
+        """The chain indices of the messages that nothing is left of but their digests."""
+        return [i for i, message in enumerate(self.chain) if not message.data]
 
     @cached_property
     def task(self) -> int | None:
@@ -141,26 +199,28 @@ class Transcript:
     @cached_property
     def system_tokens(self) -> int:
         """Tokens of all system and developer messages."""
-        return sum(message.tokens for _, message in self.systems)
+        return sum([message.tokens for _, message in self.systems])
 
     @cached_property
     def tokens(self) -> int:
         """Tokens of all messages, without tools and framing of the request."""
-        return self.system_tokens + sum(message.tokens for message in self.chain)
+        return self.system_tokens + sum([message.tokens for message in self.chain])
 
 
 def _as_placed(message: Message, before: Sequence[Message]) -> Message:
     """A user message that looks like tool output is one only behind an assistant or another output."""
-    is_output = message.role is Role.TOOL and message.body.get("role") not in ("tool", "function")
-    if is_output and (not before or before[-1].role is Role.USER):
-        return Message(message.raw, message.body, Role.USER, message.digest, message.tokens)
-    return message
+    return message if before and before[-1].role is not Role.USER else replace(message, role=Role.USER)
+
+
+def unknown(digest: bytes, role: Role) -> Message:
+    """The place of a message in a chain where nothing is left of it but its digest."""
+    return Message(b"", role, "", digest, 0, parsed={})
 
 
 def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str | None = None) -> Message:
     """A message of ours, counted; `raw` is its JSON text where that is known. It is in no chain and has no digest."""
     text = dump(body) if raw is None else raw
-    return Message(text, body, role, b"", counter.message(body), _calls(body))
+    return _message(text.encode("utf-8", "surrogatepass"), body, role, b"", counter.message(body), _calls(body))
 
 
 def _calls(body: Mapping[str, object]) -> tuple[Call, ...]:

@@ -7,7 +7,7 @@ the head, the others stand where the client put them.
 
 Indices: *chain* indices count the transcript's chain messages; *item* indices count a view's items. `covered` chain
 messages are stood for by the first `head` items; behind them the item i is the chain message
-`covered + i - head`, unless something was inserted there.
+`covered + i - head`, unless something was inserted there or is not known any more.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.digest import message_digest
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
 
@@ -32,8 +33,8 @@ class Item:
 
     @property
     def role(self) -> Role | None:
-        """The role that it plays; None for what is nobody's turn: replacements, memory and patches."""
-        if isinstance(self.piece, Literal) and self.piece.kind in (Kind.REPLACEMENT, Kind.MEMORY):
+        """The role that it plays; None for what is nobody's turn: replacements, what leads in to one, and memory."""
+        if isinstance(self.piece, Literal) and self.piece.kind in (Kind.REPLACEMENT, Kind.LEAD_IN, Kind.MEMORY):
             return None
         return self.message.role
 
@@ -65,19 +66,56 @@ class Item:
 
 @dataclass(frozen=True)
 class View:
-    """`fixed` are the tokens that no plan can touch: tools, framing and systems."""
+    """`fixed` are the tokens that no plan can touch: tools, framing and systems.
+
+    The items are `lead` and, behind it, the transcript's own messages from chain index `rest` on (None: none of them).
+    Those are as they came in, so they become items only where somebody looks at them: a view that is replayed and sent
+    needs none.
+    """
 
     transcript: Transcript
-    items: tuple[Item, ...]
+    lead: tuple[Item, ...]
     head: int
     covered: int
     fixed: int
     counter: Counter
+    rest: int | None = None
+
+    @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """All items."""
+        kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self._start))
+        return (*self.lead, *kept)
+
+    @property
+    def size(self) -> int:
+        """How many items there are."""
+        return len(self.lead) + len(self.transcript.chain) - self._start
+
+    def item(self, place: int) -> Item:
+        """The item at `place`, from 0."""
+        if place < len(self.lead):
+            return self.lead[place]
+        index = self._start + place - len(self.lead)
+        return Item(self.transcript.chain[index], Keep(index))
+
+    @cached_property
+    def shown(self) -> tuple[Message, ...]:
+        """The messages of all items."""
+        return (*[item.message for item in self.lead], *self._own)
+
+    @property
+    def _start(self) -> int:
+        return len(self.transcript.chain) if self.rest is None else self.rest
+
+    @property
+    def _own(self) -> tuple[Message, ...]:
+        return self.transcript.chain[self._start :]
 
     @cached_property
     def tokens(self) -> int:
         """Tokens of the whole request that this view makes."""
-        return self.fixed + sum(item.message.tokens for item in self.items)
+        return self.fixed + sum([message.tokens for message in self.shown])
 
     @cached_property
     def structure(self) -> Structure:
@@ -97,7 +135,7 @@ class View:
     @cached_property
     def replacement(self) -> int | None:
         """The item that is the replacement; a view holds at most one."""
-        return next((i for i, item in enumerate(self.items) if item.is_replacement), None)
+        return next((i for i, item in enumerate(self.lead) if item.is_replacement), None)
 
     @cached_property
     def limit(self) -> int:
@@ -108,7 +146,7 @@ class View:
         answered yet, it is the last user message.
         """
         newest = self.structure.newest_round
-        before_round = newest.start if newest else len(self.items)
+        before_round = newest.start if newest else self.size
         if self.ends_with_user:
             return min(before_round, self.last_user or 0)
         return before_round
@@ -116,20 +154,25 @@ class View:
     @property
     def ends_with_user(self) -> bool:
         """Whether the model is asked something new, rather than shown results."""
-        return bool(self.items) and self.last_user == len(self.items) - 1
+        return self.size > 0 and self.last_user == self.size - 1
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from the transcript."""
-        return len(self.items) != len(self.transcript.chain) or not all(item.intact for item in self.items)
+        """Whether it differs from what is known of the transcript."""
+        known = len(self.transcript.chain) - len(self.transcript.unknown)
+        return self.size != known or not all(item.intact for item in self.lead)
 
     def item_of(self, index: int | None) -> int | None:
         """The item that is, or stands for, the chain message `index`."""
-        return None if index is None else self._places.get(index)
+        if index is None:
+            return None
+        if index >= self._start:
+            return len(self.lead) + index - self._start
+        return self._places.get(index)
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        return {item.source: i for i, item in enumerate(self.items) if item.source is not None}
+        return {item.source: i for i, item in enumerate(self.lead) if item.source is not None}
 
     def messages(self) -> Iterator[Message]:
         """The messages in the order in which they are sent, systems included."""
@@ -137,18 +180,33 @@ class View:
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered else self.covered].append(system)
         yield from waiting.pop(0, ())
-        for i, item in enumerate(self.items):
+        for i, item in enumerate(self.lead):
             if i == self.head:
                 yield from waiting.pop(self.covered, ())
             yield item.message
             if i >= self.head and isinstance(item.piece, Keep):
                 yield from waiting.pop(item.piece.index + 1, ())
+        if len(self.lead) == self.head:
+            yield from waiting.pop(self.covered, ())
+        yield from self._woven(waiting)
+
+    def _woven(self, waiting: dict[int, list[Message]]) -> Iterator[Message]:
+        """The messages behind the lead, with the systems that wait for their places among them."""
+        done = self._start
+        chain = self.transcript.chain
         for place in sorted(waiting):
+            yield from chain[done:place]
+            done = max(done, place)
             yield from waiting[place]
+        yield from chain[done:]
 
     def to_json(self) -> str:
         """The message list as JSON text; messages of the client as they came in."""
-        return "[" + ",".join(message.raw for message in self.messages()) + "]"
+        return self.encoded().decode("utf-8", "surrogatepass")
+
+    def encoded(self) -> bytes:
+        """The message list as bytes of JSON text."""
+        return b"[" + b",".join([message.data for message in self.messages()]) + b"]"
 
 
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: Counter) -> View:
@@ -161,20 +219,33 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     for overlay in overlays:
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
-    items = list(_resolve(head.pieces if head else (), transcript, counter))
-    length = len(items)
-    for i in range(covered, len(transcript.chain)):
-        items.extend(_resolve(inserted.get(i, ()), transcript, counter))
-        items.append(Item(transcript.chain[i], Keep(i)))
-    return View(transcript, tuple(items), length, covered, fixed + transcript.system_tokens, counter)
+    lead = list(_resolve(head.pieces if head else (), transcript, counter))
+    length = len(lead)
+    rest = max([covered, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
+    for i in range(covered, rest):
+        lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
+        if transcript.chain[i].known:
+            lead.append(Item(transcript.chain[i], Keep(i)))
+    return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
 def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: Counter) -> Iterator[Item]:
+    """The items of pieces; a kept message that is not known any more is left out."""
     for piece in pieces:
-        if isinstance(piece, Keep):
-            yield Item(transcript.chain[piece.index], piece)
-        else:
+        if isinstance(piece, Literal) and not _is_here(piece, transcript):
             yield Item(_message(piece, transcript, counter), piece)
+            continue
+        index = piece.index if isinstance(piece, Keep) else piece.origin
+        if index is not None and transcript.chain[index].known:
+            yield Item(transcript.chain[index], Keep(index))
+
+
+def _is_here(piece: Literal, transcript: Transcript) -> bool:
+    """Whether a literal is the transcript's own message: a record that outlives its transcript holds the task whole."""
+    if piece.kind is not Kind.TASK or piece.origin is None:
+        return False
+    message = transcript.chain[piece.origin]
+    return message.known and (message.raw == piece.raw or message.digest == message_digest(json.loads(piece.raw)))
 
 
 def _message(piece: Literal, transcript: Transcript, counter: Counter) -> Message:

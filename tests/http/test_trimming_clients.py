@@ -103,16 +103,6 @@ def test_a_repetitive_history_that_fits_in_two_places_is_not_aligned(
     assert forwarded(upstream) == [*same, NEXT]
 
 
-def test_without_stored_texts_nothing_is_put_back(upstream: ScriptedUpstream) -> None:
-    with (
-        proxying(upstream.url, store={"url": "memory://", "content": "digests"}) as running,
-        httpx.Client(base_url=running.url, headers={"x-condenser-session": "s"}) as client,
-    ):
-        send(client, SENT)
-        send(client, [*HISTORY[4:], NEXT])
-        assert forwarded(upstream) == [*HISTORY[4:], NEXT]
-
-
 def test_what_was_covered_keeps_standing_when_the_client_drops_it(upstream: ScriptedUpstream) -> None:
     long = [{**each, "content": each["content"] + " word" * 150} for each in dialogue(8)]
     with (

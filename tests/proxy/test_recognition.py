@@ -6,19 +6,24 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from proxy.append import NO_LINE, Append, Line
 from proxy.identity import Identity
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.recognition import Recognised, Recogniser
+from proxy.seen import Element
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Write
 from proxy.stored import StoredSessions
-from strategies.core.condensation import Condensation, Keep
+from proxy.tokens.counter import Tokenizers
+from strategies.core.condensation import Condensation, Keep, Kind, Literal
 from strategies.core.transcript import Reader, Transcript
+from strategies.core.view import fold
 
 pytestmark = pytest.mark.anyio
 DERIVED = Identity()
@@ -99,13 +104,43 @@ async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
     assert found.shown.startswith("p")
 
 
-@pytest.mark.parametrize("later", ["abc", "abcde", "abX", "abXde"])
-async def test_a_derived_session_is_found_by_its_head_or_the_node_before(later: str, sessions: Sessions) -> None:
+@pytest.mark.parametrize("later", ["abc", "abcde", "abXde"])
+async def test_a_derived_session_is_found_by_its_head_or_a_rewritten_one_that_was_answered(
+    later: str, sessions: Sessions
+) -> None:
     first = await settled(sessions, "abc")
     found = await recognised(sessions, later)
     assert found.key == first.key
     assert found.session is not None
     assert found.shown == first.key.session
+
+
+async def test_another_last_message_that_nothing_follows_is_a_fork_of_a_derived_session(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    fork = await settled(sessions, "abX")
+    assert (fork.session, fork.parent) == (None, first.key.session)
+    assert (await recognised(sessions, "abcde")).key == first.key
+    assert (await recognised(sessions, "abXYZ")).key == fork.key
+
+
+async def test_another_last_message_is_the_same_branch_of_a_named_session(sessions: Sessions) -> None:
+    await settled(sessions, "abc", NAMED)
+    found = await settled(sessions, "abX", NAMED)
+    assert found.session is not None
+    assert [each.name for each in found.session.branches] == ["main"]
+
+
+async def test_two_conversations_that_part_at_once_never_share_a_derived_session(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    one, two = await recognised(sessions, "abcde"), await recognised(sessions, "abcXY")
+    await asyncio.gather(sessions.settle(one, turn("abcde")), sessions.settle(two, turn("abcXY")))
+    now, other = await recognised(sessions, "abcdefg"), await recognised(sessions, "abcXYZ!")
+    assert now.key == first.key
+    assert now.session is not None
+    assert [each.name for each in now.session.branches] == ["main"]
+    assert other.key != first.key
+    assert other.session is not None
+    assert other.session.parent == first.key.session
 
 
 async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:
@@ -180,6 +215,16 @@ def fields(made_one: Condensation) -> dict[str, Any]:
     return {name: getattr(made_one, name) for name in Condensation.__dataclass_fields__}
 
 
+@pytest.mark.parametrize("with_text", [True, False])
+async def test_a_record_holds_the_first_user_message_where_no_history_does(
+    with_text: bool, store: SessionStore
+) -> None:
+    keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, with_text=with_text)
+    view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o"))
+    written = Literal(transcript("a").chain[0].raw, Kind.TASK, 0)
+    assert keeper.pieces(view) == ((Keep(0),) if with_text else (written,))
+
+
 async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     await settled(sessions, "abc", NAMED)
     one, two = await recognised(sessions, "abcde", NAMED), await recognised(sessions, "xyz", NAMED)
@@ -188,6 +233,42 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     assert found.session is not None
     assert {each.count for each in found.session.branches} == {5, 3}
     assert found.session.totals["requests"] == 3
+
+
+def appended(base: Line, text: str, reply: str) -> Turn:
+    """An append of one message to the line `base`, with what was answered."""
+    sent = Element.of(json.dumps({"role": "user", "content": text}))
+    line, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
+    return replace(turn("abc"), line=line, before=base, blocks={line.block: block})
+
+
+async def settle_append(sessions: Sessions, *turns: Turn) -> list[str]:
+    """Stores what was decided at the same time, in this order; the texts of the history that stands then."""
+    found = [await recognised(sessions, "abc", NAMED) for _ in turns]
+    for each, made_one in zip(found, turns, strict=True):
+        await sessions.settle(each, made_one)
+    return [element.value["content"] for element in (await sessions.history("t", NAMED)).elements]
+
+
+async def test_an_append_that_was_overtaken_leaves_what_was_stored_before_it(sessions: Sessions) -> None:
+    first = appended(NO_LINE, "one", "1")
+    assert await settle_append(sessions, first) == ["one", "1"]
+    assert first.line is not None
+    won, lost = appended(first.line, "two", "2"), appended(first.line, "other", "3")
+    assert await settle_append(sessions, won, lost) == ["one", "1", "two", "2"]
+
+
+async def test_the_same_append_at_once_is_stored_once_with_the_newer_reply(sessions: Sessions) -> None:
+    texts = await settle_append(sessions, appended(NO_LINE, "one", "1"), appended(NO_LINE, "one", "1 again"))
+    assert texts == ["one", "1 again"]
+
+
+async def test_an_append_to_a_history_that_is_gone_is_not_stored(sessions: Sessions, store: SessionStore) -> None:
+    first = appended(NO_LINE, "one", "1")
+    await settle_append(sessions, first)
+    assert first.line is not None
+    await store.delete((await recognised(sessions, "abc", NAMED)).key)
+    assert await settle_append(sessions, appended(first.line, "two", "2")) == []
 
 
 async def test_a_store_that_hangs_costs_its_time_and_is_told() -> None:

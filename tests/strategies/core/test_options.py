@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
 
 from strategies import DEFAULT, TABLE, Pipeline, addressed, parse, stages
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, filled, option
+from strategies.core.options import Options, Value, filled, option, spelled_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,16 @@ class Example(Options):
     eager: bool = option(False)
     mode: str = option("drop", one_of="drop keep")
     note: str = option("")
+
+
+@dataclass(frozen=True, slots=True)
+class WithModes(Options):
+    mode: str = option("plain", one_of="plain short")
+    count: int = option(3)
+    note: str = option("")
+
+    def preset(self, mode: str) -> Mapping[str, Value]:
+        return {"count": 1, "note": "brief"} if mode == "short" else {}
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         filled(Example(), {"cuont": 1})
     with pytest.raises(OptionError, match="known: none"):
         filled(Options(), {"count": 1})
+
+
+def test_a_mode_stands_for_values_and_what_is_said_beside_it_comes_first() -> None:
+    options = WithModes()
+    assert spelled_out(options, {"mode": "short", "count": 2}) == {"mode": "short", "count": 2, "note": "brief"}
+    assert spelled_out(options, {"mode": "plain", "count": 2}) == {"mode": "plain", "count": 2}
+    assert spelled_out(options, {"count": 2}) == {"count": 2}
+    assert spelled_out(Example(), {"mode": "keep"}) == {"mode": "keep"}
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -7,12 +7,13 @@ import json
 import pytest
 
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
-from strategies.core.transcript import Role, Transcript, dump
+from strategies.core.transcript import Role, Transcript, dump, unknown
 from strategies.core.view import View, fold
 from tests.strategies.driving import texts
 from tests.support.transcripts import (
     WORDS,
     Body,
+    agent,
     assistant,
     bodies_of,
     call,
@@ -55,6 +56,19 @@ def test_a_head_stands_for_what_it_covers() -> None:
     assert sent(view) == ["one", "[summary]", "three", "four", "five"]
     assert (view.head, view.covered, view.changed) == (3, 3, True)
     assert (view.task, view.replacement, view.last_user) == (0, 1, 4)
+
+
+def test_what_is_not_known_any_more_is_left_out_wherever_it_stands() -> None:
+    chain = [system("rules"), *CHAT]
+    whole = transcript_of(chain)
+    known = (*(unknown(each.digest, Role.ASSISTANT) for each in whole.chain[:3]), *whole.chain[3:])
+    transcript = Transcript(known, whole.systems)
+    assert transcript.digests == whole.digests
+    bare = fold(transcript, (), 0, WORDS)
+    assert sent(bare) == ["rules", "four", "five"]
+    assert not bare.changed
+    head = Overlay(transcript.digests[1], 2, 2, (Keep(0), SUMMARY, Keep(1)))
+    assert sent(fold(transcript, (head,), 0, WORDS)) == ["rules", "[summary]", "four", "five"]
 
 
 def test_systems_before_the_first_message_lead() -> None:
@@ -151,3 +165,17 @@ def test_masked_output_of_an_agent_without_a_tool_role_is_still_a_tool_result() 
 )
 def test_nothing_is_condensed_from_the_newest_round_or_the_last_user_message_on(bodies: list[Body], limit: int) -> None:
     assert view_of(bodies).limit == limit
+
+
+def test_items_can_be_asked_for_one_by_one_and_are_the_same_as_all_of_them() -> None:
+    transcript = transcript_of(agent(6))
+    pieces = (Keep(0), Literal('{"role":"user","content":"record"}', Kind.REPLACEMENT))
+    overlay = Overlay(transcript.digests[4], 5, 5, pieces)
+    for overlays in ((), (overlay,)):
+        view = fold(transcript, overlays, 0, WORDS)
+        assert view.size == len(view.items)
+        assert [view.item(place) for place in range(view.size)] == list(view.items)
+        assert list(view.shown) == [item.message for item in view.items]
+        assert [view.item_of(view.items[i].source) for i in range(view.size) if view.items[i].source is not None] == [
+            i for i in range(view.size) if view.items[i].source is not None
+        ]
