@@ -3,26 +3,33 @@
 A condensation is recorded before the view made from it is sent, and the first writer of one wins. The session itself
 is settled when the upstream has taken the request: its branch moves on, its new messages become a block, its totals
 rise. The document has a revision, so a writer that was late reads again and applies its turn to what it finds.
+
+Every write goes on in a task of the app when nobody waits for it any more. The last byte of a reply waits for its
+session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case: a store
+that was slow until then, and is well again, is not given up on. What is settled later than that has `settle` log it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 from proxy import identity as names
-from proxy.append import Line
+from proxy.append import NO_LINE, Line
 from proxy.blocks import new_block
 from proxy.recognition import Recognised
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError, Write
 from proxy.store.codec import decode_condensation, encode_condensation, encode_session, record_name
 from proxy.stored import StoredSessions
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import Condensation, Piece, standing_in
+from strategies.core.plan import head_pieces, with_task
 from strategies.core.transcript import Transcript
+from strategies.core.view import View
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
@@ -33,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one request adds to its session."""
+    """What one request adds to its session; an append builds on the line `before`."""
 
     transcript: Transcript
     settings: dict[str, object]
@@ -42,7 +49,9 @@ class Turn:
     own_tokens: int
     applied: str
     line: Line | None = None
+    before: Line = NO_LINE
     blocks: Mapping[str, bytes] = field(default_factory=dict)
+    judging: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Keeper:
@@ -56,9 +65,18 @@ class Keeper:
         # Writers of one process take turns; only those of other replicas are met by trying again.
         self._settling: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
+    def pieces(self, view: View) -> tuple[Piece, ...]:
+        """The pieces of a view's head as they are recorded.
+
+        Where no texts are kept, the first user message is one of them: a client that trims it later still has its task.
+        Elsewhere the stored history has it already.
+        """
+        pieces = head_pieces(view)
+        return pieces if self._with_text else with_task(pieces, view.transcript)
+
     async def keep(self, found: Recognised, made: Condensation) -> Condensation:
         """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
-        return await self._stored.in_time(self._keep(found.key, made))
+        return await self._stored.write(self._keep(found.key, made), found.patience)
 
     async def _keep(self, key: SessionKey, made: Condensation) -> Condensation:
         name = record_name(made.digest, made.depth)
@@ -66,37 +84,80 @@ class Keeper:
         await self._stored.store.stand(key, name)
         return decode_condensation(data, standing=True) or made
 
+    async def prepare(self, found: Recognised, made: Condensation) -> Condensation:
+        """Records a condensation that no view applies yet; what the store holds of that name. Raises `StoreError`."""
+        name, data = record_name(made.digest, made.depth), encode_condensation(made)
+        putting = self._stored.store.put_record(found.key, name, data, self._ttl)
+        kept = await self._stored.write(putting, found.patience)
+        return decode_condensation(kept, standing=False) or made
+
+    async def stand(self, found: Recognised, made: Condensation) -> None:
+        """Marks a condensation as applied by a view that is forwarded; raises `StoreError`."""
+        standing = self._stored.store.stand(found.key, record_name(made.digest, made.depth))
+        await self._stored.write(standing, found.patience)
+
     async def made_since(self, found: Recognised, digests: Sequence[bytes]) -> Condensation | None:
         """A condensation that stands in this chain and was recorded since the session was read; None without one."""
+        return next(iter(standing_in(await self.recorded_since(found), digests)), None)
+
+    async def recorded_since(self, found: Recognised) -> list[Condensation]:
+        """All that was recorded since the session was read, prepared ones too; nothing where the store fails."""
         try:
-            session = await self._stored.in_time(self._stored.load(found.key))
+            session = await found.patience.read(self._stored.load(found.key))
         except StoreError:
-            return None
-        seen = {each.id for each in found.condensations}
-        fresh = [each for each in session.condensations if each.id not in seen] if session else []
-        return next(iter(standing_in(fresh, digests)), None)
+            return []
+        seen = {(each.id, each.standing) for each in found.condensations}
+        return [each for each in session.condensations if (each.id, each.standing) not in seen] if session else []
+
+    async def amend(self, found: Recognised, change: Callable[[Session], Session]) -> None:
+        """Changes a session apart from its turns; a failure is logged, and a session that is gone stays so."""
+        try:
+            amending = self._in_turn(found.key, lambda: self._amend(found, change))
+            await self._stored.write(amending, found.patience)
+        except StoreError as error:
+            _log.warning("a session was not amended: %s", error)
+
+    async def _in_turn(self, key: SessionKey, work: Callable[[], Awaitable[None]]) -> None:
+        async with self._settling.setdefault(key, asyncio.Lock()):
+            await work()
+
+    async def _amend(self, found: Recognised, change: Callable[[Session], Session]) -> None:
+        for _ in range(_TRIES):
+            session = await self._stored.load(found.key) or (None if found.session else self._new(found))
+            if session is None:
+                return
+            write = Write(encode_session(change(session)), session.revision, self._ttl)
+            if await self._stored.store.save(found.key, write):
+                return
+        raise StoreError("store-contended", "other writers were always first")
 
     def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
         """The session as it stands after this request, and the branch that the request is on."""
-        base = found.session or Session(
+        return _advanced(found.session or self._new(found), turn, self._clock())
+
+    def _new(self, found: Recognised) -> Session:
+        return Session(
             id=names.shown(found.identity.id) if found.identity.id else found.key.session,
             source=found.identity.source,
             created_at=self._clock(),
             parent=found.parent,
         )
-        return _advanced(base, turn, self._clock())
 
     async def settle(self, found: Recognised, turn: Turn) -> None:
-        """Stores the session after this request; a failure is logged, for the reply must not suffer."""
-        lock = self._settling.setdefault(found.key, asyncio.Lock())
+        """Stores the session after this request, as its last step; a failure is logged, for the reply must not suffer.
+
+        A caller that ends meanwhile changes nothing: it is stored all the same, and whole.
+        """
         try:
-            async with lock:
-                await self._stored.in_time(self._settle(found, turn))
+            settling = self._in_turn(found.key, lambda: self._settle(found, turn))
+            await self._stored.write(settling, found.patience, is_last=True)
         except StoreError as error:
-            _log.warning("the session was not stored: %s", error)
+            _log.warning("the session was not stored before the reply's last byte: %s", error)
 
     async def _settle(self, found: Recognised, turn: Turn) -> None:
         for _ in range(_TRIES):
+            if _is_overtaken(found.session, turn):
+                raise StoreError("store-contended", "another append to this history was stored first")
             session, _branch = self.next(found, turn)
             revision = found.session.revision if found.session else 0
             index = _nodes(turn.transcript) if session.derived else ()
@@ -104,7 +165,7 @@ class Keeper:
             write = Write(encode_session(session), revision, self._ttl, blocks, index)
             if await self._saved(found.key, write, turn):
                 return
-            found = replace(found, session=await self._stored.load(found.key))
+            found = _parted(replace(found, session=await self._stored.load(found.key)), turn)
         raise StoreError("store-contended", "other writers were always first")
 
     async def _saved(self, key: SessionKey, write: Write, turn: Turn) -> bool:
@@ -129,10 +190,28 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
+def _is_overtaken(session: Session | None, turn: Turn) -> bool:
+    """Whether another append was stored since this one was supplied; the very same one is replaced."""
+    if turn.line is None:
+        return False
+    line = session.line if session else NO_LINE
+    return line != turn.before and line.head != turn.line.head
+
+
+def _parted(found: Recognised, turn: Turn) -> Recognised:
+    """A derived session that another request has taken elsewhere meanwhile is not this one's any more: it forks."""
+    session = found.session
+    if session is None or not session.derived or session.branch_of(turn.transcript.digests) is not None:
+        return found
+    key = SessionKey(found.key.tenant, names.random_session())
+    return replace(found, key=key, session=None, parent=session.id)
+
+
 def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
     moved, branch = session.advanced(turn.transcript.digests, now, turn.applied)
     settings = session.settings if session.derived else turn.settings
-    counted = replace(moved, settings=settings, line=turn.line or session.line).counted(
+    judging = turn.judging or session.judging
+    counted = replace(moved, settings=settings, line=turn.line or session.line, judging=judging).counted(
         requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens
     )
     return counted, branch.name

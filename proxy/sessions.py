@@ -17,15 +17,21 @@ from typing import Any
 from proxy.append import NO_LINE, Line
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
+from strategies.core.protocol import Verdict
 
 MOST_BRANCHES = 64
+MOST_VERDICTS = 16
+# What was first seen within one step counts as seen together, and what is older than the horizon as old.
+SEEN_STEP = 300.0
+SEEN_HORIZON = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it.
 
-    `applied` is the id of the condensation in its last view, "" for none.
+    `applied` is the id of the condensation in its last view, "" for none. `seen` has pairs of a chain length and the
+    time at which the messages up to it had come, in order.
     """
 
     name: str
@@ -34,13 +40,15 @@ class Branch:
     count: int
     last_used: float = 0.0
     applied: str = ""
+    seen: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests.
 
-    `line` is the history that append mode has stored.
+    `line` is the history that append mode has stored. `verdicts` are the newest ones of judges, oldest first, and
+    `judging` is the last state of judgement, for people.
     """
 
     id: str
@@ -53,6 +61,8 @@ class Session:
     totals: Mapping[str, int] = field(default_factory=dict)
     condensations: tuple[Condensation, ...] = ()
     line: Line = NO_LINE
+    verdicts: tuple[Verdict, ...] = ()
+    judging: Mapping[str, Any] = field(default_factory=dict)
     revision: int = 0
 
     @property
@@ -62,7 +72,7 @@ class Session:
 
     def branch_of(self, digests: Sequence[bytes]) -> Branch | None:
         """The branch that a transcript with these chain digests continues, or None for a new one."""
-        found = [branch for branch in self.branches if continues(branch, digests)]
+        found = [branch for branch in self.branches if continues(branch, digests, answered=self.derived)]
         return max(found, key=lambda branch: (shared(branch, digests), branch.last_used), default=None)
 
     def new_from(self, digests: Sequence[bytes]) -> int:
@@ -76,12 +86,16 @@ class Session:
         """The session with the branch of this transcript moved to its end, or opened."""
         old = self.branch_of(digests)
         opened = self.opened + (old is None)
-        branch = Branch(
-            old.name if old else branch_name(opened), digests[-1], node_before(digests), len(digests), now, applied
-        )
+        name = old.name if old else branch_name(opened)
+        seen = seen_since(old.seen if old else (), shared(old, digests) if old else 0, len(digests), now)
+        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen)
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         return replace(self, branches=tuple(kept), opened=opened), branch
+
+    def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
+        """The session with one more verdict, and the state of judgement after it."""
+        return replace(self, verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
 
     def counted(self, **more: int) -> Session:
         """The session with its totals raised."""
@@ -89,16 +103,33 @@ class Session:
         return replace(self, totals=totals)
 
 
-def continues(branch: Branch, digests: Sequence[bytes]) -> bool:
-    """Whether a transcript goes on from the branch's head, or from the node before it."""
+def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bool:
+    """Whether a transcript goes on from the branch's head, or from the node before it: the last message was rewritten.
+
+    Where that must be `answered`, something has to follow it; else it may be another conversation that began alike.
+    """
     if has_node(digests, branch.count, branch.head):
         return True
+    if answered and len(digests) <= branch.count:
+        return False
     return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
 
 
 def shared(branch: Branch, digests: Sequence[bytes]) -> int:
     """How many messages a transcript that continues a branch has in common with it."""
     return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
+
+
+def seen_since(
+    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
+) -> tuple[tuple[int, float], ...]:
+    """When the first `count` messages of a branch had come, of which `shared` were there before; a few pairs only."""
+    kept = [(min(length, shared), at) for length, at in seen if min(length, shared) > 0]
+    old = [pair for pair in kept if now - pair[1] > SEEN_HORIZON][-1:]
+    recent = [pair for pair in kept if now - pair[1] <= SEEN_HORIZON]
+    if recent and now - recent[-1][1] < SEEN_STEP:
+        return (*old, *recent[:-1], (count, recent[-1][1]))
+    return (*old, *recent, (count, now))
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import EMPTY, WINDOW, Stage, asked, garden, on_file, staged, stored
+from tests.http.talking import EMPTY, WINDOW, Stage, asked, garden, on_file, staged, stored, workshop
+from tests.support.replies import completion, stream, text_chunks
 
 USER = {"role": "user", "content": "And now?"}
 
@@ -82,10 +83,47 @@ def test_a_history_edited_in_its_first_message_is_another_conversation(stage: St
     assert "Plan my garden" not in str(stage.last_view)
 
 
-def test_a_client_that_rewrites_its_last_message_is_recognised(stage: Stage) -> None:
-    with_context = [*garden(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
-    first, _ = session_of(stage, with_context)
-    assert session_of(stage, garden(13)) == (first, "replayed")
+REPLY = "Bed 12: tomatoes, in the shade of the wall."
+WITH_CONTEXT = [*garden(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
+SENT_BACK = {
+    "as it was": {"role": "assistant", "content": REPLY},
+    "as parts": {"role": "assistant", "content": [{"type": "text", "text": REPLY}]},
+    "with members of the SDK": {"role": "assistant", "content": REPLY, "refusal": None, "annotations": []},
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
+@pytest.mark.parametrize("reply", SENT_BACK.values(), ids=SENT_BACK.keys())
+def test_a_client_that_rewrites_its_last_message_is_recognised_by_the_reply_to_it(
+    stage: Stage, reply: dict[str, Any], streamed: bool
+) -> None:
+    stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
+    first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
+    assert session_of(stage, [*garden(12), reply, USER]) == (first, "replayed")
+
+
+def test_another_last_message_is_a_fork_as_long_as_no_reply_follows(stage: Stage) -> None:
+    """It may be another conversation that began alike; both go on, each as its own session."""
+    first, _ = session_of(stage, WITH_CONTEXT)
+    fork, action = session_of(stage, garden(12))
+    assert (fork != first, action) == (True, "replayed")
+    answered = {"role": "assistant", "content": "Yes."}
+    assert session_of(stage, [*WITH_CONTEXT, answered, USER]) == (first, "replayed")
+    assert session_of(stage, [*garden(12), answered, USER]) == (fork, "replayed")
+
+
+@pytest.mark.xfail(reason="replies are stored in append mode only, so any reply counts as the stored one")
+def test_another_last_message_with_another_reply_than_the_stored_one_is_a_fork(stage: Stage) -> None:
+    stage.upstream.reply(completion(REPLY))
+    first, _ = session_of(stage, WITH_CONTEXT)
+    assert session_of(stage, [*garden(12), {"role": "assistant", "content": "Something else."}, USER])[0] != first
+
+
+@pytest.mark.xfail(reason="a branch does not know whether its head is a user's message")
+def test_a_rewritten_result_of_a_tool_is_a_fork(stage: Stage) -> None:
+    first, _ = session_of(stage, workshop(12))
+    rewritten = [*workshop(12)[:-1], {**workshop(12)[-1], "content": "cut"}]
+    assert session_of(stage, [*rewritten, *workshop(13)[-2:]])[0] != first
 
 
 def test_a_changed_system_message_does_not_part_a_conversation(stage: Stage) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.http.talking import Stage, asked, body_of, garden, staged, summary
+from tests.http.talking import Stage, asked, body_of, garden, on_file, staged, summary
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.wire import Answer
+
+TOKEN = "operator-token"
+SESSIONS = "/_condenser/sessions"
 
 
 @pytest.fixture
@@ -73,3 +83,142 @@ def test_a_tenant_header_is_needed_where_the_settings_name_one() -> None:
 def test_a_tenant_header_from_a_stranger_is_refused() -> None:
     with staged(tenant={"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]}) as stage:
         assert stage.post(body_of(garden(1)), [("X-Team", "red")]).status == 400
+
+
+# -- two tenants say the same under the same id ------------------------------------------------------------
+
+OURS = ("session", "session-source", "action", "reason", "trigger", "branch", "condensation", "tokens-after", "head")
+SESSION = pytest.mark.parametrize("session", ["shared", None], ids=["one id", "no id"])
+
+
+def pair(stage: Stage) -> tuple[Stage, Stage]:
+    return stage, replace(stage, key="sk-second", sent=[])
+
+
+def ours(answer: Answer) -> dict[str, str | None]:
+    """What our headers say of the conversation, but for the random id of a derived session."""
+    told = {name: answer.header(f"x-condenser-{name}") for name in OURS}
+    return {**told, "session": None} if told["session-source"] == "derived" else told
+
+
+@SESSION
+def test_the_headers_of_a_second_tenant_are_those_of_a_first(stage: Stage, session: str | None) -> None:
+    """Turn by turn: nothing in them tells that another tenant was here before."""
+    first, second = pair(stage)
+    histories = [garden(1), garden(12), garden(13), [*garden(11), *garden(13)[-3:]], garden(20)]
+    told = [[ours(each.ask(said, asked(session=session))) for said in histories] for each in (first, second)]
+    assert told[0] == told[1]
+    assert {row["action"] for row in told[0]} == {"passed", "condensed", "replayed"}
+
+
+@SESSION
+def test_the_views_of_two_tenants_are_made_once_for_each_of_them(stage: Stage, session: str | None) -> None:
+    views = []
+    for each in pair(stage):
+        each.ask(garden(12), asked(session=session))
+        views.append(each.last_view)
+    assert views[0] == views[1]
+    assert len(stage.summaries) == 2
+    assert [call.header("authorization") for call in stage.summaries] == ["Bearer sk-first", "Bearer sk-second"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [("Authorization", "Bearer sk-second"), ("Api-Key", "sk-first"), ("X-Api-Key", "sk-first"), None],
+    ids=["another key", "the key in api-key", "the key in x-api-key", "no key"],
+)
+def test_each_credential_is_a_tenant_wherever_it_stands(stage: Stage, headers: tuple[str, str] | None) -> None:
+    stage.ask(garden(12), asked(session="shared"))
+    named = [*wire.JSON, *asked(session="shared"), *([headers] if headers else [])]
+    answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(garden(13)), named)
+    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.header("x-condenser-branch") == "main+"
+
+
+@SESSION
+def test_what_a_second_tenant_trims_is_not_put_back_from_the_first_ones_history(
+    stage: Stage, session: str | None
+) -> None:
+    first, second = pair(stage)
+    first.ask(garden(8), asked(session=session))
+    second.ask([garden(8)[0], *garden(9)[-8:]], asked(session=session))
+    assert second.forwarded[-1].body == second.sent[-1]
+
+
+def test_what_one_tenant_has_appended_is_no_head_of_another(stage: Stage) -> None:
+    first, second = pair(stage)
+    head = first.ask(garden(0), asked(session="shared", history="append")).header("x-condenser-head") or ""
+    more = [{"role": "user", "content": "More."}]
+    guarded = asked(session="shared", history="append", if_head=head)
+    assert second.post(body_of(more), guarded).status == 409
+    second.ask(more, asked(session="shared", history="append"))
+    assert second.last_view == more
+    assert first.post(body_of(more), guarded).status == 200
+
+
+def test_a_derived_session_of_one_tenant_can_not_be_named_by_another(stage: Stage) -> None:
+    first, second = pair(stage)
+    session = first.ask(garden(12)).header("x-condenser-session")
+    assert second.ask(garden(13), asked(session=session)).header("x-condenser-action") == "condensed"
+
+
+@SESSION
+def test_the_admin_api_keeps_two_tenants_apart(session: str | None) -> None:
+    with staged(admin={"token": TOKEN}) as stage:
+        for each, rounds in zip(pair(stage), (12, 13), strict=True):
+            each.ask(garden(rounds), asked(session=session))
+        rows = admin(stage, SESSIONS).json()["data"]
+        assert len({row["tenant"] for row in rows}) == len(rows) == 2
+        lengths = {row["tenant"]: history_of(stage, row) for row in rows}
+        assert sorted(lengths.values()) == [len(garden(12)) - 1, len(garden(13)) - 1]
+        gone, left = rows
+        crossed = f"{SESSIONS}/{gone['tenant']}/{left['session']}"
+        assert admin(stage, crossed).status == (404 if session is None else 200)
+        assert admin(stage, f"{SESSIONS}/{gone['tenant']}", "DELETE").json()["sessions"] == 1
+        assert admin(stage, SESSIONS).json()["data"] == [left]
+        assert history_of(stage, left) == lengths[left["tenant"]]
+
+
+def admin(stage: Stage, path: str, method: str = "GET") -> Answer:
+    return wire.request(stage.proxy.url, method, path, headers=[("Authorization", f"Bearer {TOKEN}")])
+
+
+def history_of(stage: Stage, row: dict[str, Any]) -> int:
+    """How many messages a session's only branch has."""
+    (branch,) = admin(stage, f"{SESSIONS}/{row['tenant']}/{row['session']}").json()["branches"]
+    return len(branch["messages"])
+
+
+@SESSION
+def test_nothing_in_the_store_belongs_to_two_tenants(tmp_path: Path, session: str | None) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        for each in pair(stage):
+            each.ask(garden(12), asked(session=session))
+    for table in ("records", "blocks"):
+        counted = f"SELECT tenant, count(*) FROM sessions JOIN {table} ON session_id = id GROUP BY tenant"
+        assert [row[1] for row in read(tmp_path / "s.db", counted)] == [1, 1]
+
+
+def test_the_chain_index_leads_each_tenant_to_its_own_session(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        for each in pair(stage):
+            each.ask(garden(12))
+    entries = read(tmp_path / "s.db", "SELECT digest, tenant, session FROM chain")
+    assert len({digest for digest, _, _ in entries}) == 2
+    assert len(entries) == 4
+    assert len({(tenant, session) for _, tenant, session in entries}) == 2
+    assert set(read(tmp_path / "s.db", "SELECT tenant, session FROM sessions")) == {each[1:] for each in entries}
+
+
+def read(path: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_no_credential_is_in_the_store(tmp_path: Path) -> None:
+    with on_file(tmp_path / "s.db") as stage:
+        for each in pair(stage):
+            each.ask(garden(12), asked(session="shared"))
+    data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"sk-first" not in data
+    assert b"sk-second" not in data

@@ -10,7 +10,8 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.identity import Identity, Tenants, identify, provisional, random_session, session_key, shown, tenant_key
-from proxy.settings import Settings, TenantSettings
+from proxy.setting_tables import TenantSettings
+from proxy.settings import Settings
 
 NAMES = Settings().sessions.headers
 

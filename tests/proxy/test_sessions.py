@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from proxy.sessions import MOST_BRANCHES, Session, branch_name, node_before, with_depth
 from strategies.core.digest import ROOT, chain, message_digest
 
-NEW = Session("s", "derived", 0.0)
+NEW = Session("s", "X-Condenser-Session", 0.0)
+DERIVED = Session("s", "derived", 0.0)
 
 
 def nodes(text: str) -> list[bytes]:
@@ -17,8 +18,7 @@ def nodes(text: str) -> list[bytes]:
     return chain(message_digest({"role": "user", "content": letter}) for letter in text)
 
 
-def after(*histories: str) -> Session:
-    session = NEW
+def after(*histories: str, session: Session = NEW) -> Session:
     for now, history in enumerate(histories):
         session, _ = session.advanced(nodes(history), float(now))
     return session
@@ -46,9 +46,17 @@ def test_a_rewritten_last_message_is_still_the_branch(history: str) -> None:
     assert branch(after("abc"), history) == "main"
 
 
+@pytest.mark.parametrize("session", [NEW, DERIVED], ids=["named", "derived"])
 @pytest.mark.parametrize("history", ["aXc", "Xbc", "a", "X", "aXcd"])
-def test_what_diverges_earlier_is_a_fork(history: str) -> None:
-    assert branch(after("abc"), history) is None
+def test_what_diverges_earlier_is_a_fork(history: str, session: Session) -> None:
+    assert branch(after("abc", session=session), history) is None
+
+
+@pytest.mark.parametrize(("history", "name"), [("abXd", "main"), ("abXdef", "main"), ("abX", None), ("ab", None)])
+def test_in_a_derived_session_a_rewritten_last_message_counts_once_it_was_answered(
+    history: str, name: str | None
+) -> None:
+    assert branch(after("abc", session=DERIVED), history) == name
 
 
 def test_the_branch_that_covers_most_counts() -> None:
@@ -109,9 +117,9 @@ def test_the_depth_is_a_suffix(depth: int, name: str) -> None:
     assert with_depth("b2", depth) == name
 
 
-@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12))
-def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories: list[str]) -> None:
-    session = after(*histories)
+@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12), st.sampled_from([NEW, DERIVED]))
+def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories: list[str], new: Session) -> None:
+    session = after(*histories, session=new)
     assert branch(session, histories[-1] + "z") == session.branches[-1].name
     assert len({each.name for each in session.branches}) == len(session.branches)
     assert session.opened >= len(session.branches)

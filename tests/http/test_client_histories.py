@@ -1,0 +1,350 @@
+"""What real clients do to a history before they send it again: what is forwarded, on which branch, and why.
+
+Each behaviour is one entry of a table. All of them are played with an id and without one, and each time twice: with
+nothing condensed, where the view is the whole history or what was sent, and with a record that stands for the first
+messages, where it is in the view exactly when they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages, trim_messages
+from langchain_core.messages.utils import count_tokens_approximately
+
+from tests.http.strict import is_replacement
+from tests.http.talking import Stage, asked, staged
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion
+from tests.support.wire import Answer
+
+Message = dict[str, Any]
+
+WINDOW = 6_000
+COVERED = 7  # how many messages the record stands for, the first one and ask 3 included
+CHAT_ID = asked(session="chat")
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+
+
+def ask(name: object) -> Message:
+    return {"role": "user", "content": f"ask {name}: " + "word " * 200}
+
+
+def answer(name: object) -> Message:
+    return {"role": "assistant", "content": f"answer {name}: " + "word " * 200}
+
+
+def said(turns: int) -> list[Message]:
+    return [SYSTEM, *(message for i in range(turns) for message in (ask(i), answer(i)))]
+
+
+def reply(exchange: Exchange) -> Reply:
+    """Answers each `ask` with its `answer`, so that a client can send back what it was told."""
+    question = str(exchange.json()["messages"][-1]["content"])
+    name = re.search("ask ([^:]*):", question)
+    return completion(str(answer(name[1])["content"]) if name else "Well.")
+
+
+def edited(messages: Sequence[Message], place: int, message: Message) -> list[Message]:
+    return [*messages[:place], message, *messages[place + 1 :]]
+
+
+def trimmed(messages: Sequence[Message], **options: Any) -> list[Message]:
+    """What LangChain's own function leaves, as its chat model sends it."""
+    chosen: dict[str, Any] = {"strategy": "last", "start_on": "human", "include_system": True, **options}
+    kept: list[BaseMessage] = trim_messages(convert_to_messages(list(messages)), **chosen)
+    sent: list[Message] = convert_to_openai_messages(kept)
+    return sent
+
+
+def with_context(message: Message) -> Message:
+    return {**message, "content": f"Context: page 7 says so.\n\n{message['content']}"}
+
+
+HISTORY = said(9)
+SENT = HISTORY[:16]  # ends with ask 7
+NEXT = HISTORY[:18]  # ends with ask 8
+SUMMARY: Message = {"role": "user", "content": "Summary of the conversation so far: nothing was decided."}
+TITLE: list[Message] = [
+    {"role": "system", "content": "You name chats."},
+    {"role": "user", "content": f"Give this chat a title of five words:\n\n{SENT[1]['content']}"},
+]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a client sends after `before`, and what comes of it.
+
+    `whole` is the view where nothing is condensed, what was sent where it is None; `stands` says whether the record is
+    in it. `same`: without an id the conversation is still the session that it was.
+    """
+
+    sent: Sequence[Message]
+    branch: str = "main"
+    reason: str = "below-marks"
+    whole: Sequence[Message] | None = None
+    stands: bool = True
+    same: bool = True
+    before: Sequence[Sequence[Message]] = (SENT,)
+
+
+def forks(sent: Sequence[Message], *, stands: bool = True, before: Sequence[Sequence[Message]] = (SENT,)) -> Behaviour:
+    return Behaviour(sent, "b2", "new-branch", None, stands, same=False, before=before)
+
+
+def aligns(sent: Sequence[Message]) -> Behaviour:
+    return Behaviour(sent, "main", "aligned", NEXT, same=False)
+
+
+GOES_ON = {
+    "goes on": Behaviour(NEXT),
+    "asks the same again": Behaviour(SENT),
+    "regenerates its last reply and goes on from the new one": Behaviour([*SENT, answer("7 again"), ask(8)]),
+    "cuts the reply that it sends back": Behaviour([*SENT, {"role": "assistant", "content": "answer 7"}, ask(8)]),
+    "puts the time into its system prompt": Behaviour([{**SYSTEM, "content": "Be brief. It is 10:05."}, *NEXT[1:]]),
+    "adds retrieved context to its last message only": Behaviour(
+        [*NEXT[:-1], with_context(ask(8))], before=([*SENT[:-1], with_context(ask(7))],)
+    ),
+}
+FORKS = {
+    "goes back one turn and asks again": forks(SENT, before=(SENT, NEXT)),
+    "goes back one turn for another reply": forks([*SENT, answer("7 again"), ask(8)], before=(SENT, NEXT)),
+    "goes back a few turns": forks(HISTORY[:12]),
+    "goes back into what was condensed": forks(HISTORY[:6], stands=False),
+    "edits an earlier message": forks(edited(NEXT, 3, ask("1 edited")), stands=False),
+    "edits an earlier message behind what was condensed": forks(edited(NEXT, 11, ask("5 edited"))),
+    "edits a reply behind what was condensed": forks(edited(NEXT, 12, answer("5 edited"))),
+    "goes on in another way": forks([*HISTORY[:14], answer("other"), ask("other")], before=(SENT, NEXT)),
+}
+WINDOWS = {
+    "trims by LangChain to a number of messages": aligns(trimmed(NEXT, max_tokens=10, token_counter=len)),
+    "trims by LangChain to a number of tokens": aligns(
+        trimmed(NEXT, max_tokens=2_000, token_counter=count_tokens_approximately)
+    ),
+    "sends its newest eight messages": aligns([SYSTEM, *NEXT[-8:]]),
+    "sends its first message and its newest seven": aligns([SYSTEM, NEXT[1], *NEXT[-7:]]),
+}
+OTHERS = {
+    "asks for a title under the same id": forks(TITLE, stands=False),
+    "has compacted by itself": forks([SYSTEM, SUMMARY, *NEXT[-6:]], stands=False),
+    "has compacted by itself behind its first message": forks([SYSTEM, NEXT[1], SUMMARY, *NEXT[-6:]], stands=False),
+    "begins with a short continue": forks([SYSTEM, {"role": "user", "content": "continue"}], stands=False),
+    "continues with the last reply only": forks(
+        [SYSTEM, HISTORY[16], {"role": "user", "content": "continue"}], stands=False
+    ),
+}
+LEAVING = {**FORKS, **OTHERS}
+BEHAVIOURS = {**GOES_ON, **FORKS, **WINDOWS, **OTHERS}
+each_behaviour = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS.keys())
+
+
+@contextmanager
+def answering(window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
+    with staged(window=window, strategy="extract", **settings) as stage:
+        stage.upstream.answer(reply)
+        yield stage
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with answering() as built:
+        yield built
+
+
+def forced(force: bool) -> list[tuple[str, str]]:
+    return asked(force="true") if force else []
+
+
+def begin(stage: Stage, behaviour: Behaviour, named: Sequence[tuple[str, str]], *, force: bool) -> Answer:
+    """The client's requests so far; `force` condenses on the first. The last answer."""
+    for place, messages in enumerate(behaviour.before):
+        last = stage.ask(messages, [*named, *forced(force and place == 0)])
+    return last
+
+
+def condensed(stage: Stage, whole: Sequence[Message]) -> list[Message]:
+    """The view of this history in which the record stands for its first messages."""
+    head = stage.forwarded[0].json()["messages"][:3]
+    assert is_replacement(head[2])
+    assert stage.forwarded[0].json()["messages"][3] == HISTORY[1 + COVERED]
+    return [whole[0], *head[1:], *whole[1 + COVERED :]]
+
+
+@each_behaviour
+def test_under_an_id_with_nothing_condensed_the_view_is_the_history(stage: Stage, behaviour: Behaviour) -> None:
+    begin(stage, behaviour, CHAT_ID, force=False)
+    answered = stage.ask(behaviour.sent, CHAT_ID)
+    assert stage.last_view == list(behaviour.whole or behaviour.sent)
+    assert answered.header("x-condenser-branch") == behaviour.branch
+    assert answered.header("x-condenser-reason") == behaviour.reason
+    assert answered.header("x-condenser-action") == "passed"
+
+
+@each_behaviour
+def test_under_an_id_the_record_is_in_the_view_where_its_messages_are(stage: Stage, behaviour: Behaviour) -> None:
+    begin(stage, behaviour, CHAT_ID, force=True)
+    answered = stage.ask(behaviour.sent, CHAT_ID)
+    whole = list(behaviour.whole or behaviour.sent)
+    assert stage.last_view == (condensed(stage, whole) if behaviour.stands else whole)
+    assert answered.header("x-condenser-branch") == behaviour.branch + "+" * behaviour.stands
+    assert answered.header("x-condenser-action") == ("replayed" if behaviour.stands else "passed")
+    said_already = behaviour.stands and behaviour.reason == "below-marks"
+    assert answered.header("x-condenser-reason") == (None if said_already else behaviour.reason)
+
+
+@each_behaviour
+@pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
+def test_without_an_id_it_is_the_same_session_or_one_of_its_own(
+    stage: Stage, behaviour: Behaviour, force: bool
+) -> None:
+    before = begin(stage, behaviour, (), force=force)
+    answered = stage.ask(behaviour.sent)
+    is_same = answered.header("x-condenser-session") == before.header("x-condenser-session")
+    assert is_same is behaviour.same
+    assert answered.header("x-condenser-branch") == "main" + "+" * (force and is_same)
+    sent = list(behaviour.sent)
+    assert stage.last_view == (condensed(stage, sent) if force and is_same else sent)
+
+
+@pytest.mark.parametrize("behaviour", LEAVING.values(), ids=LEAVING.keys())
+def test_the_line_that_the_client_left_goes_on_as_it_was(stage: Stage, behaviour: Behaviour) -> None:
+    begin(stage, behaviour, CHAT_ID, force=True)
+    stage.ask(behaviour.sent, CHAT_ID)
+    later = [*behaviour.before[-1], answer("later"), ask("later")]
+    answered = stage.ask(later, CHAT_ID)
+    assert stage.last_view == condensed(stage, later)
+    assert answered.header("x-condenser-branch") == "main+"
+    assert answered.header("x-condenser-reason") is None
+
+
+@each_behaviour
+def test_the_clients_next_turn_is_on_the_same_branch(stage: Stage, behaviour: Behaviour) -> None:
+    begin(stage, behaviour, CHAT_ID, force=True)
+    stage.ask(behaviour.sent, CHAT_ID)
+    view = stage.last_view
+    more = [answer("more"), ask("more")]
+    answered = stage.ask([*behaviour.sent, *more], CHAT_ID)
+    assert answered.header("x-condenser-branch") == behaviour.branch + "+" * behaviour.stands
+    assert stage.last_view == [*view, *more]
+
+
+# -- over many turns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
+def test_a_client_that_trims_by_langchain_every_turn_always_has_its_whole_history(force: bool) -> None:
+    with answering(window=20_000, marks={"target": 0.2}) as stage:
+        stage.ask(said(16)[:-1], [*CHAT_ID, *forced(force)])
+        first = stage.last_view
+        for turns in range(17, 24):
+            whole = said(turns)[:-1]
+            answered = stage.ask(trimmed(whole, max_tokens=9 + turns % 3, token_counter=len), CHAT_ID)
+            assert stage.last_view == [*first, *whole[len(said(16)) - 1 :]]
+            assert answered.header("x-condenser-branch") == "main" + "+" * force
+            assert answered.header("x-condenser-reason") == "aligned"
+
+
+@pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
+@pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
+def test_a_client_that_adds_context_to_its_last_message_every_turn_stays_on_its_branch(
+    stage: Stage, named: Sequence[tuple[str, str]], force: bool
+) -> None:
+    sessions = set()
+    for turns in range(8, 12):
+        whole = said(turns)[:-1]
+        sent = [*whole[:-1], with_context(whole[-1])]
+        answered = stage.ask(sent, [*named, *forced(force and turns == 8)])
+        assert stage.last_view == (condensed(stage, sent) if force else sent)
+        assert answered.header("x-condenser-branch") == "main" + "+" * force
+        sessions.add(answered.header("x-condenser-session"))
+    assert len(sessions) == 1
+
+
+def test_titles_are_asked_for_again_and_again_and_the_chat_never_notices(stage: Stage) -> None:
+    stage.ask(said(8)[:-1], [*CHAT_ID, *asked(force="true")])
+    for turns in (9, 10, 11):
+        title = [TITLE[0], {"role": "user", "content": f"Name this chat of {turns} turns."}]
+        assert stage.ask(title, CHAT_ID).header("x-condenser-action") == "passed"
+        assert stage.last_view == title
+        answered = stage.ask(said(turns)[:-1], CHAT_ID)
+        assert answered.header("x-condenser-branch") == "main+"
+        assert stage.last_view == condensed(stage, said(turns)[:-1])
+
+
+def test_two_ways_on_from_one_history_go_on_side_by_side(stage: Stage) -> None:
+    """The user has two tabs open: each is a branch, both rest on what was condensed before they parted."""
+    stage.ask(SENT, [*CHAT_ID, *asked(force="true")])
+    tabs = {"main+": [*SENT], "b2+": [*SENT]}
+    for turn in ("first", "second", "third"):
+        for branch, tab in tabs.items():
+            tab += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
+            answered = stage.ask(tab, CHAT_ID)
+            assert stage.last_view == condensed(stage, tab)
+            assert turn == "first" or answered.header("x-condenser-branch") == branch
+
+
+# -- several agents under one id ---------------------------------------------------------------------------
+
+
+def test_agents_under_one_id_each_see_their_own_history_and_nothing_else(stage: Stage) -> None:
+    agents = {
+        branch: [{"role": "system", "content": f"You are {name}."}, ask(f"of {name}")]
+        for branch, name in (("main", "the planner"), ("b2", "the coder"), ("b3", "the critic"))
+    }
+    for turn in range(3):
+        for branch, messages in agents.items():
+            answered = stage.ask(messages, CHAT_ID)
+            assert stage.last_view == messages
+            assert answered.header("x-condenser-branch") == branch
+            messages += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
+
+
+def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> None:
+    planner, coder = ([message, *HISTORY[2:15], ask("last")] for message in (ask("plan"), ask("code")))
+    stage.ask(planner, [*CHAT_ID, *asked(force="true")])
+    answered = stage.ask(coder, CHAT_ID)
+    assert stage.last_view == coder
+    assert answered.header("x-condenser-action") == "passed"
+    assert answered.header("x-condenser-condensation") is None
+    assert stage.ask([*planner, answer("on"), ask("on")], CHAT_ID).header("x-condenser-action") == "replayed"
+
+
+def test_agents_that_were_handed_one_history_go_on_from_it_and_not_from_each_other(stage: Stage) -> None:
+    stage.ask(SENT, [*CHAT_ID, *asked(force="true")])
+    agents = {name: [*SENT, answer(7), ask(f"of {name}")] for name in ("coder", "critic")}
+    for turn in range(3):
+        for name, messages in agents.items():
+            stage.ask(messages, CHAT_ID)
+            assert stage.last_view == condensed(stage, messages)
+            messages += [answer(f"{name} {turn}"), ask(f"{name} {turn}")]
+
+
+def test_a_window_of_one_agent_is_not_filled_up_from_another(stage: Stage) -> None:
+    """Both have the same newest messages; which of the two histories is meant cannot be known."""
+    planner, coder = ([SYSTEM, message, *HISTORY[2:16]] for message in (ask("plan"), ask("code")))
+    stage.ask(planner, CHAT_ID)
+    stage.ask(coder, CHAT_ID)
+    window = [SYSTEM, *planner[-7:], answer(7), ask(8)]
+    answered = stage.ask(window, CHAT_ID)
+    assert stage.last_view == window
+    assert answered.header("x-condenser-reason") == "new-branch"
+
+
+# -- a fresh start -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
+@pytest.mark.parametrize("text", ["continue", "Continue.", "go on", "yes"])
+def test_a_fresh_short_message_goes_out_as_it_came(stage: Stage, named: Sequence[tuple[str, str]], text: str) -> None:
+    first = [*SENT, answer(7), {"role": "user", "content": text}]
+    stage.ask(first, [*named, *asked(force="true")])
+    for messages in ([{"role": "user", "content": text}], [SYSTEM, {"role": "user", "content": text}]):
+        answered = stage.ask(messages, named)
+        assert stage.forwarded[-1].body == stage.sent[-1]
+        assert answered.header("x-condenser-action") == "passed"
+        assert answered.header("x-condenser-tokens-before") == answered.header("x-condenser-tokens-after")

@@ -1,0 +1,80 @@
+"""Ids of sessions as clients send them: which are refused, how long ones are shown, what of them goes on upstream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.settings import Settings
+from tests.http.talking import Stage, body_of, garden, staged
+
+NAMES = [*Settings().sessions.headers, "x-some-tool-session-id"]
+LONG = "chat/" + "0123456789abcdef" * 30
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged() as built:
+        yield built
+
+
+@pytest.mark.parametrize("name", [*NAMES, "X-Condenser-Session"])
+def test_an_id_with_a_tab_in_it_is_refused_and_its_header_named(stage: Stage, name: str) -> None:
+    refused = stage.post(body_of(garden(1)), [(name, "a\tb")])
+    assert (refused.status, refused.json()["error"]["param"]) == (400, name)
+    assert refused.json()["error"]["code"] is None
+    assert stage.forwarded == []
+
+
+@pytest.mark.parametrize("char", ["\x00", "\n", "\r", "\t", "\x1b", "\x7f"])
+def test_an_id_in_the_body_with_a_control_character_is_refused(stage: Stage, char: str) -> None:
+    for members, param in (
+        ({"metadata": {"session_id": f"a{char}b"}}, "metadata.session_id"),
+        ({"prompt_cache_key": f"a{char}b"}, "prompt_cache_key"),
+    ):
+        refused = stage.post(body_of(garden(1), **members))
+        assert (refused.status, refused.json()["error"]["param"]) == (400, param)
+    assert stage.forwarded == []
+
+
+def test_long_ids_that_begin_alike_are_two_sessions_each_shown_by_its_digest(stage: Stage) -> None:
+    shown = []
+    for session in (LONG + "1", LONG + "2"):
+        answer = stage.ask(garden(12), [("X-Session-Id", session)])
+        assert answer.header("x-condenser-action") == "condensed"
+        shown.append(answer.header("x-condenser-session") or "")
+    assert all(re.fullmatch(r"e[0-9a-f]{32}", each) for each in shown)
+    assert len(set(shown)) == 2
+    again = stage.ask(garden(13), [("X-Session-Id", LONG + "1")])
+    assert (again.header("x-condenser-session"), again.header("x-condenser-action")) == (shown[0], "replayed")
+
+
+def test_the_digest_of_a_long_id_does_not_open_its_session(stage: Stage) -> None:
+    shown = stage.ask(garden(12), [("X-Session-Id", LONG)]).header("x-condenser-session") or ""
+    assert stage.ask(garden(13), [("X-Session-Id", shown)]).header("x-condenser-action") == "condensed"
+
+
+@pytest.mark.parametrize("session", ["..", "../../etc", "a:b:c", "{a}", "*", "a b", "%00", "'; DROP TABLE sessions"])
+def test_an_id_that_looks_like_a_path_or_a_key_is_a_name_like_any_other(stage: Stage, session: str) -> None:
+    assert stage.ask(garden(12), [("X-Session-Id", session)]).header("x-condenser-session") == session
+    assert stage.ask(garden(13), [("X-Session-Id", session)]).header("x-condenser-action") == "replayed"
+    assert stage.ask(garden(13), [("X-Session-Id", session + "x")]).header("x-condenser-action") == "condensed"
+
+
+@pytest.mark.parametrize("rounds", [1, 12], ids=["unchanged", "condensed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_clients_own_session_header_reaches_the_upstream(stage: Stage, name: str, rounds: int) -> None:
+    answer = stage.ask(garden(rounds), [(name, "id-1"), ("X-Condenser-Window", "4096")])
+    assert answer.header("x-condenser-session") == "id-1"
+    sent = stage.forwarded[-1]
+    assert [value for key, value in sent.headers if key.lower() == name.lower()] == ["id-1"]
+    assert not any(key.lower().startswith("x-condenser-") for key, _ in sent.headers)
+
+
+def test_ids_in_the_body_reach_the_upstream_also_in_a_condensed_one(stage: Stage) -> None:
+    stage.ask(garden(12), metadata={"session_id": "id-1", "other": 1}, prompt_cache_key="k")
+    assert stage.forwarded[-1].json()["metadata"] == {"session_id": "id-1", "other": 1}
+    assert stage.forwarded[-1].json()["prompt_cache_key"] == "k"
+    assert len(stage.last_view) < len(garden(12))
