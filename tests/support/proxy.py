@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from tests.support.recording import CHAT, Exchange, Headers, Journal, Tap
 from tests.support.server import serve
+from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
 HOP_BY_HOP = {
@@ -31,6 +36,7 @@ class Proxy:
 
     url: str
     journal: Journal
+    quiet: Callable[..., None]  # returns when no request and no work in the background is under way, in a bound
 
     @property
     def base_url(self) -> str:
@@ -39,16 +45,51 @@ class Proxy:
 
 
 @contextmanager
-def proxying(upstream_url: str, **settings: Any) -> Iterator[Proxy]:
+def proxying(upstream_url: str, *, clock: Callable[[], float] = time.time, **settings: Any) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key."""
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
     from proxy.settings import Settings
 
     defaults = {"upstream": {"base_url": upstream_url + "/v1"}, "store": {"url": "memory://"}}
-    tap = Tap(create_app(Settings(**{**defaults, **settings})))
+    app = create_app(Settings(**{**defaults, **settings}), clock=clock)
+    watched = _Watched(app)
+    tap = Tap(watched)
     with serve(tap) as url:
-        yield Proxy(url, tap.journal)
+        yield Proxy(url, tap.journal, lambda bound=BOUND: watched.quiet(app.state.services.tasks.idle, bound))
+
+
+class _Watched:
+    """An app that knows when it has nothing to do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._busy = 0
+        self._over = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._loop = asyncio.get_running_loop()
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        self._busy += 1
+        self._over.clear()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._over.set()
+
+    def quiet(self, idle: Callable[[], Awaitable[None]], bound: float) -> None:
+        """Blocks this thread until all requests are over, and then all work that they started."""
+
+        async def waited() -> None:
+            await self._over.wait()
+            await idle()
+
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(waited(), self._loop).result(bound)
 
 
 def assert_relayed(

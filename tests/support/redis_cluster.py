@@ -12,42 +12,28 @@ The nodes are told of each other by the files that they would write themselves, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from redis import RedisError
-
-from tests.support.redis_server import RedisServer, asking, await_true, free_port
+from tests.support.redis_server import RedisServer, RedisServers, answer_of, await_true, free_port
 
 SLOTS = 16_384
 MASTERS = 3
 NODE_TIMEOUT = 1_000  # milliseconds after which a node that says nothing is suspected
 
 
-class RedisCluster:
+class RedisCluster(RedisServers):
     """`nodes` are the masters of the beginning and then their replicas in the same order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.nodes: list[RedisServer] = []
         self._buses: list[int] = []
-        self._stack = ExitStack()
 
     @property
     def url(self) -> str:
         places = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         return f"redis+cluster://{places}"
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def _start(self) -> None:
         for _ in range(2 * MASTERS):
@@ -75,10 +61,15 @@ class RedisCluster:
     def master_of(self, key: str) -> RedisServer:
         """The node that now serves the slot of `key`."""
         slot = self._ask(lambda client: client.execute_command("CLUSTER KEYSLOT", key))
-        for first, last, master, *_ in self._slots():
+        for first, last, master, *_ in self._ask(_slots):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == master[1])
         raise AssertionError(f"nobody serves slot {slot}")
+
+    def await_successor(self, node: RedisServer) -> None:
+        """Returns when the others know of no slot that this node serves."""
+        others = [each for each in self.nodes if each is not node and each.is_running]
+        await_true(lambda: all(_serves_nothing(node, answer_of(each, _slots)) for each in others), "it is replaced")
 
     def await_whole(self) -> None:
         """Returns when every slot is served, by a master that every node knows and whose replicas follow it."""
@@ -88,30 +79,31 @@ class RedisCluster:
         """Whether all nodes that run say so now."""
         return all(_healthy(node) for node in self.nodes if node.is_running)
 
-    def _slots(self) -> list[Any]:
-        answer: list[Any] = self._ask(lambda client: client.execute_command("CLUSTER SLOTS"))
-        return answer
-
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         """What the first node says that answers."""
-        for node in self.nodes:
-            try:
-                with asking(node.port) as client:
-                    return question(client)
-            except (RedisError, OSError):
-                continue
-        raise AssertionError("no node answers")
+        answers = (answer_of(node, question) for node in self.nodes)
+        answer = next((each for each in answers if each is not None), None)
+        assert answer is not None, "no node answers"
+        return answer
+
+
+def _slots(client: Any) -> Any:
+    return client.execute_command("CLUSTER SLOTS")
+
+
+def _serves_nothing(node: RedisServer, slots: Any) -> bool:
+    return slots is not None and all(master[1] != node.port for _, _, master, *_ in slots)
 
 
 def _healthy(node: RedisServer) -> bool:
-    try:
-        with asking(node.port) as client:
-            cluster: Any = client.execute_command("CLUSTER INFO")
-            replication: Any = client.info("replication")
-    except (RedisError, OSError):
-        return False
+    return answer_of(node, _says_it_is_healthy) or False
+
+
+def _says_it_is_healthy(client: Any) -> bool:
+    cluster: Any = client.execute_command("CLUSTER INFO")
+    replication: Any = client.info("replication")
     follows = replication["role"] == "master" or replication["master_link_status"] == "up"
-    return follows and cluster["cluster_state"] == "ok" and int(cluster["cluster_slots_ok"]) == SLOTS
+    return bool(follows and cluster["cluster_state"] == "ok" and int(cluster["cluster_slots_ok"]) == SLOTS)
 
 
 def _options(bus: int) -> tuple[str, ...]:

@@ -8,43 +8,29 @@ with RedisService() as service:
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 
-from redis import RedisError
-
-from tests.support.redis_server import RedisServer, asking, await_true
+from tests.support.redis_server import RedisServer, RedisServers, answer_of, asking, await_true
 
 NAME = "condenser-test"
 DOWN_AFTER = 500  # milliseconds after which a master that says nothing is down
 
 
-class RedisService:
+class RedisService(RedisServers):
     """`servers` are the master of the beginning and its replica; `sentinels` agree when most of them say so."""
 
     def __init__(self, sentinels: int = 1, password: str = "") -> None:
+        super().__init__()
         self.servers: list[RedisServer] = []
         self.sentinels: list[RedisServer] = []
         self._password = password
         self._count = sentinels
-        self._stack = ExitStack()
 
     @property
     def url(self) -> str:
         places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
         credentials = f":{self._password}@" if self._password else ""
         return f"redis+sentinel://{credentials}{places}/{NAME}/0"
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def _start(self) -> None:
         master = RedisServer(*self._replication(), password=self._password)
@@ -85,9 +71,5 @@ class RedisService:
 
 
 def _named(sentinel: RedisServer) -> int | None:
-    try:
-        with asking(sentinel.port) as client:
-            found: Any = client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", NAME)
-    except (RedisError, OSError):
-        return None
+    found: Any = answer_of(sentinel, lambda client: client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", NAME))
     return int(found[1]) if found else None

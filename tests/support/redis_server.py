@@ -19,14 +19,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from redis import Redis
+from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.signals import BOUND
+
+T = TypeVar("T")
 
 BINARY = "redis-server"
 HOW_TO_GET_IT = f"{BINARY} is not installed: `apt-get install redis-server` or deploy/ensure_redis.sh"
@@ -148,18 +151,49 @@ class RedisServer:
         return log.read_text(errors="replace")[-2000:] if log.exists() else "it wrote no log"
 
 
+class RedisServers:
+    """Several servers that make one store: a context manager around what `_start` starts on `_stack`."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        """Starts all servers; returns when they serve."""
+        raise NotImplementedError
+
+
+def answer_of(server: RedisServer, question: Callable[[Any], T]) -> T | None:
+    """What a server says; None where it does not answer."""
+    try:
+        with asking(server.port) as client:
+            return question(client)
+    except (RedisError, OSError):
+        return None
+
+
 def asking(port: int) -> Redis:
     """A client that gives up soon and tries nothing twice; a context manager."""
     never = Retry(NoBackoff(), 0)
     return Redis(port=port, socket_timeout=0.5, socket_connect_timeout=0.5, retry=never, decode_responses=True)
 
 
-def await_true(holds: Callable[[], bool], what: str, bound: float = 2 * BOUND) -> None:
-    """Asks again and again until it holds: another process gives us nothing to wait on."""
+def await_true(holds: Callable[[], bool], what: str, bound: float = 2 * BOUND, poll: float = POLL) -> None:
+    """Asks every `poll` seconds until it holds: another process gives us nothing to wait on."""
     deadline = time.monotonic() + bound
     while not holds():
         assert time.monotonic() < deadline, f"not within {bound} s: {what}"
-        threading.Event().wait(POLL)
+        threading.Event().wait(poll)
 
 
 def free_port() -> int:

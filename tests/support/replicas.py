@@ -26,14 +26,15 @@ SERVE = "from proxy.cli import main; raise SystemExit(main())"
 def replicas(number: int, upstream: str, store: str, *, strategy: str, window: int) -> Iterator[list[str]]:
     """The addresses of `number` replicas before one upstream and on one store; all have ended on exit."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_replica(upstream, store, strategy, window)) for _ in range(number)]
+        processes = [stack.enter_context(replica(upstream, store, strategy, window)) for _ in range(number)]
         for url, process in processes:
             await_true(lambda url=url, process=process: _answers(url, process), f"a replica at {url}")  # type: ignore[misc]
         yield [url for url, _ in processes]
 
 
 @contextmanager
-def _replica(upstream: str, store: str, strategy: str, window: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def replica(upstream: str, store: str, strategy: str, window: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of one replica, which need not answer yet, and its process."""
     port = free_port()
     options = {"port": str(port), "upstream": upstream, "store": store, "strategy": strategy}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]

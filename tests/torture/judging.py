@@ -1,0 +1,131 @@
+"""Whether a forwarded view is one that it may be, judged by what a single process forwards for the same turns.
+
+A replica whose store was out for a while remembers less than a single process does, and may condense at another turn.
+Its views are right all the same if each is one of these:
+
+    same       the bytes that a single process forwarded for this turn
+    extended   an earlier right view with the same condensation, and what the client has said since
+    rebuilt    the bytes of a single process that was asked at the turns whose condensations this view rests on, and
+               at this one
+    walked     degraded: the bytes of a process without any store
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from tests.http.strict import assert_stands
+from tests.support.redis_server import free_port
+from tests.torture.clients import Fleet, Outcome, Run, ask, fleet
+from tests.torture.talks import MARK, Message, Talk
+
+AT_ONCE = 4  # conversations that are judged at the same time
+WRONG = "wrong"
+STORE_BOUND = 1_500.0  # milliseconds that the store may hold up one request
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One process that remembers, and one that has no store, to be asked what they forward."""
+
+    remembering: Fleet
+    forgetful: Fleet
+    _names: Iterator[int] = field(default_factory=count)
+
+    def remembered(self, talk: Talk, ends: Sequence[int]) -> bytes:
+        """What is forwarded for the last of these turns, when nothing but these were ever asked."""
+        return self._forwarded(self.remembering, talk, ends)
+
+    def walked(self, talk: Talk, end: int) -> bytes:
+        """What is forwarded for a turn without a store."""
+        return self._forwarded(self.forgetful, talk, [end])
+
+    def _forwarded(self, fleet: Fleet, talk: Talk, ends: Sequence[int]) -> bytes:
+        nobody = f"judge-{next(self._names)}"  # a tenant of its own has no history
+        for end in ends:
+            ask(fleet.urls[0], talk, end, f"{nobody}/{end}", nobody)
+        return fleet.forwarded.bodies[f"{nobody}/{ends[-1]}"]
+
+
+@contextmanager
+def references(folder: Path) -> Iterator[Reference]:
+    """The two processes; the store of the second is where nobody listens."""
+    with (
+        fleet(1, f"sqlite:///{folder}/alone.db") as remembering,
+        fleet(1, f"redis://127.0.0.1:{free_port()}/0") as forgetful,
+    ):
+        yield Reference(remembering, forgetful)
+
+
+@dataclass
+class _Told:
+    """What one conversation has shown until now: its right views and the turns that made them, by condensation."""
+
+    talk: Talk
+    views: defaultdict[str, list[tuple[int, Sequence[Message]]]] = field(default_factory=lambda: defaultdict(list))
+
+    def rests_on(self, condensation: str, before: int) -> list[int]:
+        """The turns that made the condensations which one of this turn was made on, oldest first."""
+        turns: list[int] = []
+        for depth in range(_depth(condensation) - 1, 0, -1):
+            firsts = [views[0][0] for each, views in self.views.items() if _depth(each) == depth]
+            before = max((first for first in firsts if first < before), default=before)
+            turns.append(before)
+        return turns[::-1]
+
+
+def _depth(condensation: str) -> int:
+    return int(condensation.rpartition("-")[2] or 0)
+
+
+def judged(run: Run, alone: Run, talks: Sequence[Talk], reference: Reference) -> dict[tuple[int, int], str]:
+    """The verdict on every view."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        of_each = pool.map(lambda talk: _judged(run, alone, talk, reference), talks)
+        return {turn: verdict for verdicts in of_each for turn, verdict in verdicts.items()}
+
+
+def _judged(run: Run, alone: Run, talk: Talk, reference: Reference) -> dict[tuple[int, int], str]:
+    told = _Told(talk)
+    verdicts = {}
+    for end in talk.ends:
+        outcome = run.outcomes[talk.index, end]
+        same = outcome.body == alone.outcomes[talk.index, end].body
+        verdict = "same" if same else _verdict(outcome, end, told, reference)
+        verdicts[talk.index, end] = verdict
+        if verdict != WRONG:
+            told.views[outcome.condensation].append((end, outcome.view))
+    return verdicts
+
+
+def _verdict(outcome: Outcome, end: int, told: _Told, reference: Reference) -> str:
+    if outcome.action == "degraded" and not outcome.condensation:
+        return "walked" if outcome.body == reference.walked(told.talk, end) else WRONG
+    if outcome.condensation and _extends(outcome.view, end, told, outcome.condensation):
+        return "extended"
+    ends = [*told.rests_on(outcome.condensation, end), end]
+    return "rebuilt" if outcome.body == reference.remembered(told.talk, ends) else WRONG
+
+
+def _extends(view: Sequence[Message], end: int, told: _Told, condensation: str) -> bool:
+    return any(view == [*earlier, *told.talk.messages[then:end]] for then, earlier in told.views[condensation])
+
+
+def assert_sound(run: Run, talks: Sequence[Talk]) -> None:
+    """Whatever the store did: every reply came, every list is one that a strict upstream takes and holds its own
+    conversation only, no request waited long for the store, and what was degraded says why."""
+    assert {each.status for each in run.outcomes.values()} == {200}
+    for talk in talks:
+        for end in talk.ends:
+            outcome = run.outcomes[talk.index, end]
+            assert set(MARK.findall(outcome.body.decode())) <= {talk.mark}
+            assert_stands(outcome.view, talk.messages[:end])
+            assert (outcome.action == "degraded") == outcome.reason.startswith("store-")
+    # What a machine that has other work takes from every step is not the store's.
+    assert run.most(1, lambda each: each.store) - run.most(1, lambda each: each.elsewhere) <= STORE_BOUND
