@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("plan",)
+NAMES = ("plan", "session")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

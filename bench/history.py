@@ -26,6 +26,8 @@ _WORDS = _TEXT.split(" ")
 _RESULT_WORDS = ((0.25, 8), (0.5, 22), (0.75, 50), (0.9, 180), (0.99, 600), (1.0, 1_000))
 _REPLY_WORDS = ((0.5, 12), (0.9, 40), (1.0, 120))
 _EDIT_WORDS = 150
+_PADDING_WORDS = 60
+_SIGNS = ("…", "→", "ok", "done", "✅", "note:", "-", "é")
 
 Message = dict[str, Any]
 
@@ -39,6 +41,15 @@ def agent_history(rounds: int, seed: int = 7) -> list[Message]:
             messages.append({"role": "user", "content": f"Request {number}: {_text(random, 25)}"})
         messages.extend(_round(random, number))
     return messages
+
+
+def long_history(messages: int, seed: int = 7) -> list[Message]:
+    """The first `messages` of an agent's session whose messages have 250 tokens in the mean, some not in ASCII."""
+    rounds = agent_history(messages // 2, seed)[:messages]
+    random = Random(seed + 1)
+    for message in rounds[1:]:
+        message["content"] += f"\n{random.choice(_SIGNS)} {_lines(random, _PADDING_WORDS)}"
+    return rounds
 
 
 def _round(random: Random, number: int) -> Iterator[Message]:

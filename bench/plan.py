@@ -29,13 +29,17 @@ from strategies.core.transcript import Counter, Reader, Transcript
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome, Run, run
 
-STRATEGIES = ("off", "recent", "mask", "half-window", "extract", "shorten", "mask+half-window")
+STRATEGIES = (
+    "off", "recent", "mask", "summary", "half-window", "semantic", "dynacontext", "extract", "shorten",
+    "mask+half-window",
+)  # fmt: skip
 ROUNDS = (50, 500, 1_000, 2_500, 5_000)
 TARGETS = {50: 10.0, 5_000: 200.0}
 """Milliseconds that no strategy may exceed, by rounds."""
 LONG_WINDOW = 128_000
 RUNS = 7
-SUMMARY = "The user asked for a fix of the parser. The agent read the module, changed it and ran the tests. " * 12
+RECORD = "The user asked for a fix of the parser. The agent read the module, changed it and ran the tests. " * 12
+SUMMARY = f"<summary>{RECORD}</summary>"
 
 
 @dataclass(frozen=True, slots=True)

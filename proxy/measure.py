@@ -1,24 +1,32 @@
 """From the bytes of a request to a measured transcript.
 
-A message's digest and count depend on its bytes alone, so both are kept by a hash of the bytes: a turn costs its
-new messages only. The cache holds no text. Messages that are new are counted off the event loop when they are
-long. Where the body's length proves that it fits anyway, nothing is tokenized and the counts are estimates.
+What is made of a message depends on its bytes alone and is kept with it (`proxy/seen.py`), so that a turn costs its
+new messages only. Digests and counts are kept longer than that, by a hash of the bytes and without any text: they are
+what is dear, and they are small. Messages that are new are counted off the event loop when they are long. Where the
+body's length proves that it fits anyway, nothing is tokenized and the counts are estimates.
 """
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
-from proxy.wire import Body, Element
+from proxy.wire import Body
 from strategies.core.transcript import Message, Reader, Transcript
 
+T = TypeVar("T")
+
 BYTES_PER_TOKEN = 4
-_MOST_ENTRIES = 50_000
+_MOST_KNOWN = 50_000
+_MOST_OVERHEADS = 256
+_BY_LENGTH = "length"
+_KEY_BYTES = 16
+_OUTSIDE = ("tools", "functions", "tool_choice", "function_call", "response_format")
+"""The members that `Counter.overhead` counts."""
 
 
 class Known(NamedTuple):
@@ -46,79 +54,83 @@ class Measured(NamedTuple):
 
 
 class Measurer:
-    """Reads and counts messages; one per app."""
+    """Reads and counts messages; one per app. What it has measured is kept in `seen`."""
 
-    def __init__(self, reader: Reader, pool: CountingPool) -> None:
+    def __init__(self, reader: Reader, pool: CountingPool, seen: Seen | None = None) -> None:
         self._reader = reader
         self._pool = pool
+        self._seen = Seen() if seen is None else seen
         self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._overheads: OrderedDict[bytes, int] = OrderedDict()
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript with a count for each message."""
-        keys = [_key(element, counter) for element in body.elements]
-        new = [i for i, key in enumerate(keys) if key not in self._known]
-        counts = await self._pool.messages(counter, [body.elements[i].value for i in new])
-        fresh = dict(zip(new, counts, strict=True))
-        messages = [self._message(body.elements[i], key, fresh.get(i)) for i, key in enumerate(keys)]
-        self._forget()
-        return Measured(Transcript.of(messages), counter.overhead(_request(body)), counter.exact)
-
-    async def restore(self, measured: Measured, raws: Sequence[str], *, kept_first: bool, counter: Counter) -> Measured:
-        """The transcript with the messages that the client has dropped, in front or behind its first one."""
-        elements = [Element(json.loads(raw), raw) for raw in raws]
-        counts = await self._pool.messages(counter, [each.value for each in elements])
-        messages = [self._reader.read(each.raw, each.value, n) for each, n in zip(elements, counts, strict=True)]
-        sent, at = measured.transcript, 1 if kept_first else 0
-        systems = tuple((place + len(messages) if place > at else place, each) for place, each in sent.systems)
-        chain = (*sent.chain[:at], *messages, *sent.chain[at:])
-        return measured._replace(
-            transcript=Transcript(chain, systems), restored=sum(message.tokens for message in messages)
-        )
+        name = counter.cache_key
+        new = [each for each in body.elements if name not in each.counted]
+        read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
+        self._seen.keep(body.elements)
+        transcript = Transcript.of([read.get(id(each)) or each.counted[name] for each in body.elements])
+        return Measured(transcript, self._overhead(body, transcript, counter), counter.exact)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        messages = [
-            self._reader.read(each.raw, each.value, len(each.raw) // BYTES_PER_TOKEN + 1) for each in body.elements
-        ]
+        messages = [each.counted.get(_BY_LENGTH) or self._by_length(each) for each in body.elements]
+        self._seen.keep(body.elements)
         transcript = Transcript.of(messages)
         rest = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, rest, False)
 
-    def _message(self, element: Element, key: bytes, tokens: int | None) -> Message:
+    async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
+        """The messages of elements that no message was made of; only what is not known by its hash is counted."""
+        keys = [_hash(each.data, counter.cache_key) for each in elements]
+        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in self._known}
+        counts = await self._pool.messages(counter, [each.value for each in uncounted.values()])
+        tokens = dict(zip(uncounted, counts, strict=True))
+        return [self._message(each, key, counter, tokens) for each, key in zip(elements, keys, strict=True)]
+
+    def _message(self, element: Element, key: bytes, counter: Counter, tokens: Mapping[bytes, int]) -> Message:
         known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return self._reader.read(element.raw, element.value, known.tokens, known.digest)
-        if tokens is None:
-            raise RuntimeError("a message that is not known was not counted")
-        message = self._reader.read(element.raw, element.value, tokens)
-        self._known[key] = Known(message.digest, tokens)
+        if known is None:
+            message = self._reader.read_bytes(element.data, element.value, tokens[key])
+        else:
+            message = self._reader.read_bytes(element.data, element.value, known.tokens, known.digest)
+        _put(self._known, key, Known(message.digest, message.tokens), _MOST_KNOWN)
+        element.settle(counter.cache_key, message)
         return message
 
-    def _forget(self) -> None:
-        while len(self._known) > _MOST_ENTRIES:
-            self._known.popitem(last=False)
+    def _by_length(self, element: Element) -> Message:
+        message = self._reader.read_bytes(element.data, element.value, len(element.data) // BYTES_PER_TOKEN + 1)
+        element.settle(_BY_LENGTH, message)
+        return message
+
+    def _overhead(self, body: Body, transcript: Transcript, counter: Counter) -> int:
+        """Tokens of the request besides its messages, counted once for the same tools."""
+        key = _hash("\0".join(map(body.written, _OUTSIDE)).encode(), f"{bool(transcript.systems)} {counter.cache_key}")
+        tokens = self._overheads.get(key)
+        if tokens is None:
+            tokens = counter.overhead(_outside(body, transcript))
+        _put(self._overheads, key, tokens, _MOST_OVERHEADS)
+        return tokens
 
 
-def _key(element: Element, counter: Counter) -> bytes:
-    data = element.raw.encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=16, key=counter.cache_key.encode()[:64]).digest()
+def _put(cache: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:
+    """Keeps a value as the most recently used one of at most `most`."""
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > most:
+        cache.popitem(last=False)
 
 
-def _request(body: Body) -> Mapping[str, Any]:
-    """The parsed request; of its messages only the presence of a system message is read."""
-    return {**body.values, "messages": [each.value for each in body.elements]}
+def _hash(data: bytes, name: str) -> bytes:
+    return blake2b(data, digest_size=_KEY_BYTES, key=name.encode()[:64]).digest()
+
+
+def _outside(body: Body, transcript: Transcript) -> Mapping[str, Any]:
+    """What of a request is counted besides its messages; of those only the presence of a system message is read."""
+    systems = [{"role": "system"}] if transcript.systems else []
+    return {**{key: body.get(key) for key in _OUTSIDE if key in body.members}, "messages": systems}
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return (
-        body.size <= tokens and not body.supplied and all(_is_text(each.value.get("content")) for each in body.elements)
-    )
-
-
-def _is_text(content: object) -> bool:
-    """Whether a content has nothing whose tokens its bytes do not bound, such as a picture."""
-    if not isinstance(content, list):
-        return True
-    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)
+    return body.size <= tokens and not body.supplied and all(each.is_text for each in body.elements)

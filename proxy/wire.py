@@ -4,6 +4,10 @@ A scan with the standard library's decoder gives every member's value and its pl
 limit, it keeps lone surrogates and the order of keys; and since only spans are replaced, nothing that we do not
 touch is ever written again. A changed body differs inside `messages`, by the removed `condenser` member, and in
 the value of `model` where it carried a suffix.
+
+Messages are most of a body, and most of them came with the request before. So where it is told what was `seen`, the
+array of messages is read apart, by comparing bytes, and only the rest around it is scanned (`Hole`). What cannot be
+read in this way, for what reason ever, is read as a whole: that alone decides what is refused, and how it is said.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
+from proxy.nesting import DEEPEST, is_deeper
+from proxy.seen import Element, Seen
 
 _DECODE = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\n\r]*")
+_MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 _READ_ONCE = ("messages", "model", "condenser")
 EXTENSION = "condenser"
-DEEPEST = 256
 
 
 class Member(NamedTuple):
@@ -33,21 +39,26 @@ class Member(NamedTuple):
     end: int
 
 
-class Element(NamedTuple):
-    """One element of `messages` and its text."""
+class Hole(NamedTuple):
+    """What was left out of a body's text: [start, end) of its bytes, at the character `at`."""
 
-    value: Any
-    raw: str
+    start: int
+    end: int
+    at: int
 
 
 @dataclass(frozen=True)
 class Body:
-    """A chat completion request as it came in."""
+    """A chat completion request as it came in.
+
+    `text` is that of `data`, without the messages where they were read apart (`hole`); members stand in `text`.
+    """
 
     data: bytes
     text: str
     members: Mapping[str, Member]
     elements: Sequence[Element]
+    hole: Hole | None = None
     supplied: int = 0
 
     @property
@@ -57,7 +68,7 @@ class Body:
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with all `elements` as its messages."""
-        supplied = sum(len(each.raw.encode("utf-8", "surrogatepass")) for each in elements)
+        supplied = sum(len(each.data) for each in elements)
         return replace(self, elements=elements, supplied=supplied)
 
     def get(self, key: str) -> Any:
@@ -70,16 +81,25 @@ class Body:
         """All members but the messages."""
         return {key: member.value for key, member in self.members.items() if key != "messages"}
 
-    def spliced(self, *, messages: str | None = None, model: str | None = None) -> bytes:
+    def written(self, key: str) -> str:
+        """The text of a member's value as it came in, or ""; not for `messages`."""
+        member = self.members.get(key)
+        return "" if member is None else self.text[member.at : member.end]
+
+    def spliced(self, *, messages: bytes | None = None, model: str | None = None) -> bytes:
         """The bytes to forward: `messages` and `model` replaced where given, the extension removed."""
-        edits: list[tuple[int, int, str]] = []
+        edits: list[tuple[int, int, bytes]] = []
         if messages is not None:
             edits.append((*self._span("messages"), messages))
         if model is not None:
-            edits.append((*self._span("model"), json.dumps(model)))
+            edits.append((*self._span("model"), json.dumps(model).encode()))
         if EXTENSION in self.members:
-            edits.append((*self._removal(EXTENSION), ""))
-        return _edited(self.text, edits) if edits else self.data
+            edits.append((*self._removal(EXTENSION), b""))
+        if not edits:
+            return self.data
+        if self.hole is not None and messages is None:
+            edits.append((self.hole.at, self.hole.at, self.data[self.hole.start : self.hole.end]))
+        return _edited(self.text, edits)
 
     def _span(self, key: str) -> tuple[int, int]:
         member = self.members[key]
@@ -96,8 +116,36 @@ class Body:
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes) -> Body:
-    """Reads a body; raises `BadRequest` that says what is wrong and where."""
+def read(data: bytes, seen: Seen | None = None) -> Body:
+    """Reads a body, of what was `seen` before nothing again; raises `BadRequest` that says what is wrong and where."""
+    if seen is not None:
+        try:
+            body = _read_apart(data, seen)
+        except (ValueError, RecursionError, BadRequest):
+            body = None  # reading the whole says what is wrong, or that nothing is
+        if body is not None:
+            return body
+    return _read_whole(data)
+
+
+def _read_apart(data: bytes, seen: Seen) -> Body | None:
+    """The body, its messages read by themselves; None where they are not what stands at the first `"messages":[`."""
+    opening = _MESSAGES.search(data)
+    if opening is None:
+        return None
+    start = opening.end()
+    elements, end = seen.run(data, start)
+    before = data[:start].decode()
+    text = before + data[end:].decode()
+    members = _members(text)
+    _check_depth(members, ())
+    messages = members.get("messages")
+    if messages is None or messages.value != [] or messages.end != len(before) + 1:
+        return None
+    return Body(data, text, members, elements, Hole(start, end, len(before)))
+
+
+def _read_whole(data: bytes) -> Body:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -109,22 +157,15 @@ def read(data: bytes) -> Body:
         raise BadRequest("The request body is nested too deeply.") from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    _check_depth(members)
+    _check_depth(members, (each.value for each in elements))
     return Body(data, text, members, elements)
 
 
-def _check_depth(members: Mapping[str, Member]) -> None:
+def _check_depth(members: Mapping[str, Member], messages: Iterable[Any]) -> None:
     """Raises `BadRequest` for a value that the recursion of any later reader could not stand."""
-    level: list[Any] = [member.value for member in members.values()]
-    for _ in range(DEEPEST):
-        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
-        if not level:
-            return
-    raise BadRequest("The request body is nested too deeply.")
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else (e.value if isinstance(e, Element) else e for e in value)
+    others = [member.value for key, member in members.items() if key != "messages"]
+    if is_deeper(others, DEEPEST) or is_deeper(messages, DEEPEST - 1):
+        raise BadRequest("The request body is nested too deeply.")
 
 
 def _members(text: str) -> dict[str, Member]:
@@ -184,34 +225,34 @@ def _elements(members: Mapping[str, Member]) -> list[Element]:
         raise BadRequest("'messages' must be an array of messages.", param="messages")
     if not member.value:
         raise BadRequest("'messages' must not be empty.", param="messages")
-    for i, element in enumerate(member.value):
-        if not isinstance(element.value, dict):
+    for i, (value, _) in enumerate(member.value):
+        if not isinstance(value, dict):
             raise BadRequest(f"messages[{i}] must be an object.", param=f"messages[{i}]")
-        if not isinstance(element.value.get("role"), str):
+        if not isinstance(value.get("role"), str):
             raise BadRequest(f"messages[{i}] has no 'role', or one that is no string.", param=f"messages[{i}].role")
-    return list(member.value)
+    return [Element(text.encode(), value) for value, text in member.value]
 
 
-def _array(text: str, at: int) -> tuple[list[Element], int]:
+def _array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
     """The elements of the array at `at`, each with its text, and where the array ends."""
-    elements: list[Element] = []
+    elements: list[tuple[Any, str]] = []
     end = _skip(text, at + 1)
     if text[end : end + 1] == "]":
         return elements, end + 1
     while True:
         value, stop = _DECODE(text, end)
-        elements.append(Element(value, text[end:stop]))
+        elements.append((value, text[end:stop]))
         end = _skip(text, stop)
         if text[end : end + 1] == "]":
             return elements, end + 1
         end = _expect(text, end, ",")
 
 
-def _edited(text: str, edits: Sequence[tuple[int, int, str]]) -> bytes:
-    parts: list[str] = []
+def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
+    parts: list[bytes] = []
     done = 0
     for start, end, new in sorted(edits):
-        parts += (text[done:start], new)
+        parts += (text[done:start].encode(), new)
         done = end
-    parts.append(text[done:])
-    return "".join(parts).encode()
+    parts.append(text[done:].encode())
+    return b"".join(parts)

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 
 DIGEST_BYTES = 16
 ROOT = b"\x00" * DIGEST_BYTES
+LINKS_REMEMBERED = 32_768
+"""About 8 MB."""
 
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 
@@ -40,8 +43,12 @@ def chain(digests: Iterable[bytes], root: bytes = ROOT) -> list[bytes]:
     return list(accumulate(digests, link, initial=root))[1:]
 
 
+@lru_cache(maxsize=LINKS_REMEMBERED)
 def link(previous: bytes, digest: bytes) -> bytes:
-    """The chain digest that follows `previous` when a message with `digest` is added."""
+    """The chain digest that follows `previous` when a message with `digest` is added.
+
+    A conversation's links are asked for with each of its requests, so the last ones are remembered.
+    """
     return blake2b(previous + digest, digest_size=DIGEST_BYTES).digest()
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
@@ -14,6 +14,7 @@ from proxy.wire import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
 SPACE = st.text(" \t\n\r", max_size=3)
+FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = TEXT.filter(lambda key: key not in ("messages", "model", "condenser"))
 
@@ -57,7 +58,7 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
     return members, listed, draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
 
 
-@settings(max_examples=25)
+@FEW
 @given(bodies())
 def test_every_member_and_message_is_found_with_its_own_text(
     made: tuple[list[tuple[str, str]], list[str], str],
@@ -70,7 +71,7 @@ def test_every_member_and_message_is_found_with_its_own_text(
     assert [each.raw for each in body.elements] == listed
 
 
-@settings(max_examples=25)
+@FEW
 @given(bodies())
 def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
     data = made[2].encode()
@@ -78,7 +79,7 @@ def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[s
     assert read(data).spliced() == data
 
 
-@settings(max_examples=25)
+@FEW
 @given(bodies(), st.sampled_from(["[]", '[{"role":"user","content":"ü"}]', "[1, 2]"]))
 def test_replaced_messages_leave_every_byte_before_and_behind(
     made: tuple[list[tuple[str, str]], list[str], str], new: str
@@ -86,10 +87,10 @@ def test_replaced_messages_leave_every_byte_before_and_behind(
     text = made[2]
     body = read(text.encode())
     at, end = body.members["messages"].at, body.members["messages"].end
-    assert body.spliced(messages=new) == (text[:at] + new + text[end:]).encode()
+    assert body.spliced(messages=new.encode()) == (text[:at] + new + text[end:]).encode()
 
 
-@settings(max_examples=25)
+@FEW
 @given(bodies(), st.integers(0, 5), st.sampled_from(["{}", "null", '{"a": [1, {"b": "}"}]}', '",}{"']), SPACE, SPACE)
 def test_the_extension_can_be_cut_from_any_place(
     made: tuple[list[tuple[str, str]], list[str], str], place: int, value: str, before: str, behind: str
@@ -128,7 +129,7 @@ def test_the_extension_goes_with_the_comma_that_its_going_makes_idle(given_text:
 
 def test_all_edits_are_made_at_once_wherever_the_members_stand() -> None:
     text = '{"model":"m@off","x":[1,2],"condenser":{"a":1},"messages":[M],"y":"é"}'.replace("M", MESSAGE)
-    edited = read(text.encode()).spliced(messages="[0]", model="m").decode()
+    edited = read(text.encode()).spliced(messages=b"[0]", model="m").decode()
     assert edited == '{"model":"m","x":[1,2],"messages":[0],"y":"é"}'
 
 
@@ -156,7 +157,7 @@ def test_a_member_that_we_read_may_stand_only_once(key: str) -> None:
 
 def test_numbers_have_no_limit_and_keep_their_bytes() -> None:
     data = f'{{"a":{10**400},"b":1e400,"messages":[{{"role":"user","c":0.1000}}]}}'.encode()
-    assert read(data).spliced(messages="[]") == f'{{"a":{10**400},"b":1e400,"messages":[]}}'.encode()
+    assert read(data).spliced(messages=b"[]") == f'{{"a":{10**400},"b":1e400,"messages":[]}}'.encode()
 
 
 def test_values_are_all_members_but_the_messages() -> None:

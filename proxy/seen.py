@@ -1,0 +1,206 @@
+"""Messages that were read before, recognised by their bytes.
+
+A chat client sends its whole history each time, and nearly all of it came with the request before. So every message
+that was read is kept: its bytes, what was made of them, and which message followed it the last time. A new body is
+compared with that. Where it goes on with the bytes of the message that followed before, it is that message, for no
+longer JSON value begins with a complete object. Such a message is neither decoded nor parsed, digested or counted
+again; it costs one comparison of memory. Where the guess fails, one message is parsed and looked up by its bytes, and
+guessing goes on behind it.
+
+The most recently used messages are kept, up to a number of bytes. What follows a message is held weakly, so that what
+was forgotten is not kept by its neighbours. Nothing here is thread-safe: there is one per app, on its event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import utf_8_decode
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from weakref import ref
+
+from proxy.nesting import DEEPEST, is_deeper, may_be_deeper
+from strategies.core.digest import message_digest
+from strategies.core.transcript import Message
+
+MOST_BYTES = 32 * 1024 * 1024
+LARGEST_SHARE = 16
+"""A message larger than this part of all is not kept."""
+ENTRY_BYTES = 1_200
+"""About what keeping a message takes besides its bytes."""
+
+_DECODE = json.JSONDecoder().raw_decode
+_WINDOW = 2_048
+_WIDER = 8
+_JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
+_SPACE = re.compile(rb"[ \t\n\r]*")
+
+
+class Element:
+    """One element of `messages`: its bytes and, where they are at hand, their value.
+
+    `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
+    `following` is the element that came next in the last body that had both. `cost` is what keeping it takes in bytes.
+    """
+
+    __slots__ = ("__weakref__", "_value", "cost", "counted", "data", "following", "is_text", "role")
+
+    def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
+        self.data = data
+        self.role: str = value["role"]
+        self.is_text = _is_text(value.get("content"))
+        self.counted: dict[str, Message] = {}
+        self.following: ref[Element] | None = None
+        self.cost = 0
+        self._value: Mapping[str, Any] | None = value
+
+    @classmethod
+    def of(cls, raw: str) -> Element:
+        """The element with this JSON text."""
+        return cls(raw.encode("utf-8", "surrogatepass"), json.loads(raw))
+
+    @property
+    def raw(self) -> str:
+        """Its JSON text."""
+        return self.data.decode("utf-8", "surrogatepass")
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of its message."""
+        message = next(iter(self.counted.values()), None)
+        return message_digest(self.value) if message is None else message.digest
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """Its parsed form; parsed again where that was released."""
+        return json.loads(self.raw) if self._value is None else self._value
+
+    def settle(self, counted_by: str, message: Message) -> None:
+        """Keeps what was made of it; the parsed form is dropped, for it takes more room than all the rest."""
+        self.counted[counted_by] = message.lean()
+        self._value = None
+
+
+class Run(NamedTuple):
+    """The elements of an array, and the place behind the last one and the space that follows it."""
+
+    elements: list[Element]
+    end: int
+
+
+class Seen:
+    """The messages that were read before; at most `most_bytes` of them are kept."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._size = 0
+        self._kept: OrderedDict[bytes, Element] = OrderedDict()
+        self._opening: ref[Element] | None = None
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is kept, with what keeping it takes."""
+        return self._size
+
+    def run(self, data: bytes, at: int) -> Run:
+        """The objects of the array in `data` whose first one stands at `at`; raises `ValueError` for anything else."""
+        first = self._guessed(data, at, self._opening) or self._parsed(data, at)
+        self._opening = ref(first)
+        elements = [first]
+        at += len(first.data)
+        while joint := _JOINT.match(data, at):
+            behind = _followed(data, at, joint[0], elements)
+            if behind == at:
+                element = self._parsed(data, joint.end())
+                elements[-1].following = ref(element)
+                elements.append(element)
+                behind = joint.end() + len(element.data)
+            at = behind
+        end = _SPACE.match(data, at)
+        return Run(elements, end.end() if end else at)
+
+    def _guessed(self, data: bytes, at: int, guess: ref[Element] | None) -> Element | None:
+        element = guess() if guess is not None else None
+        return element if element is not None and data.startswith(element.data, at) else None
+
+    def _parsed(self, data: bytes, at: int) -> Element:
+        """The element at `at`, the kept one where it was read before."""
+        value, end = _value_at(data, at)
+        text = data[at:end]
+        return self._kept.get(text) or Element(text, _checked(value, text))
+
+    def keep(self, elements: Iterable[Element]) -> None:
+        """Keeps elements, as the most recently used ones."""
+        kept = self._kept
+        for element in elements:
+            if element.data in kept:
+                kept.move_to_end(element.data)
+            else:
+                self._add(element)
+        while self._size > self._most:
+            _, oldest = kept.popitem(last=False)
+            self._size -= oldest.cost
+
+    def _add(self, element: Element) -> None:
+        element.cost = _cost(element)
+        if element.cost <= self._most // LARGEST_SHARE:
+            self._kept[element.data] = element
+            self._size += element.cost
+
+
+def _followed(data: bytes, at: int, joint: bytes, elements: list[Element]) -> int:
+    """Adds the elements that followed the last one before, while `data` has them; the place behind the last."""
+    starts, width = data.startswith, len(joint)
+    guess = elements[-1].following
+    while guess is not None:
+        element = guess()
+        if element is None or not starts(element.data, at + width) or not starts(joint, at):
+            break
+        elements.append(element)
+        at += width + len(element.data)
+        guess = element.following
+    return at
+
+
+def _value_at(data: bytes, at: int) -> tuple[Any, int]:
+    """The JSON value at `at` and where it ends; decodes little more than it needs."""
+    width = _WINDOW
+    while True:
+        is_rest = at + width >= len(data)
+        text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
+        try:
+            value, stop = _DECODE(text)
+        except ValueError:
+            if is_rest:
+                raise
+            width *= _WIDER
+        else:
+            return value, at + (stop if text.isascii() else len(text[:stop].encode()))
+
+
+def _checked(value: Any, text: bytes) -> Mapping[str, Any]:
+    """A parsed message; raises `ValueError` where it is none, or nested too deeply for a body to hold it."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise ValueError("no message with a role")  # noqa: TRY004
+    if may_be_deeper(text, DEEPEST - 1) and is_deeper([value], DEEPEST - 1):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _cost(element: Element) -> int:
+    """Its bytes, those of the arguments that its calls hold a second time, and what keeping it takes."""
+    message = next(iter(element.counted.values()), None)
+    calls = sum(len(call.arguments) for call in message.calls) if message else 0
+    return len(element.data) + calls + ENTRY_BYTES
+
+
+def _is_text(content: object) -> bool:
+    """Whether a content has nothing whose tokens its bytes do not bound, such as a picture."""
+    if not isinstance(content, list):
+        return True
+    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)

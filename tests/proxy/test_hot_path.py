@@ -1,0 +1,171 @@
+"""What a turn of a long session costs, counted instead of timed: nothing that was seen before is worked on again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
+from typing import Any, cast
+
+from bench.history import Message, long_history
+from proxy import controls, wire
+from proxy.decision import Action, Decision
+from proxy.intake import ChatRequest
+from proxy.replaying.play import ScriptedSummarizer
+from proxy.services import Services, services
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.store.base import SessionStore, Write
+from proxy.tokens.counter import Tokenizers
+
+SHORT, LONG = 60, 600
+TURN = 2
+"""Messages that a turn adds."""
+ROOMY, TIGHT = 1_000_000, 14_000
+HISTORY = long_history(LONG + 4 * TURN)
+WORK = {
+    "raw_decode": ("json parses", "s"),
+    "message_digest": ("digests", ""),
+    "encode_ordinary": ("encodings", "text"),
+}
+"""Functions by name: what a call of theirs is counted as, and the argument whose length is added up."""
+
+
+class TalliedStore:
+    """A store that counts its calls and the bytes that it is given."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+        self.written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def tallied(*arguments: Any) -> Any:
+            self.calls[name] += 1
+            self.written += sum(_bytes(argument) for argument in arguments)
+            return await method(*arguments)
+
+        return tallied
+
+    @property
+    def writes(self) -> int:
+        return self.calls["save"] + self.calls["put_record"] + self.calls["stand"]
+
+
+def _bytes(argument: object) -> int:
+    match argument:
+        case Write(meta=meta, blocks=blocks):
+            return len(meta) + sum(map(len, blocks.values()))
+        case bytes():
+            return len(argument)
+    return 0
+
+
+@contextmanager
+def watched() -> Iterator[Counter[str]]:
+    """Counts the calls of the functions in WORK, and the characters that they are given, on this thread."""
+    work: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_name
+        if event == "call" and name in WORK:
+            what, argument = WORK[name]
+            work[what] += 1
+            work[f"{what}, characters"] += len(frame.f_locals[argument]) if argument else 0
+
+    sys.setprofile(note)
+    try:
+        yield work
+    finally:
+        sys.setprofile(None)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[Services, TalliedStore]]:
+    """The parts of the app over a store in memory."""
+    store = await open_store("memory://")
+    tallied = TalliedStore(store)
+    settings = Settings.model_validate({"upstream": {"base_url": "http://localhost/v1"}, "background": {"mode": "off"}})
+    summarizer = ScriptedSummarizer(Tokenizers())
+    async with services(settings, store=cast(SessionStore, tallied), summarizer=summarizer) as built:
+        yield built, tallied
+    await store.close()
+
+
+async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
+    data = json.dumps({"model": "gpt-4o", "messages": messages}, ensure_ascii=False).encode()
+    headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
+    body = wire.read(data, built.seen)
+    chosen = controls.read(headers, None, None)
+    asked = ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", renamed=False, controls=chosen)
+    decision = await built.condenser.decide(asked)
+    if decision.settle is not None:
+        await decision.settle(None)
+    return decision
+
+
+async def warm_turn(length: int, window: int) -> tuple[Decision, Counter[str], TalliedStore]:
+    """The work of the third turn of a session that began with `length` messages."""
+    given = {"session": "s", "strategy": "half-window", "window": str(window)}
+    async with running() as (built, store):
+        for turn in range(2):
+            await request(built, HISTORY[: length + turn * TURN], **given)
+        store.calls.clear()
+        store.written = 0
+        with watched() as work:
+            decision = await request(built, HISTORY[: length + 2 * TURN], **given)
+        return decision, work, store
+
+
+async def test_a_turn_costs_the_same_work_however_long_its_session_is() -> None:
+    _, short, _ = await warm_turn(SHORT, ROOMY)
+    decision, long, _ = await warm_turn(LONG, ROOMY)
+    assert decision.action is Action.PASSED
+    assert long["digests"] == short["digests"] == TURN
+    assert long["json parses"] == short["json parses"]
+    new = json.dumps(HISTORY[LONG + TURN : LONG + 2 * TURN], ensure_ascii=False)
+    assert long["encodings, characters"] < 2 * len(new)
+    assert long["json parses, characters"] < 2 * len(new) + 4_000
+
+
+async def test_a_turn_stores_its_own_messages_only_in_as_many_calls_however_long_its_session_is() -> None:
+    _, _, short = await warm_turn(SHORT, ROOMY)
+    _, _, long = await warm_turn(LONG, ROOMY)
+    assert long.calls == short.calls == {"load": 1, "save": 1}
+    new = json.dumps([json.dumps(each) for each in HISTORY[LONG + TURN : LONG + 2 * TURN]])
+    assert long.written < len(new) + 1_000
+
+
+async def test_a_turn_under_a_condensation_that_stands_neither_plans_nor_counts_it_again() -> None:
+    first, work, store = await warm_turn(LONG, TIGHT)
+    assert first.action is Action.REPLAYED
+    assert first.tokens_after < first.tokens_before / 2
+    assert work["digests"] == TURN
+    new = json.dumps(HISTORY[LONG + TURN : LONG + 2 * TURN], ensure_ascii=False)
+    assert work["encodings, characters"] < 2 * len(new)
+    assert store.calls == {"load": 1, "save": 1}
+
+
+async def test_a_view_that_is_only_replayed_makes_no_items_of_the_messages_behind_its_head() -> None:
+    decision, _, _ = await warm_turn(LONG, TIGHT)
+    assert decision.action is Action.REPLAYED
+    assert "items" not in vars(decision.view)
+    assert "structure" not in vars(decision.view)
+
+
+async def test_a_thousand_requests_of_one_shot_each_write_nothing() -> None:
+    async with running() as (built, store):
+        for number in range(1_000):
+            questions = range(1 + number % 3)
+            decision = await request(
+                built, [{"role": "user", "content": f"Question {number}, {i}?"} for i in questions]
+            )
+            assert decision.action is Action.PASSED
+        assert store.writes == 0
+        assert store.written == 0
+        assert await store.sessions() == []
