@@ -1,0 +1,219 @@
+"""The tables of the settings: what each of them holds, its defaults and its bounds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from proxy.store import SCHEMES
+from strategies import TABLE, parse
+from strategies.core.budget import Marks
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class UpstreamSettings(Table):
+    """Where requests go; an address without a path gets `/v1`.
+
+    Without `api_key` the caller's own credential is passed on.
+    """
+
+    base_url: str = "https://api.openai.com/v1"
+    api_key: SecretStr | None = None
+    connect_timeout: float = Field(5.0, gt=0)
+    read_timeout: float = Field(600.0, gt=0)
+    max_connections: int = Field(1_000, gt=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        return http_address(value)
+
+
+class StoreSettings(Table):
+    """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work.
+
+    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only. The quotas are
+    bytes as they are stored; 0 means none.
+    """
+
+    url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
+    ttl: int = Field(7 * 24 * 3600, gt=0)
+    timeout: float = Field(1.0, gt=0)
+    content: Literal["full", "digests"] = "full"
+    max_session_bytes: int = Field(0, ge=0)
+    max_tenant_bytes: int = Field(0, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        scheme, _, place = value.partition("://")
+        if scheme not in SCHEMES:
+            raise ValueError(f"must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
+        if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
+            raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
+        if scheme == "memory" and place:
+            raise ValueError("memory:// takes nothing more")
+        return value
+
+
+class MarkSettings(Table):
+    """Shares of usable; see `strategies.core.budget.Marks`."""
+
+    prepare: float = Field(0.70, gt=0, le=1)
+    trigger: float = Field(0.85, gt=0, le=1)
+    target: float = Field(0.50, gt=0, le=1)
+    step: float = Field(0.15, ge=0, le=1)
+
+    def to_marks(self) -> Marks:
+        """The marks as the core has them."""
+        return Marks(self.prepare, self.trigger, self.target, self.step)
+
+
+class ModelRole(Table):
+    """A model that we ask ourselves. What is not set is the request's own upstream, key and model.
+
+    `timeout` in seconds for one call. `max_tokens` is the most that an answer may be asked to have; like `temperature`
+    it is sent only where it is set.
+    """
+
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    model: str | None = None
+    timeout: float = Field(300.0, gt=0)
+    temperature: float | None = Field(None, ge=0, le=2)
+    max_tokens: int | None = Field(None, gt=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_http(cls, value: str | None) -> str | None:
+        return value if value is None else http_address(value)
+
+
+class SummarizerRole(ModelRole):
+    """The model that writes summaries. `window` in tokens is its own where it is another than the request's.
+
+    `form = "continue"` has the request's model go on from the view itself, so that the upstream's cache is hit.
+    """
+
+    window: int | None = Field(None, ge=256)
+    form: Literal["isolated", "continue"] = "isolated"
+
+    @model_validator(mode="after")
+    def _continues_with_the_same_model(self) -> Self:
+        given = [name for name in ("base_url", "api_key", "model", "window") if getattr(self, name) is not None]
+        if self.form == "continue" and given:
+            raise ValueError(f"form = 'continue' asks the request's own model; leave {', '.join(given)} unset")
+        return self
+
+
+class JudgeRole(ModelRole):
+    """The model that votes."""
+
+    timeout: float = Field(60.0, gt=0)
+
+
+class BackgroundSettings(Table):
+    """Model calls that no client waits for: when they may be made, and how many at once to one server.
+
+    `idle` makes them only while no client's request is under way there. `allowance` is the share of a session's prompt
+    tokens that votes may spend.
+    """
+
+    mode: Literal["on", "idle", "off"] = "on"
+    concurrency: int = Field(8, gt=0)
+    allowance: float = Field(0.10, ge=0)
+
+
+class TokenizerSettings(Table):
+    """Where the rank files are; by default those that were installed with the program."""
+
+    ranks_dir: Path | None = None
+
+
+class TenantSettings(Table):
+    """Whose sessions are whose: by `credential`, all one (`fixed`), or `header:NAME` from a trusted proxy."""
+
+    source: str = Field("credential", alias="from")
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    pepper: SecretStr | None = None
+
+    @field_validator("source")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in ("credential", "fixed") and not value.startswith("header:"):
+            raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
+        return value
+
+
+class AdminSettings(Table):
+    """Who may see and delete sessions: whoever has the token. Unset: one is made where only this machine can ask."""
+
+    token: SecretStr | None = Field(None, min_length=1)
+
+
+class SessionSettings(Table):
+    """Which headers of clients name a session, in order; `x-*-session-id` always comes after them."""
+
+    headers: tuple[str, ...] = (
+        "x-session-id",
+        "helicone-session-id",
+        "x-litellm-session-id",
+        "x-opencode-session",
+        "x-claude-code-session-id",
+        "thread-id",
+        "session-id",
+        "x-openwebui-chat-id",
+        "x-conversation-id",
+    )
+
+
+class LimitSettings(Table):
+    """The largest request body in bytes."""
+
+    body: int = Field(64 * 1024 * 1024, gt=0)
+
+
+class ModelSettings(Table):
+    """Settings for models whose name matches; the first match wins."""
+
+    match: str
+    window: int | None = Field(None, ge=256)
+    max_input: int | None = Field(None, ge=256)
+    reserve: int | None = Field(None, ge=0)
+    strategy: str | None = None
+    marks: MarkSettings | None = None
+    summarizer: SummarizerRole | None = None
+    judge: JudgeRole | None = None
+
+    @field_validator("strategy")
+    @classmethod
+    def _parses(cls, value: str | None) -> str | None:
+        return value if value is None else known_strategy(value)
+
+
+def http_address(value: str) -> str:
+    """An address without a slash at its end, with `/v1` where it has no path; raises `ValueError`."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    url = value.rstrip("/")
+    return url if urlsplit(url).path else url + "/v1"
+
+
+def known_strategy(value: str) -> str:
+    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
+    if parse(value) is None:
+        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
+    return value
+
+
+def data_directory() -> Path:
+    """Where the user's data lives."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "condenser"

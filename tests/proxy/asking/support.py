@@ -1,0 +1,79 @@
+"""What the tests of asking share: a clock that they move, an `Asking` before a scripted upstream, a caller."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from proxy.asking import Asking, Call, Caller
+from proxy.setting_tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
+from proxy.upstream import Upstream
+from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Effect, Result
+
+ASK = Ask("Write it down.", "<history>", 500)
+CALLER = Caller(
+    "m", [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"cookie", b"c"), (b"accept", b"*/*")]
+)
+LATER = replace(CALLER, background=True)
+
+
+class Clock:
+    """A clock that the test moves, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Told:
+    """Asks, and remembers every call that was told."""
+
+    def __init__(self, asking: Asking, calls: list[Call]) -> None:
+        self.asking = asking
+        self.calls = calls
+
+    async def ask(
+        self, *effects: Effect, role: ModelRole | None = None, judge: ModelRole | None = None, caller: Caller = CALLER
+    ) -> tuple[Result, ...]:
+        """What comes of effects, by default of one question."""
+        roles = {SUMMARIZER: role or SummarizerRole(), JUDGE: judge or JudgeRole()}
+        return await self.asking.resolve(effects or (ASK,), roles, caller)
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """How the calls failed, in the order in which they ended; empty for one that did not."""
+        return [call.failure for call in self.calls]
+
+
+@asynccontextmanager
+async def asking(
+    base_url: str,
+    *,
+    clock: Callable[[], float] | None = None,
+    own_key: bool = False,
+    then: Callable[[], None] | None = None,
+    **background: Any,
+) -> AsyncIterator[Told]:
+    """An `Asking` whose upstream is at `base_url`; `background` are settings of the lanes.
+
+    `then` is called when a call has ended and was told.
+    """
+    calls: list[Call] = []
+
+    def told(call: Call) -> None:
+        calls.append(call)
+        if then is not None:
+            then()
+
+    client = Upstream(UpstreamSettings(base_url=base_url))
+    try:
+        yield Told(
+            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), told=told),
+            calls,
+        )
+    finally:
+        await client.close()

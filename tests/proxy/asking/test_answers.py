@@ -1,0 +1,90 @@
+"""Answers: how a completion is read, whatever came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.asking.answers import Completion, Usage, read
+from proxy.upstream import JsonReply
+from strategies.core.effects import Answer, Failure
+
+
+def reply(body: Any, status: int = 200) -> JsonReply:
+    return JsonReply(status, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def chosen(message: Any, finish: str = "stop", **more: Any) -> JsonReply:
+    return reply({"choices": [{"message": message, "finish_reason": finish}], **more})
+
+
+def only(reply: JsonReply) -> Answer:
+    found = read(reply)
+    assert isinstance(found, Completion)
+    (answer,) = found.answers
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def test_an_answer_is_its_text_its_end_and_its_cost() -> None:
+    assert only(chosen({"content": "record"}, usage={"total_tokens": 7})) == Answer("record", "stop", 7)
+
+
+def test_the_usage_says_what_was_read_and_what_was_written() -> None:
+    found = read(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
+    assert isinstance(found, Completion)
+    assert found.usage == Usage(9, 2, 11)
+
+
+@pytest.mark.parametrize("message", [{"tool_calls": [{}]}, {"content": "x", "function_call": {"name": "f"}}])
+def test_calls_in_an_answer_are_noticed(message: Any) -> None:
+    assert only(chosen(message, "tool_calls")).called_tools
+
+
+@pytest.mark.parametrize("content", [None, 5, ["part"], {"text": "x"}])
+def test_content_that_is_no_text_is_empty(content: Any) -> None:
+    assert only(chosen({"content": content})) == Answer("", "stop")
+
+
+@pytest.mark.parametrize("usage", [None, 5, {}, {"total_tokens": "7"}, {"total_tokens": None}, {"total_tokens": -7}])
+def test_a_cost_that_is_not_told_is_nothing(usage: Any) -> None:
+    assert only(chosen({"content": "x"}, usage=usage)) == Answer("x", "stop")
+
+
+def test_of_several_answers_each_is_read_by_itself() -> None:
+    found = read(reply({"choices": [{"message": {"content": "a"}}, None, {"message": {"content": "b"}}]}))
+    assert isinstance(found, Completion)
+    assert found.answers == (Answer("a", "None"), Failure("unreadable"), Answer("b", "None"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"5",
+        {"choices": []},
+        {"choices": None},
+        {"choices": {"0": {}}},
+        {"choices": [None]},
+        {"choices": [{}]},
+        {"choices": [{"message": "text"}]},
+        {"choices": [{"message": None}]},
+        b'{"choices":' + b"[" * 100_000,
+    ],
+    ids=lambda body: str(body)[:24],
+)
+def test_what_is_no_completion_is_unreadable(body: Any) -> None:
+    assert read(reply(body)) == Failure("unreadable")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(429, "rate-limited"), (400, "http-error"), (302, "http-error"), (500, "http-error")]
+)
+def test_a_status_that_is_no_success_is_a_failure(status: int, reason: str) -> None:
+    assert read(reply({"choices": [{"message": {"content": "x"}}]}, status)) == Failure(reason)

@@ -1,0 +1,351 @@
+"""Ballots over a socket: judges that fail in every way and place, and the decision that the rule gives all the same.
+
+One upstream plays all judges. It knows a ballot by its text and answers the ballot's calls in order of arrival, so
+many ballots are held at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from proxy.setting_tables import JudgeRole
+from strategies.core.ballot import tally
+from strategies.core.effects import Ballot, Vote, Votes
+from tests.proxy.asking.support import LATER, Clock, Told, asking
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply, ToolCall, completion, error, hang, hang_up, raw
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+K, MOST = 5, 15
+NEVER = Signal("the end of the tests")
+PATIENCE = (30.0, 4.0)  # seconds for a judge that answers, and for one of whom it is known that it does not
+
+
+def said(decision: str) -> str:
+    return f"<reasoning>Because.</reasoning>\n<decision>{decision}</decision>"
+
+
+def cut() -> Reply:
+    """A body that ends too early."""
+    whole = completion(said("YES"))
+    return replace(whole, steps=(whole.steps[0][:20],) if isinstance(whole.steps[0], bytes) else (), cut=True)
+
+
+YES, NO = completion(said("YES")), completion(said("NO"))
+VOTES = {"y": (YES, ""), "n": (NO, "")}
+FAILURES: Mapping[str, tuple[Reply, str]] = {
+    "garbage": (completion("I think so, yes."), "no-decision"),
+    "lower case": (completion(said("yes")), "bad-decision"),
+    "another word": (completion(said("MAYBE")), "bad-decision"),
+    "two decisions": (completion(said("YES") + "<decision>NO</decision>"), "two-decisions"),
+    "the same decision twice": (completion(said("YES") * 2), "two-decisions"),
+    "no reasoning": (completion("<decision>YES</decision>"), "no-reasoning"),
+    "an open tag": (completion("<reasoning>r</reasoning><decision>YES"), "no-decision"),
+    "empty": (completion(""), "empty"),
+    "null": (completion(None), "empty"),
+    "a tool call": (completion(None, tool_calls=[ToolCall("vote")]), "empty"),
+    "no json": (raw(b"<html>"), "unreadable"),
+    "no choices": (raw(b'{"choices":[]}'), "unreadable"),
+    "429": (error(429, headers=[("retry-after", "60")]), "rate-limited"),
+    "401": (error(401), "http-error"),
+    "500": (error(500), "http-error"),
+    "503": (error(503), "http-error"),
+    "dropped": (hang_up(), "unreachable"),
+    "cut": (cut(), "unreachable"),
+    "hang": (hang(NEVER), "timeout"),
+}
+ANSWERS = {**VOTES, **FAILURES}
+
+
+class Judges:
+    """Plays judges from scripts, each known by its ballot's text; a script's last answer goes on for ever."""
+
+    def __init__(self, upstream: ScriptedUpstream) -> None:
+        self.upstream = upstream
+        self.scripts: dict[str, Sequence[str]] = {}
+        self.arrived: Counter[str] = Counter()
+        upstream.answer(self._answer)
+
+    def _answer(self, exchange: Exchange) -> Reply:
+        text = exchange.json()["messages"][1]["content"]
+        script, at = self.scripts[text], self.arrived[text]
+        self.arrived[text] += 1
+        return ANSWERS[script[min(at, len(script) - 1)]][0]
+
+    async def hold(self, own: Told, script: Sequence[str], *, timeout: float = 30.0) -> Votes:
+        """A ballot whose calls are answered by `script`; what was called is what arrived."""
+        text = f"ballot {len(self.scripts)}"
+        self.scripts[text] = script
+        (found,) = await own.ask(Ballot("Judge.", text, K, MOST, 300), judge=JudgeRole(timeout=timeout))
+        assert isinstance(found, Votes)
+        assert self.arrived[text] <= found.calls <= MOST
+        return found
+
+
+def rule(script: Sequence[str]) -> bool:
+    """The written rule, by the plainest reading: up to 15 answers, the first five valid votes, a majority of them."""
+    whole = [*script, *[script[-1]] * (MOST - len(script))][:MOST]
+    votes = [each for each in whole if each in VOTES][:K]
+    yes = votes.count("y")
+    return bool(votes) and yes >= (len(votes) + 1) // 2
+
+
+def decision(votes: Votes) -> bool:
+    return tally(votes.votes, K).yes
+
+
+def errors(votes: Votes) -> list[str]:
+    return [vote.error for vote in votes.votes if vote.error]
+
+
+# -- the rule ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", ["yyyn", "yynn", "ynnn"])
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_vote_that_fails_in_any_place_is_made_up_for_and_the_rule_decides(
+    failure: str, others: str, upstream: ScriptedUpstream
+) -> None:
+    judges = Judges(upstream)
+    scripts = [[*others[:place], failure, *others[place:], last] for place in range(K) for last in "yn"]
+    async with asking(upstream.base_url) as own:
+        held = await asyncio.gather(
+            *(judges.hold(own, script, timeout=PATIENCE[failure == "hang"]) for script in scripts)
+        )
+    for script, votes in zip(scripts, held, strict=True):
+        assert decision(votes) == rule(script), script
+        assert set(errors(votes)) <= {FAILURES[failure][1]}
+        assert votes.calls <= K + 1
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_judge_that_always_fails_is_asked_three_times_as_often_as_wanted_and_says_no(
+    failure: str, upstream: ScriptedUpstream
+) -> None:
+    async with asking(upstream.base_url) as own:
+        votes = await Judges(upstream).hold(own, [failure], timeout=0.2 if failure == "hang" else 30.0)
+    assert decision(votes) is False
+    assert errors(votes) == [FAILURES[failure][1]] * MOST
+    assert votes.calls == len(upstream.journal) == MOST
+
+
+async def test_whatever_judges_do_the_decision_follows_the_rule_and_no_ballot_makes_more_than_its_calls(
+    upstream: ScriptedUpstream,
+) -> None:
+    draw = random.Random(4)
+    kinds = [*"yynn", *(kind for kind in FAILURES if kind != "hang")]
+    scripts = [draw.choices(kinds, k=MOST) for _ in range(40)]
+    judges = Judges(upstream)
+    async with asking(upstream.base_url) as own:
+        for some in range(0, len(scripts), 20):
+            batch = scripts[some : some + 20]
+            held = await asyncio.gather(*(judges.hold(own, script) for script in batch))
+            assert [decision(votes) for votes in held] == [rule(script) for script in batch]
+
+
+async def test_with_fewer_valid_votes_than_wanted_their_majority_decides(upstream: ScriptedUpstream) -> None:
+    judges = Judges(upstream)
+    async with asking(upstream.base_url) as own:
+        assert decision(await judges.hold(own, ["y", *["garbage"] * 14]))
+        assert not decision(await judges.hold(own, ["n", *["garbage"] * 14]))
+        assert decision(await judges.hold(own, ["y", "n", *["garbage"] * 13]))
+
+
+# -- early stop --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("winner", ["y", "n"])
+async def test_when_the_outcome_stands_the_losers_are_cancelled(winner: str, upstream: ScriptedUpstream) -> None:
+    async with asking(upstream.base_url) as own:
+        votes = await Judges(upstream).hold(own, [winner, "hang", winner, "hang", winner], timeout=60.0)
+        assert own.failures.count("cancelled") == 2
+    assert decision(votes) == (winner == "y")
+    assert (len(votes.votes), errors(votes), votes.calls, votes.tokens) == (3, [], 5, 30)
+    hung = [each for each in upstream.journal.to() if each.status is None]
+    assert len(hung) == 2
+    for each in hung:
+        await asyncio.to_thread(each.disconnected.wait)
+
+
+async def test_a_ballot_that_is_given_up_leaves_no_call_behind(upstream: ScriptedUpstream) -> None:
+    async with asking(upstream.base_url) as own:
+        task = asyncio.create_task(Judges(upstream).hold(own, ["hang"], timeout=60.0))
+        await asyncio.to_thread(upstream.journal.await_arrival, K)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for each in upstream.journal.to():
+            await asyncio.to_thread(each.disconnected.wait)
+    assert len(upstream.journal) == K
+
+
+async def test_votes_stand_in_the_order_in_which_they_came_with_what_was_thought(upstream: ScriptedUpstream) -> None:
+    texts = [
+        f"<reasoning>{number}</reasoning><decision>{said}</decision>"
+        for number, said in enumerate(("YES", "NO", "YES"))
+    ]
+    gates = [Signal(f"the turn of call {number}") for number in range(3)]
+    order = iter((gates[0], gates[2], gates[2]))
+
+    def answers(exchange: Exchange) -> Reply:
+        at = len(upstream.journal) - 1
+        if at == 2:
+            gates[1].set()
+        return completion(texts[at]).after(gates[at])
+
+    upstream.answer(answers)
+    async with asking(upstream.base_url, then=lambda: next(order).set()) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", 3, 9, 300))
+    assert isinstance(votes, Votes)
+    assert votes.votes == (Vote(False, "1"), Vote(True, "0"), Vote(True, "2"))
+
+
+# -- who is asked ------------------------------------------------------------------------------------------
+
+
+async def test_a_judge_that_cannot_be_reached_is_no_and_nobody_else_is_asked(upstream: ScriptedUpstream) -> None:
+    judge = JudgeRole(base_url="http://127.0.0.1:9/v1", model="judge")
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), judge=judge)
+    assert isinstance(votes, Votes)
+    assert decision(votes) is False
+    assert (votes.calls, set(errors(votes))) == (MOST, {"unreachable"})
+    assert len(upstream.journal) == 0
+
+
+async def test_a_judge_of_its_own_is_asked_with_its_own_key_and_no_credential_of_the_caller(
+    upstream: ScriptedUpstream,
+) -> None:
+    with ScriptedUpstream() as other:
+        judges = Judges(other)
+        judges.scripts["it"] = ["y"]
+        judge = JudgeRole(base_url=other.base_url, model="judge", api_key="sk-judge")  # type: ignore[arg-type]
+        async with asking(upstream.base_url) as own:
+            await own.ask(Ballot("Judge.", "it", K, MOST, 300), judge=judge)
+        assert {each.header("authorization") for each in other.journal} == {"Bearer sk-judge"}
+        assert {each.json()["model"] for each in other.journal} == {"judge"}
+        assert not any("sk-1" in value for each in other.journal for _, value in each.headers)
+    assert len(upstream.journal) == 0
+
+
+async def test_a_judge_that_knows_the_old_limit_only_makes_no_call_more_than_allowed(
+    upstream: ScriptedUpstream,
+) -> None:
+    def old(exchange: Exchange) -> Reply:
+        return error(400, "no max_completion_tokens") if "max_completion_tokens" in exchange.json() else YES
+
+    upstream.answer(old)
+    ballot = Ballot("Judge.", "it", K, MOST, 300)
+    async with asking(upstream.base_url) as own:
+        (first,) = await own.ask(ballot)
+        (second,) = await own.ask(ballot)
+    assert isinstance(first, Votes)
+    assert isinstance(second, Votes)
+    assert decision(first)
+    assert (first.calls, errors(first)) == (K + 3, ["limit-refused"] * K)
+    assert (errors(second), second.calls) == ([], K)
+
+
+# -- at once -----------------------------------------------------------------------------------------------
+
+AT_ONCE = Ballot("Judge.", "it", K, MOST, 300, at_once=True)
+
+
+async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(*[said("YES")] * 3, said("NO"), "?", tokens=(100, 50)))
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(AT_ONCE)
+    assert isinstance(votes, Votes)
+    assert upstream.journal.only().json()["n"] == K
+    assert (decision(votes), votes.calls, votes.tokens, errors(votes)) == (True, 1, 150, ["no-decision"])
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [(completion(said("YES")), "not-given"), (error(400, "n must be 1"), "http-error"), (hang_up(), "unreachable")],
+    ids=["one answer only", "n refused", "dropped"],
+)
+async def test_what_one_call_for_all_did_not_bring_is_asked_for_one_by_one(
+    first: Reply, error: str, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda exchange: first if "n" in exchange.json() else YES)
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(AT_ONCE)
+    assert isinstance(votes, Votes)
+    assert decision(votes)
+    assert set(errors(votes)) == {error}
+    assert [each.json().get("n") for each in upstream.journal] == [K, *[None] * (votes.calls - 1)]
+
+
+async def test_more_answers_than_were_asked_for_do_not_count(upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion(*[said("NO")] * 3, *[said("YES")] * 40))
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(AT_ONCE)
+    assert isinstance(votes, Votes)
+    assert (decision(votes), len(votes.votes)) == (False, K)
+
+
+# -- in the background -------------------------------------------------------------------------------------
+
+
+async def test_a_ballot_in_the_background_ends_when_its_server_asks_for_more_time_than_it_has(
+    upstream: ScriptedUpstream,
+) -> None:
+    upstream.answer(lambda exchange: error(429, headers=[("retry-after", "120")]))
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+    assert isinstance(votes, Votes)
+    assert (votes.calls, decision(votes)) == (K, False)
+    assert errors(votes) == ["rate-limited"] * K + ["paused"]
+
+
+async def test_a_ballot_in_the_background_ends_when_the_callers_credential_has_grown_old(
+    upstream: ScriptedUpstream,
+) -> None:
+    clock, judges = Clock(), Judges(upstream)
+    judges.scripts["it"] = ["y", "y", *["garbage"] * 13]
+
+    def answers(exchange: Exchange) -> Reply:
+        clock.now += 13
+        return judges._answer(exchange)
+
+    upstream.answer(answers)
+    async with asking(upstream.base_url, clock=clock) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+    assert isinstance(votes, Votes)
+    assert (votes.calls, errors(votes)) == (K, ["no-decision"] * 3 + ["expired"])
+    assert decision(votes)
+
+
+async def test_calls_that_never_got_a_turn_are_not_counted_and_not_made(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda exchange: YES)
+    async with asking(upstream.base_url, concurrency=1) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+    assert isinstance(votes, Votes)
+    assert votes.votes == (Vote(True, "Because."),) * 3
+    assert votes.calls <= 4
+    assert len(upstream.journal.to(CHAT)) <= 4
+
+
+async def test_votes_in_the_background_wait_for_a_client_and_are_held_after_it(upstream: ScriptedUpstream) -> None:
+    gate = Signal("the first votes may come")
+    upstream.answer(lambda exchange: YES.after(gate))
+    async with asking(upstream.base_url, mode="idle") as own:
+        task = asyncio.create_task(own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER))
+        await asyncio.to_thread(upstream.journal.await_arrival, K)
+        with own.asking.foreground():
+            for each in upstream.journal.to():
+                await asyncio.to_thread(each.disconnected.wait)
+            gate.set()
+        (votes,) = await task
+    assert isinstance(votes, Votes)
+    assert errors(votes) == ["preempted"] * K
+    assert (decision(votes), votes.calls) == (True, K + 3)

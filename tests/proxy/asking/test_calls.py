@@ -1,0 +1,269 @@
+"""Calls over a socket: one question, its time, its limit, what is told of it, and how long a credential is used."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from pydantic import SecretStr
+
+from proxy.asking import Call
+from proxy.asking.answers import Usage
+from proxy.setting_tables import ModelRole
+from strategies.core.effects import Answer, Ask, Failure
+from tests.proxy.asking.support import CALLER, LATER, Clock, asking
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion, error, hang, hang_up
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+RECORD = Answer("record", "stop", 10)
+
+
+async def test_a_question_is_answered(upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (RECORD,)
+    assert upstream.journal.only().header("authorization") == "Bearer sk-1"
+
+
+async def test_a_role_may_have_a_model_and_an_address_of_its_own(upstream: ScriptedUpstream) -> None:
+    with ScriptedUpstream() as other:
+        async with asking(upstream.base_url) as own:
+            await own.ask(role=ModelRole(base_url=other.base_url + "/", model="small"))
+        assert other.journal.only().json()["model"] == "small"
+        assert other.journal.only().header("authorization") is None
+    assert len(upstream.journal) == 0
+
+
+async def test_several_questions_are_asked_at_the_same_time(upstream: ScriptedUpstream) -> None:
+    gate = Signal("all questions are there")
+
+    def answers(exchange: Exchange) -> Reply:
+        if len(upstream.journal.to()) == 3:
+            gate.set()
+        return completion(exchange.json()["messages"][1]["content"]).after(gate)
+
+    upstream.answer(answers)
+    async with asking(upstream.base_url) as own:
+        found = await own.ask(*(Ask("s", text, 100) for text in "abc"))
+    assert [each.text for each in found if isinstance(each, Answer)] == ["a", "b", "c"]
+
+
+# -- the name of the limit ---------------------------------------------------------------------------------
+
+
+async def test_a_server_that_knows_the_old_limit_only_is_asked_again_and_that_is_remembered(
+    upstream: ScriptedUpstream,
+) -> None:
+    upstream.reply(error(400, "Unsupported parameter: 'max_completion_tokens'"), completion("record"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (RECORD,)
+        await own.ask()
+        await own.ask(role=ModelRole(model="another"))
+    limits = [each.json().get("max_tokens") for each in upstream.journal]
+    assert limits == [None, 500, 500, None]
+
+
+async def test_another_400_is_not_asked_again(upstream: ScriptedUpstream) -> None:
+    upstream.reply(error(400, "no"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (Failure("http-error"),)
+    assert len(upstream.journal) == 1
+
+
+async def test_a_server_that_refuses_either_limit_is_asked_twice_and_no_more(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda exchange: error(400, "neither max_completion_tokens nor max_tokens"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (Failure("http-error"),)
+    assert len(upstream.journal) == 2
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+async def test_failures_are_results_too(upstream: ScriptedUpstream) -> None:
+    upstream.reply(hang_up())
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (Failure("unreachable"),)
+        assert await own.ask(role=ModelRole(base_url="http://127.0.0.1:9/v1")) == (Failure("unreachable"),)
+
+
+async def test_a_server_that_says_nothing_is_left_after_the_roles_time(upstream: ScriptedUpstream) -> None:
+    never = Signal("the end of the test")
+    upstream.reply(hang(never))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask(role=ModelRole(timeout=0.1)) == (Failure("timeout"),)
+    upstream.journal.only().disconnected.wait()
+    never.set()
+
+
+# -- what is told ------------------------------------------------------------------------------------------
+
+
+async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("record", tokens=(900, 40)), error(500))
+    async with asking(upstream.base_url) as own:
+        await own.ask()
+        await own.ask(caller=LATER)
+        assert own.calls == [
+            Call("summarizer", False, "", Usage(900, 40, 940)),
+            Call("summarizer", True, "http-error", Usage()),
+        ]
+
+
+async def test_a_call_that_was_asked_twice_is_told_twice(upstream: ScriptedUpstream) -> None:
+    upstream.reply(error(400, "max_completion_tokens"), completion("record"))
+    async with asking(upstream.base_url) as own:
+        await own.ask()
+        assert own.failures == ["limit-refused", ""]
+
+
+# -- the caller's credential -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(60.0, RECORD), (60.1, Failure("expired"))])
+async def test_in_the_background_a_credential_is_used_for_a_minute_after_its_own_request(
+    seconds: float, found: Answer | Failure, upstream: ScriptedUpstream
+) -> None:
+    clock = Clock()
+    upstream.answer(lambda exchange: completion("record"))
+    async with asking(upstream.base_url, clock=clock) as own:
+        clock.now = 1_000.0 + seconds
+        assert await own.ask(caller=replace(LATER, asked_at=1_000.0)) == (found,)
+    assert len(upstream.journal) == isinstance(found, Answer)
+
+
+async def test_a_credential_that_grows_old_before_a_call_is_made_again_is_not_used_again(
+    upstream: ScriptedUpstream,
+) -> None:
+    clock = Clock()
+
+    def answers(exchange: Exchange) -> Reply:
+        clock.now += 61
+        return error(400, "max_completion_tokens")
+
+    upstream.answer(answers)
+    async with asking(upstream.base_url, clock=clock) as own:
+        assert await own.ask(caller=LATER) == (Failure("expired"),)
+    assert len(upstream.journal) == 1
+
+
+async def test_while_a_client_waits_its_credential_does_not_grow_old(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    clock.now = 1_000.0
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url, clock=clock) as own:
+        assert await own.ask(caller=CALLER) == (RECORD,)
+
+
+async def test_a_key_of_the_roles_own_does_not_grow_old(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    clock.now = 1_000.0
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url, clock=clock) as own:
+        assert await own.ask(role=ModelRole(api_key=SecretStr("sk-role")), caller=LATER) == (RECORD,)
+
+
+async def test_the_operators_key_does_not_grow_old(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    clock.now = 1_000.0
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url, clock=clock, own_key=True) as own:
+        assert await own.ask(caller=LATER) == (RECORD,)
+
+
+async def test_who_brings_no_credential_lends_none(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    clock.now = 1_000.0
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url, clock=clock) as own:
+        assert await own.ask(caller=replace(LATER, headers=[(b"cookie", b"c")])) == (RECORD,)
+
+
+# -- lanes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_server_that_refuses_any_call_of_ours_pauses_the_background_and_no_client(
+    background: bool, status: int, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(error(status, headers=[("Retry-After", "61")]))
+    async with asking(upstream.base_url) as own:
+        await own.ask(caller=replace(CALLER, background=background))
+        assert await own.ask(caller=LATER) == (Failure("paused"),)
+        assert len(upstream.journal) == 1
+        upstream.reply(completion("record"))
+        assert await own.ask() == (RECORD,)
+
+
+async def test_a_client_that_is_refused_pauses_the_background_at_its_own_server_only(
+    upstream: ScriptedUpstream,
+) -> None:
+    upstream.reply(completion("record"))
+    with ScriptedUpstream() as other:
+        async with asking(other.base_url) as own:
+            own.asking.refused(None, "61")
+            assert await own.ask(caller=LATER) == (Failure("paused"),)
+            assert await own.ask(role=ModelRole(base_url=upstream.base_url), caller=LATER) == (RECORD,)
+
+
+async def test_another_path_at_the_same_server_is_the_same_server(upstream: ScriptedUpstream) -> None:
+    async with asking(upstream.base_url) as own:
+        own.asking.refused(upstream.url + "/elsewhere", "61")
+        assert await own.ask(caller=LATER) == (Failure("paused"),)
+
+
+async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url, clock=clock) as own:
+        own.asking.refused(None, "9")
+        task = asyncio.create_task(own.ask(caller=LATER))
+        with own.asking.foreground():
+            await asyncio.sleep(0)
+            clock.now = 10.0
+        assert await task == (RECORD,)
+
+
+async def test_in_mode_idle_a_question_is_broken_off_for_a_client_and_asked_again_after_it(
+    upstream: ScriptedUpstream,
+) -> None:
+    never = Signal("the end of the test")
+    upstream.reply(hang(never), completion("record"))
+    async with asking(upstream.base_url, mode="idle") as own:
+        task = asyncio.create_task(own.ask(caller=LATER))
+        await asyncio.to_thread(upstream.journal.await_arrival)
+        with own.asking.foreground():
+            first = upstream.journal.only()
+            await asyncio.to_thread(first.disconnected.wait)
+            assert len(upstream.journal) == 1
+        assert await task == (RECORD,)
+        assert own.failures == ["cancelled", ""]
+
+
+async def test_in_mode_idle_a_question_that_a_client_waits_for_goes_before_one_that_nobody_waits_for(
+    upstream: ScriptedUpstream,
+) -> None:
+    never = Signal("the end of the test")
+    upstream.reply(hang(never), completion("record"), completion("later"))
+    async with asking(upstream.base_url, mode="idle") as own:
+        task = asyncio.create_task(own.ask(caller=LATER))
+        await asyncio.to_thread(upstream.journal.await_arrival)
+        assert await own.ask() == (RECORD,)
+        assert await task == (replace(RECORD, text="later"),)
+
+
+async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_again(upstream: ScriptedUpstream) -> None:
+    clock = Clock()
+    async with asking(upstream.base_url, clock=clock, mode="idle") as own:
+        with own.asking.foreground():
+            task = asyncio.create_task(own.ask(caller=LATER))
+            await asyncio.sleep(0)
+            clock.now = 61.0
+        assert await task == (Failure("expired"),)
+    assert len(upstream.journal) == 0

@@ -1,0 +1,120 @@
+"""Questions: what a call says in its two forms, and with whose credential."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, continued, headers_for, question, vote
+from proxy.setting_tables import ModelRole
+from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
+from tests.proxy.asking.support import ASK, CALLER
+
+# As no serialiser of ours would write it: odd spacing, a number beyond a double, text that is not escaped.
+VIEW = '[ {"role":"user" , "content":"会话 é"},{"n":12345678901234567890,"role":"assistant","content":"ok"} ]'
+TOOLS = '[ {"type" : "function", "function":{"name":"f","parameters":{"x":1e400}}} ]'
+ON = Ask("", "Now record it.", 500, view=VIEW)
+
+
+def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> bytes:
+    return question(ask, {SUMMARIZER: role or ModelRole()}, caller).body(caller, limit)
+
+
+def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> Any:
+    return json.loads(body(ask, role, caller, limit))
+
+
+# -- isolated ----------------------------------------------------------------------------------------------
+
+
+def test_a_question_is_one_system_and_one_user_message_and_a_limit() -> None:
+    assert read(ASK, caller=replace(CALLER, tools=TOOLS)) == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Write it down."}, {"role": "user", "content": "<history>"}],
+        "max_completion_tokens": 500,
+    }
+
+
+def test_the_limit_has_the_name_that_the_server_knows() -> None:
+    assert read(ASK, limit=OLD_LIMIT)["max_tokens"] == 500
+
+
+def test_sampling_parameters_are_sent_where_the_settings_have_them() -> None:
+    found = read(ASK, ModelRole(temperature=0.5, model="small"))
+    assert (found["temperature"], found["model"]) == (0.5, "small")
+
+
+@pytest.mark.parametrize(("cap", "sent"), [(None, 500), (100, 100), (9_000, 500)])
+def test_an_answer_is_asked_to_be_no_longer_than_the_settings_allow(cap: int | None, sent: int) -> None:
+    assert read(ASK, ModelRole(max_tokens=cap))["max_completion_tokens"] == sent
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\x00", "会话 é 😀"])
+def test_any_text_can_be_asked_about(text: str) -> None:
+    assert read(Ask("s", text, 100))["messages"][1]["content"] == text
+
+
+def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_number() -> None:
+    ballot, roles = Ballot("Judge it.", "<history>", 5, 15, 200), {JUDGE: ModelRole()}
+    one, five = (json.loads(vote(ballot, roles, n).body(CALLER, NEW_LIMIT)) for n in (1, 5))
+    assert one == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Judge it."}, {"role": "user", "content": "<history>"}],
+        "max_completion_tokens": 200,
+    }
+    assert five == {**one, "n": 5}
+
+
+# -- continued ---------------------------------------------------------------------------------------------
+
+
+def test_a_view_is_gone_on_from_byte_for_byte_with_the_tools_as_they_came() -> None:
+    data = body(ON, caller=replace(CALLER, tools=TOOLS))
+    assert f'"messages":{VIEW[:-2]},'.encode() in data
+    assert f'"tools":{TOOLS},"tool_choice":"none"'.encode() in data
+
+
+def test_a_view_is_followed_by_the_instruction_alone() -> None:
+    found = read(ON)
+    assert found["messages"][:-1] == json.loads(VIEW)
+    assert found["messages"][-1] == {"role": "user", "content": "Now record it."}
+    assert set(found) == {"model", "messages", "max_completion_tokens"}
+
+
+@pytest.mark.parametrize("tools", ["null", "[]", " [ ] "])
+def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one(tools: str) -> None:
+    found = read(ON, caller=replace(CALLER, tools=tools))
+    assert found["tools"] == json.loads(tools)
+    assert "tool_choice" not in found
+
+
+@pytest.mark.parametrize("view", ["[]", " [ ] ", '[{"role":"user"}]', '[\n{"role":"user"}\n]\n'])
+def test_any_list_can_be_gone_on_from(view: str) -> None:
+    assert json.loads(continued(view, "x")) == [*json.loads(view), {"role": "user", "content": "x"}]
+
+
+def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_else() -> None:
+    role = ModelRole(base_url="http://elsewhere/v1", model="small", api_key=SecretStr("sk-role"), temperature=0)
+    asked = question(ON, {SUMMARIZER: role}, CALLER)
+    assert asked.model.base_url is None
+    assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
+    found = json.loads(asked.body(CALLER, NEW_LIMIT))
+    assert (found["model"], found["temperature"]) == ("m", 0)
+
+
+# -- credentials -------------------------------------------------------------------------------------------
+
+
+def test_the_callers_credential_goes_to_the_requests_own_upstream_only() -> None:
+    assert headers_for(ModelRole(), CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
+    assert headers_for(ModelRole(base_url="http://elsewhere/v1"), CALLER) == []
+
+
+@pytest.mark.parametrize("url", [None, "http://elsewhere/v1"])
+def test_a_key_of_the_roles_own_is_the_only_credential(url: str | None) -> None:
+    role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))
+    assert headers_for(role, CALLER) == [(b"authorization", b"Bearer sk-role")]
