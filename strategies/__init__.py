@@ -10,14 +10,17 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, filled
+from strategies.core.options import Options, filled, spelled_out
 from strategies.core.protocol import Strategy
+from strategies.dynacontext import DynaContext, DynaContextOptions
 from strategies.extract import Extract, ExtractOptions
 from strategies.half_window import HalfWindow, HalfWindowOptions
 from strategies.mask import Mask, MaskOptions
 from strategies.off import Off
 from strategies.recent import Recent
+from strategies.semantic import Semantic, SemanticOptions
 from strategies.shorten import Shorten, ShortenOptions
+from strategies.summary import Summary, SummaryOptions
 
 
 class Row(NamedTuple):
@@ -31,7 +34,10 @@ TABLE: Mapping[str, Row] = {
     "off": Row(Off, Options()),
     "recent": Row(Recent, Options()),
     "mask": Row(Mask, MaskOptions()),
+    "summary": Row(Summary, SummaryOptions()),
     "half-window": Row(HalfWindow, HalfWindowOptions()),
+    "semantic": Row(Semantic, SemanticOptions()),
+    "dynacontext": Row(DynaContext, DynaContextOptions()),
     "extract": Row(Extract, ExtractOptions()),
     "shorten": Row(Shorten, ShortenOptions()),
 }
@@ -100,10 +106,14 @@ def stages(
     options: Mapping[str, Mapping[str, object]],
     defaults: Mapping[str, Mapping[str, object]],
 ) -> list[Strategy]:
-    """Strategies ready to run: `options` by stage over `defaults` by stage over their own defaults."""
+    """Strategies ready to run: `options` by stage over `defaults` by stage over their own defaults.
+
+    A mode in one of them stands for the values of its preset there.
+    """
     made: list[Strategy] = []
     for name in names:
         row = TABLE[name]
-        values = {**defaults.get(name, {}), **options.get(name, {})}
+        given = (defaults.get(name, {}), options.get(name, {}))
+        values = {key: value for each in given for key, value in spelled_out(row.options, each).items()}
         made.append(row.make(filled(row.options, values)))
     return made

@@ -21,14 +21,12 @@ from strategies.core.errors import Declined, NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, stand_in, task_piece
 from strategies.core.protocol import Past, Steps
-from strategies.core.replacement import frame_tokens, replacement, room, stands_for
+from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.rounds import Round, Turn
 from strategies.core.split import Split
-from strategies.core.summary import accepted, ask
+from strategies.core.summary import Span, record_cap, summarized
 from strategies.core.view import View
 from strategies.prompts import prompt_digest
-
-LEAST_SUMMARY = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class SplitDecision(NamedTuple):
 
 
 class HalfWindow:
-    """Asks one model once for one summary."""
+    """Asks one model for one summary; once, where the older half fits its window."""
 
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
@@ -78,24 +76,15 @@ class HalfWindow:
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a summary in the place of the older half."""
-        cap = min(room(budget.replacement_cap, view.counter), self.options.summary_max_tokens)
-        if cap < LEAST_SUMMARY:
-            raise Declined("no-room", f"{cap} tokens for a summary")
+        cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
-        question = ask(view, decision.cut, cap, _prompt_room(budget, cap))
-        (answer,) = yield (question,)
-        span = view.tokens - split.after(decision.cut) + cap
-        text = accepted(answer, question, span, view.counter)
-        piece = replacement(text, stands_for(view, decision.cut))
+        span = Span.before(view, decision.cut, view.tokens - split.after(decision.cut) + cap)
+        record = yield from summarized(span, cap, budget, past)
+        piece = replacement(record.text, stands_for(view, decision.cut))
         edit = stand_in(view, decision.cut, piece, task_piece(view, budget.task_cap))
         return Plan((edit,), telemetry(cursors, decision))
-
-
-def _prompt_room(budget: Budget, cap: int) -> int:
-    """Tokens for the prompt when the summarizer has the window of the request's own model."""
-    return int((budget.window - cap) * 0.9)
 
 
 def collect_rounds(view: View) -> list[RoundCursor]:

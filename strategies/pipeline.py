@@ -15,7 +15,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, InvalidPlan, StrategyError
 from strategies.core.plan import apply, check, newest_is_shortened
-from strategies.core.protocol import Past, Strategy
+from strategies.core.protocol import Judging, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 
@@ -65,7 +65,9 @@ def attempt(
     """The outcome of the stages that the requirement allows; raises `Declined` where it may not be used."""
     rule = RULES[requirement]
     allowed = [stage for stage in stages if rule.asks or not stage.asks]
-    aim = budget.aiming(budget.target)
+    if requirement is Requirement.PREPARE:
+        allowed.sort(key=lambda stage: stage.asks)
+    aim = budget.aiming(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, past)
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
@@ -77,6 +79,26 @@ def attempt(
     return outcome
 
 
+def goal(requirement: Requirement, view: View, budget: Budget) -> int:
+    """Tokens to aim at: the target, for a preparation as it will stand when the view has grown to the trigger.
+
+    What is prepared below the mark is not wanted for its tokens: then the target is enough.
+    """
+    if requirement is Requirement.PREPARE and view.tokens >= budget.prepare:
+        return max(budget.target - max(budget.trigger - view.tokens, 0), 1)
+    return budget.target
+
+
+def due(stage: Strategy, view: View, budget: Budget) -> bool:
+    """Whether a stage has a trigger of its own that the view has reached."""
+    return isinstance(stage, Triggering) and stage.due(view, budget)
+
+
+def _goes_on(stage: Strategy, view: View, budget: Budget, past: Past) -> bool:
+    """Whether a stage has work to do although the view meets its goal: its own trigger, or a verdict."""
+    return due(stage, view, budget) or (past.verdict is not None and isinstance(stage, Judging))
+
+
 def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, past: Past) -> Run:
     """Runs stages until the view has `budget.goal` tokens; yields what they yield.
 
@@ -85,8 +107,9 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
     """
     outcome = Outcome(view)
     for stage, enough in [*((s, budget.goal) for s in stages), *((s, budget.trigger - 1) for s in ladder)]:
-        if outcome.view.tokens <= enough and (outcome.stages or stage in ladder):
-            break
+        is_enough = outcome.view.tokens <= enough and (outcome.stages or stage in ladder)
+        if is_enough and not _goes_on(stage, outcome.view, budget, past):
+            continue
         try:
             plan = yield from stage.condense(outcome.view, budget, past)
             after = apply(outcome.view, plan)
@@ -109,4 +132,6 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
         outcome.view = after
         outcome.stages.append(stage.name)
         outcome.metadata[stage.name] = dict(plan.metadata)
+        if plan.reason:
+            outcome.reasons[stage.name] = plan.reason
     return outcome

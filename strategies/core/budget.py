@@ -6,8 +6,7 @@
     marks     shares of usable: prepare, trigger, target, step
 
 All numbers of a `Budget` are tokens as the tokenizer at hand counts them. Where the upstream's own figures are
-known to run higher or lower, the caller makes the budget from a scaled window, so that strategies need not
-know of it.
+known to run higher or lower, the caller scales the budget (`Budget.scaled`), so that strategies need not know of it.
 """
 
 from __future__ import annotations
@@ -40,14 +39,44 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """From our own count of a view to the upstream's: `offset` + `slope` × own.
+
+    The offset, in tokens of the upstream, is what it adds by itself, such as a hidden prompt.
+    """
+
+    offset: int = 0
+    slope: float = 1.0
+
+    def upstream(self, own: int) -> int:
+        """What the upstream counts for a view of `own` tokens."""
+        return max(self.offset + round(self.slope * own), 0)
+
+    def own(self, upstream: int) -> int:
+        """The most tokens of our own that the upstream counts as `upstream`, 0 where not even an empty view fits."""
+        return max(int((upstream - self.offset) / self.slope), 0)
+
+    def share(self, upstream: int) -> int:
+        """A number of the upstream's tokens as our own, where no offset is in it."""
+        return int(upstream / self.slope)
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement."""
+    """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement.
+
+    `prompt_window` is the window of the model that is asked for summaries; None where that is the request's own.
+    Of a budget that was scaled, `nominal` is the one in tokens of the upstream, and `scale` leads there.
+    """
 
     window: int
     reserve: int
     marks: Marks = Marks()
     max_input: int | None = None
     goal: int = 0
+    prompt_window: int | None = None
+    nominal: Budget | None = None
+    scale: Scale = Scale()
 
     @classmethod
     def of(
@@ -109,9 +138,27 @@ class Budget:
         """What is left when the view has `tokens`; negative where it does not fit."""
         return self.usable - tokens
 
+    @property
+    def made_for(self) -> int:
+        """The window in tokens of the upstream: it stays the same while what is known of the scale moves."""
+        return self.window if self.nominal is None else self.nominal.window
+
+    def upstream_headroom(self, tokens: int) -> int:
+        """What is left, in tokens of the upstream, when the view has `tokens` of our own."""
+        return (self.nominal or self).headroom(self.scale.upstream(tokens))
+
     def aiming(self, goal: int) -> Budget:
         """The same budget with another goal."""
         return replace(self, goal=goal)
+
+    def scaled(self, scale: Scale) -> Budget:
+        """This budget, which is in tokens of the upstream, in our own; `goal` is its target."""
+        if scale == Scale():
+            return self
+        most = None if self.max_input is None else scale.own(self.max_input)
+        window, reserve = scale.own(self.window), scale.share(self.reserve)
+        budget = replace(self, window=window, reserve=reserve, max_input=most, nominal=self, scale=scale)
+        return replace(budget, goal=budget.target)
 
 
 def reserve_for(window: int, asked: int | None, setting: int | None) -> int:

@@ -14,17 +14,25 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A text wanted from the model that settings give `role`; `max_tokens` bounds the answer."""
+    """A text wanted from the model that settings give `role`; `max_tokens` bounds the answer.
+
+    With `view`, a message list as JSON text, the model is asked to go on from that list itself: `user` follows it as
+    one more message, and `system` is not sent. So the upstream's cache of the list is hit.
+    """
 
     system: str
     user: str
     max_tokens: int
     role: str = SUMMARIZER
+    view: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Votes wanted on one prompt: `k` at once, stopped early, refilled up to `max_attempts` calls."""
+    """Votes wanted on one prompt: `k` at once, stopped early, refilled one by one up to `max_attempts` calls.
+
+    `at_once`: the first `k` come from one call, where the upstream bills its prompt once.
+    """
 
     system: str
     user: str
@@ -32,6 +40,7 @@ class Ballot:
     max_attempts: int
     max_tokens: int
     role: str = JUDGE
+    at_once: bool = False
 
 
 Effect = Ask | Ballot
@@ -49,9 +58,27 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """No text came; `reason` is one kebab-case word (`timeout`, `http-429`, `unreachable`, …)."""
+    """No text came; `reason` is one kebab-case word (`timeout`, `rate-limited`, `unreachable`, …)."""
 
     reason: str
 
 
-Result = Answer | Failure
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One vote; `yes` is None where it could not be read, and `error` says why in one kebab-case word."""
+
+    yes: bool | None
+    reasoning: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """What came of a ballot, in the order in which it came; `calls` that were made, `tokens` of them in all."""
+
+    votes: tuple[Vote, ...]
+    calls: int = 0
+    tokens: int = 0
+
+
+Result = Answer | Failure | Votes

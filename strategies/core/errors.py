@@ -35,7 +35,12 @@ class NothingToSummarize(StrategyError):
 
 
 class AnswerRefused(StrategyError):
-    """A model failed, or what it wrote may not stand for history."""
+    """A model failed, or what it wrote may not stand for history; `tokens` of the `calls` up to then."""
+
+    def __init__(self, reason: str, detail: str = "", tokens: int = 0, calls: int = 0) -> None:
+        super().__init__(reason, detail)
+        self.tokens = tokens
+        self.calls = calls
 
 
 class InvalidPlan(StrategyError):

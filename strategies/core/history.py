@@ -4,6 +4,10 @@ The text is data for a model that must not obey it, so each message stands in a 
 and role, and fences inside of it are broken. It is made to fit a number of tokens: tool output gives way
 first, then every message, and what still does not fit is left out in the middle, whole messages at a time.
 
+A model with a small window is shown a long history in parts (`in_parts`), cut between messages. One part comes first,
+while a message keeps so much of its text that a reader still knows what it was; then as many parts as are allowed;
+only then does every message give way further, and at last the middle of the history.
+
 A history may have a million tokens and is never counted as a text. A message's own count bounds what it has in
 its fence, so only abridged messages are counted, and those only where the bound does not settle it.
 """
@@ -19,7 +23,27 @@ from strategies.core.excerpt import HEAD_SHARE, cut_text
 from strategies.core.transcript import Counter, Message, Role
 from strategies.core.view import Item, View
 
-_CAPS = ((4_000, 1_000), (1_500, 400), (600, 150), (250, 60))
+
+class Limits(NamedTuple):
+    """The most characters of a message's words, of a tool's result, and of the arguments of a call."""
+
+    words: int
+    results: int
+    arguments: int
+
+    def within(self, other: Limits) -> Limits:
+        """The tighter of two, kind by kind."""
+        return Limits(*map(min, self, other))
+
+
+_LEVELS = (
+    Limits(16_000, 4_000, 4_000),
+    Limits(6_000, 1_600, 1_600),
+    Limits(2_400, 600, 600),
+    Limits(1_000, 240, 240),
+)
+_MILD = 2
+WIDEST = _LEVELS[0]
 _FENCE = re.compile(r"<(?=/?(?:message|history|earlier_record)\b)")
 _PER_CALL = 6
 _PER_BROKEN_FENCE = 2
@@ -29,20 +53,57 @@ _NOTE_TOKENS = 16
 def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
     """(chain index, message) behind items: for what was masked or cut, the message as the client sent it."""
     chain = view.transcript.chain
-    return [(item.source, chain[item.source]) for item in items if item.source is not None]
+    found = [(item.source, item) for item in items if item.source is not None]
+    return [(index, chain[index] if chain[index].known else item.message) for index, item in found]
 
 
 def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter) -> str:
     """Fenced text of messages in at most `cap` tokens."""
     fences = _Fences(counter)
-    for for_words, for_results in _CAPS:
-        entries = _all_within(_entries(messages, for_words * 4, for_results * 4, fences), cap, counter)
+    whole = _whole(messages, cap, fences, _LEVELS)
+    return "\n".join(_without_middle(messages, cap, fences)) if whole is None else whole
+
+
+def in_parts(
+    messages: Sequence[tuple[int, Message]], cap: int, most: int, counter: Counter, limits: Limits = WIDEST
+) -> list[str]:
+    """Fenced text of messages in at most `most` parts of at most `cap` tokens each, every message within `limits`."""
+    fences = _Fences(counter)
+    levels = [level.within(limits) for level in _LEVELS]
+    whole = _whole(messages, cap, fences, levels[:_MILD])
+    if whole is not None:
+        return [whole]
+    for level in levels:
+        entries = _entries(messages, level, fences)
+        sized = ((entry.text, entry.tokens(counter)) for entry in entries)
+        parts = list(islice(_packed(sized, cap, counter), most + 1))
+        if len(parts) <= most:
+            return parts
+    # Two parts that follow each other hold more than `cap` together, so half of the room is never too much.
+    rest = _without_middle(messages, cap * most // 2, fences)
+    return list(_packed(((text, counter.text(text) + 1) for text in rest), cap, counter))
+
+
+def _whole(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, levels: Sequence[Limits]) -> str | None:
+    """All messages as one text at the first level at which they fit, or None."""
+    for level in levels:
+        entries = _all_within(_entries(messages, level, fences), cap, fences.counter)
         if entries is not None:
             return "\n".join(entry.text for entry in entries)
-    for_words, for_results = _CAPS[-1]
-    forwards = _entries(messages, for_words * 4, for_results * 4, fences)
-    backwards = _entries(reversed(messages), for_words * 4, for_results * 4, fences)
-    return _without_middle(forwards, backwards, len(messages), cap, counter)
+    return None
+
+
+def _packed(texts: Iterable[tuple[str, int]], cap: int, counter: Counter) -> Iterator[str]:
+    """Texts with their tokens put together, in order, to parts of `cap` tokens; one that is larger is cut."""
+    part: list[str] = []
+    left = cap
+    for text, tokens in texts:
+        if tokens > left and part:
+            yield "\n".join(part)
+            part, left = [], cap
+        part.append(text if tokens <= cap else cut_text(text, cap, counter))
+        left -= tokens
+    yield "\n".join(part)
 
 
 class _Entry(NamedTuple):
@@ -61,12 +122,12 @@ class _Fences:
     """What a fence costs more than the chat format's own frame, by role; each is counted once."""
 
     def __init__(self, counter: Counter) -> None:
-        self._counter = counter
+        self.counter = counter
         self._more: dict[tuple[object, Role], int] = {}
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
         """Tokens of a whole message in its fence, in which `broken` fences were broken."""
-        key = (message.body.get("role"), message.role)
+        key = (message.written, message.role)
         if key not in self._more:
             self._more[key] = self._measured(*key)
         digits = len(str(index)) // 2
@@ -74,20 +135,18 @@ class _Fences:
         return max(message.tokens + self._more[key], 0) + digits + parts
 
     def _measured(self, written: object, role: Role) -> int:
-        fence = self._counter.text(_open(0, role)) + self._counter.text("\n</message>\n")
-        return fence + 1 - self._counter.message({"role": written, "content": ""})
+        fence = self.counter.text(_open(0, role)) + self.counter.text("\n</message>\n")
+        return fence + 1 - self.counter.message({"role": written, "content": ""})
 
 
-def _entries(
-    messages: Iterable[tuple[int, Message]], for_words: int, for_results: int, fences: _Fences
-) -> Iterator[_Entry]:
-    """Entries in which words and results have at most so many characters each, made as they are asked for."""
+def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
+    """Entries within limits, made as they are asked for."""
     for index, message in messages:
         text = message.text
-        parts = [_abridged(text, for_results if message.role is Role.TOOL else for_words)]
+        parts = [_abridged(text, limits.results if message.role is Role.TOOL else limits.words)]
         abridged = parts[0] is not text
         for call in message.calls:
-            arguments = _abridged(call.arguments, for_results)
+            arguments = _abridged(call.arguments, limits.arguments)
             abridged = abridged or arguments is not call.arguments
             parts.append(f"calls {call.name}({arguments})")
         shown = "\n".join(parts)
@@ -118,17 +177,17 @@ def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_
     return kept if len(list(_within(abridged, cap - for_whole, counter))) == len(abridged) else None
 
 
-def _without_middle(
-    forwards: Iterable[_Entry], backwards: Iterable[_Entry], count: int, cap: int, counter: Counter
-) -> str:
-    """The first and the last of `count` entries that fit, with a note between them."""
-    room = cap - _NOTE_TOKENS
+def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences) -> list[str]:
+    """The first and the last messages, abridged most, that fit into `cap` tokens, with a note between them."""
+    room, counter = cap - _NOTE_TOKENS, fences.counter
+    forwards = _entries(messages, _LEVELS[-1], fences)
     head = list(_within(forwards, int(room * HEAD_SHARE), counter))
     left = room - sum(entry.tokens(counter) for entry in head)
-    tail = list(_within(islice(backwards, count - len(head)), left, counter))[::-1]
-    note = f"[… {count - len(head) - len(tail):,} messages left out …]"
-    text = "\n".join((*(entry.text for entry in head), note, *(entry.text for entry in tail)))
-    return cut_text(text, cap, counter) if cap < 10 * _NOTE_TOKENS else text
+    backwards = islice(_entries(reversed(messages), _LEVELS[-1], fences), len(messages) - len(head))
+    tail = list(_within(backwards, left, counter))[::-1]
+    note = f"[… {len(messages) - len(head) - len(tail):,} messages left out …]"
+    texts = [*(entry.text for entry in head), note, *(entry.text for entry in tail)]
+    return [cut_text("\n".join(texts), cap, counter)] if cap < 10 * _NOTE_TOKENS else texts
 
 
 def _within(entries: Iterable[_Entry], room: int, counter: Counter) -> Iterator[_Entry]:

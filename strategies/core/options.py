@@ -19,7 +19,14 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The base of all options; a strategy without options uses it as it is."""
+    """The base of all options; a strategy without options uses it as it is.
+
+    Where there is an option `mode`, `preset` says which values of the others each mode stands for.
+    """
+
+    def preset(self, mode: str) -> Mapping[str, Value]:
+        """The values that a mode stands for; none for a word that is no mode."""
+        return {}
 
 
 def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
@@ -34,6 +41,11 @@ def filled(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
         if name not in known:
             raise OptionError(f"unknown option '{name}'; known: {', '.join(known) or 'none'}")
     return replace(options, **{name: _typed(known[name], value) for name, value in values.items()})
+
+
+def spelled_out(options: Options, values: Mapping[str, object]) -> dict[str, object]:
+    """`values` with those that their `mode` stands for; what is said beside the mode comes first."""
+    return {**options.preset(str(values.get("mode", ""))), **values}
 
 
 def _typed(declared: Field[Any], value: object) -> Value:

@@ -1,10 +1,14 @@
-"""What a strategy is."""
+"""What a strategy is, and what it may be besides.
+
+Every strategy condenses. One that is also `Triggering` has a measure of its own beside the marks; one that is also
+`Judging` lets a model vote on whether a view should be condensed, away from the request's path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
@@ -16,11 +20,43 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one round of votes on a view.
+
+    `digest` is the chain digest of the transcript's end and `count` its chain messages, `tokens` those of the view,
+    `at` in seconds since the epoch. `metadata` is JSON: every vote, the counts and the threshold.
+    """
+
+    yes: bool
+    digest: bytes
+    count: int
+    tokens: int
+    at: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of the session: the time in seconds since the epoch, and what was condensed before."""
+    """What is known of the session: the time in seconds since the epoch, and what was done before.
+
+    `verdicts` are those of all branches, oldest first; `verdict` is the one that this run follows. `seen` says when
+    messages were first seen: pairs of a chain length and the time at which the messages up to it had come, in order.
+    With `continues`, a summarizer is asked to go on from the view itself.
+    """
 
     now: float = 0.0
     condensations: tuple[Condensation, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    verdict: Verdict | None = None
+    seen: tuple[tuple[int, float], ...] = ()
+    continues: bool = False
+
+    def first_seen(self, index: int) -> float | None:
+        """When the chain message at `index` was first seen; None where that is not known."""
+        return next((at for count, at in self.seen if index < count), None)
 
 
 class Strategy(Protocol):
@@ -35,4 +71,42 @@ class Strategy(Protocol):
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Yields effects, is sent their results, and returns a plan; raises `StrategyError` for none."""
+        ...
+
+
+@runtime_checkable
+class Triggering(Protocol):
+    """A strategy with a trigger of its own."""
+
+    def due(self, view: View, budget: Budget) -> bool:
+        """Whether the view should be condensed whatever the marks say."""
+        ...
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A strategy that asks a judge. Under it the `trigger` mark condenses nothing."""
+
+    @property
+    def inline(self) -> bool:
+        """Whether votes are held before forwarding instead of after the reply."""
+        ...
+
+    def skips(self, view: View, budget: Budget, past: Past) -> str:
+        """Why no vote should be held on a view now, as a kebab-case word; "" where one should."""
+        ...
+
+    def judge(self, view: View, budget: Budget, past: Past) -> Polling:
+        """Yields a ballot, is sent its votes, and returns the verdict."""
+        ...
+
+    def state(self, view: View, past: Past, skipped: str) -> Mapping[str, Any]:
+        """The last judgement state as JSON, for people; `skipped` is what `skips` said."""
+        ...
+
+    def drifted(self, view: View) -> View | None:
+        """The view without what came between the judged one and this request, which `view` carries behind its head.
+
+        None where that is to stand, or cannot be dropped.
+        """
         ...

@@ -56,7 +56,7 @@ def replay(
 
 def _is_for(replayed: Replayed, budget: Budget) -> bool:
     """Whether it was made for this window or a larger one; a bare transcript is for any."""
-    return replayed.applied is None or replayed.applied.window >= budget.window
+    return replayed.applied is None or replayed.applied.window >= budget.made_for
 
 
 def _resting(

@@ -42,13 +42,18 @@ RULES = {
 }
 
 
-def required(tokens: int, budget: Budget, *, since: int | None, forced: bool = False) -> Requirement | None:
-    """What a view of `tokens` needs; `since` is its size just after the last condensation, if any."""
+def required(
+    tokens: int, budget: Budget, *, since: int | None, forced: bool = False, due: bool = False
+) -> Requirement | None:
+    """What a view of `tokens` needs; `since` is its size just after the last condensation, if any.
+
+    `due`: a judged record is ready, or a strategy's own trigger is reached; neither waits for a step.
+    """
     if forced:
         return Requirement.FORCED
     if budget.headroom(tokens) < budget.floor:
         return Requirement.HARD
-    if tokens >= budget.trigger and has_grown(tokens, budget, since):
+    if due or (tokens >= budget.trigger and has_grown(tokens, budget, since)):
         return Requirement.SOFT
     return None
 

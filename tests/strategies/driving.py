@@ -10,7 +10,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Overlay
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.plan import Plan, apply, check, head_pieces
-from strategies.core.protocol import Past, Strategy
+from strategies.core.protocol import Past, Strategy, Verdict
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -24,15 +24,15 @@ RECORD = "Goal: mend the parser.\nDone: src/a.py was read.\nOpen: run the tests.
 
 
 def good(effect: Effect) -> Result:
-    """What a good summarizer writes: short, and different for each question."""
+    """What a good summarizer writes: short, tagged, and different for each question."""
     if not isinstance(effect, Ask):
         return Failure("not-asked")
-    return Answer(f"{RECORD} {len(effect.user)}")
+    return Answer(f"<summary>{RECORD} {len(effect.user)}</summary>")
 
 
 def wordy(effect: Effect) -> Result:
     """A summary as long as it may be."""
-    return Answer("word " * effect.max_tokens)
+    return Answer(f"<summary>{'word ' * effect.max_tokens}</summary>")
 
 
 def failing(effect: Effect) -> Result:
@@ -82,10 +82,29 @@ def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **opti
 
 
 def attempted(
-    requirement: Requirement, pipeline: str, view: View, budget: Budget, reply: Reply = good, **options: Any
+    requirement: Requirement,
+    pipeline: str,
+    view: View,
+    budget: Budget,
+    reply: Reply = good,
+    past: Past | None = None,
+    **options: Any,
 ) -> Outcome:
     """The outcome of a pipeline under a requirement."""
-    return finish(attempt(requirement, staged(pipeline, **options), ladder(), view, budget, Past()), reply)
+    running = attempt(requirement, staged(pipeline, **options), ladder(), view, budget, past or Past())
+    return finish(running, reply)
+
+
+def verdict_on(view: View, *, yes: bool = True, behind: int = 0) -> Verdict:
+    """A verdict on a transcript as it was `behind` messages earlier."""
+    count = len(view.transcript.chain) - behind
+    return Verdict(yes, view.transcript.digests[count - 1], count, view.tokens, 0.0)
+
+
+def judged_past(view: View, behind: int = 0) -> Past:
+    """A past in which judges said YES to a transcript as it was `behind` messages earlier."""
+    verdict = verdict_on(view, behind=behind)
+    return Past(verdicts=(verdict,), verdict=verdict)
 
 
 def overlay_of(view: View) -> Overlay:

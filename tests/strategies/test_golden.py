@@ -1,7 +1,8 @@
 """Golden cases: a small transcript in, the view out, one file for each strategy.
 
 Each file holds `messages`, the `pipeline`, `window`, `goal` and `summary` (what the model answers), and what comes out:
-`view` and `said`, the stages' metadata. With CONDENSER_UPDATE_GOLDEN=1 in the environment, outputs are written anew
+`view` and `said`, the stages' metadata. With `judged`, judges have said YES to that many of the chain's messages; with
+`options`, the one stage has these. With CONDENSER_UPDATE_GOLDEN=1 in the environment, outputs are written anew
 instead of compared; review them as a diff.
 """
 
@@ -19,7 +20,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
 from strategies.core.protocol import Past
 from strategies.pipeline import run
-from tests.strategies.driving import finish, staged
+from tests.strategies.driving import finish, judged_past, staged
 from tests.strategies.invariants import faults
 from tests.support.transcripts import bodies_of, view_of
 
@@ -35,7 +36,9 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         return Answer(case["summary"])
 
     view, budget = view_of(case["messages"]), Budget.of(case["window"]).aiming(case["goal"])
-    found = finish(run(staged(case["pipeline"]), (), view, budget, Past()), reply)
+    options = {case["pipeline"].replace("-", "_"): case["options"]} if "options" in case else {}
+    past = judged_past(view, len(view.transcript.chain) - case["judged"]) if "judged" in case else Past()
+    found = finish(run(staged(case["pipeline"], **options), (), view, budget, past), reply)
     assert faults(found.view, budget, shortened=True) == []
     return {"tokens": [view.tokens, found.view.tokens], "said": found.metadata, "view": bodies_of(found.view)}
 

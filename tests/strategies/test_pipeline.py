@@ -237,7 +237,7 @@ def test_the_default_masks_first_and_asks_only_if_that_is_not_enough() -> None:
     assert asked == []
     long = view_of(agent(40, size=100))
     assert attempted(Requirement.HARD, "mask+half-window", long, BUDGET, reply).stages == ["mask", "half-window"]
-    assert len(asked) == 1
+    assert asked
 
 
 def test_a_summarizer_that_is_out_leads_to_the_ladder() -> None:

@@ -43,7 +43,10 @@ from tests.support.transcripts import (
     words,
 )
 
-PIPELINES = ["mask+half-window", "mask", "half-window", "recent", "shorten", "extract", "mask+extract+shorten"]
+PIPELINES = [
+    "mask+half-window", "mask", "summary", "half-window", "semantic", "dynacontext", "recent", "shorten", "extract",
+    "mask+extract+shorten",
+]  # fmt: skip
 
 
 @dataclass

@@ -1,0 +1,48 @@
+"""The options of `dynacontext` and what its modes stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strategies.core.options import Options, Value, option
+
+AUTOMATIC = -1
+
+_CHAT: Mapping[str, Value] = {
+    "min_growth": AUTOMATIC,
+    "tail": "keep",
+    "on_drift": "carry",
+    "empty_assistant": False,
+}
+_PRESETS: Mapping[str, Mapping[str, Value]] = {
+    "chat": _CHAT,
+    "openhands": {**_CHAT, "tail": "drop"},
+    "refer": {"min_growth": 0, "tail": "drop", "on_drift": "rollback", "empty_assistant": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DynaContextOptions(Options):
+    """`mode` stands for values of other options; what is set beside it comes first. Sizes are tokens."""
+
+    mode: str = option("chat", one_of="chat openhands refer")
+    voting_k: int = option(5, 1, 25)
+    early_turns: int = option(1, 0)
+    min_growth: int = option(AUTOMATIC, AUTOMATIC)
+    max_branches: int = option(5, 0)
+    judge: str = option("after", one_of="after inline")
+    ballot: str = option("single", one_of="single n")
+    judge_max_tokens: int = option(1_000, 50)
+    keep_first: int = option(1, 0)
+    keep_last: int = option(0, 0)
+    exclude_tail_max: int = option(2, 0)
+    tail: str = option("keep", one_of="keep drop")
+    on_drift: str = option("carry", one_of="carry rollback")
+    summary_max_tokens: int = option(2_000, 100)
+    summary_format: str = option("plain", one_of="plain sections")
+    empty_assistant: bool = option(False)
+
+    def preset(self, mode: str) -> Mapping[str, Value]:
+        """The choices of a mode."""
+        return _PRESETS.get(mode, {})

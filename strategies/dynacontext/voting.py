@@ -1,0 +1,192 @@
+"""Votes of `dynacontext`: when one is held, what the judges see, and what is kept of it.
+
+A round of votes costs as much as several requests. So judges see the compact history, in which tool results are only
+named, and none is held before there is something new to judge, or where nothing could follow from a YES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from strategies.core.ballot import tally
+from strategies.core.budget import Budget
+from strategies.core.condensation import standing_in
+from strategies.core.effects import Ballot, Result, Vote, Votes
+from strategies.core.errors import StrategyError
+from strategies.core.history import as_text, originals, unfenced
+from strategies.core.protocol import Past, Verdict
+from strategies.core.ready import JUDGED
+from strategies.core.replacement import frame_tokens, previous_text
+from strategies.core.requirement import RULES, Requirement
+from strategies.core.summary import LEAST_RECORD
+from strategies.core.transcript import Call, Counter, Message, Role, literal
+from strategies.core.view import View
+from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions
+from strategies.dynacontext.scope import after_vote
+from strategies.prompts import prompt, prompt_digest
+
+ATTEMPTS = 3
+
+_LEAST_GROWTH = 2_000
+_GROWTH = 0.25
+_ARGUMENTS = 300
+_FILL = 0.9
+
+
+def skipped(view: View, budget: Budget, past: Past, options: DynaContextOptions) -> str:
+    """Why no vote is held on a view now, as a kebab-case word; "" where one is."""
+    if turns_since_reset(view) < options.early_turns + 1:
+        return "early-turns"
+    if _is_cooling_down(view):
+        return "cool-down"
+    if _branches(view, past) >= options.max_branches:
+        return "max-branches"
+    last = last_vote(view, past)
+    if last is not None and last.count == len(view.transcript.chain):
+        return "judged-already"
+    if last is not None and _growth(view, last) < _least_growth(last, options):
+        return "min-growth"
+    return "" if _can_shrink(view, budget, options) else "cannot-shrink"
+
+
+def turns_since_reset(view: View) -> int:
+    """User turns since the start, or since the request for which the newest replacement was made.
+
+    Behind a replacement stands the round that was the newest then. A question right after it was waiting then, and is
+    none that has come since. Otherwise a turn went on, which counts as the first.
+    """
+    chain = view.transcript.chain
+    if view.replacement is None:
+        return sum(message.role is Role.USER for message in chain)
+    behind = [message.role for message in chain[view.covered :]]
+    users = behind.count(Role.USER)
+    first = behind.index(Role.USER) if users else len(behind)
+    was_waiting = users > 0 and behind[:first].count(Role.ASSISTANT) <= 1
+    return users - 1 if was_waiting else users + 1
+
+
+def _is_cooling_down(view: View) -> bool:
+    """Whether no more than one round has come since the newest replacement was made."""
+    if view.replacement is None:
+        return False
+    rounds = sum(message.role is Role.ASSISTANT for message in view.transcript.chain[view.covered :])
+    return rounds <= 2
+
+
+def _branches(view: View, past: Past) -> int:
+    """Replacements by vote that stand in this chain."""
+    standing = standing_in(past.condensations, view.transcript.digests)
+    return sum(each.trigger == JUDGED for each in standing)
+
+
+def last_vote(view: View, past: Past) -> Verdict | None:
+    """The newest verdict on this chain or a beginning of it."""
+    return next((each for each in reversed(past.verdicts) if stands(each, view)), None)
+
+
+def stands(verdict: Verdict, view: View) -> bool:
+    """Whether what a verdict judged is how this transcript begins."""
+    digests = view.transcript.digests
+    return 0 < verdict.count <= len(digests) and digests[verdict.count - 1] == verdict.digest
+
+
+def _growth(view: View, last: Verdict) -> int:
+    return sum(message.tokens for message in view.transcript.chain[last.count :])
+
+
+def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
+    if options.min_growth == AUTOMATIC:
+        return max(_LEAST_GROWTH, int(last.tokens * _GROWTH))
+    return options.min_growth
+
+
+def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
+    """Whether a YES could shrink the view by enough, even with the shortest of records."""
+    try:
+        scope = after_vote(view, options, budget.task_cap, len(view.items))
+    except StrategyError:
+        return False
+    saved = scope.tokens - frame_tokens(view.counter) - LEAST_RECORD
+    return saved > 0 and saved >= RULES[Requirement.PREPARE].least_shrink * view.tokens
+
+
+def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
+    """The question of a round of votes, with all of the view's history that fits into the judge's window."""
+    system, counter = prompt("judge"), view.counter
+    earlier = previous_text(view)
+    before = f"<earlier_record>\n{unfenced(earlier)}\n</earlier_record>\n\n" if earlier else ""
+    room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
+    text = as_text(list(compact(view)), max(room, 256), counter)
+    return Ballot(
+        system=system,
+        user=f"{before}<history>\n{text}\n</history>\n\nVote now.",
+        k=options.voting_k,
+        max_attempts=ATTEMPTS * options.voting_k,
+        max_tokens=options.judge_max_tokens,
+        at_once=options.ballot == "n",
+    )
+
+
+def compact(view: View) -> Iterator[tuple[int, Message]]:
+    """(chain index, message) of a view without the bodies of tool results, and with short arguments."""
+    for index, message in originals(view, view.items):
+        yield index, _without_body(message, view.counter) if message.role is Role.TOOL else _brief(message)
+
+
+def _without_body(message: Message, counter: Counter) -> Message:
+    body = {"role": message.written, "content": f"[a result of {message.tokens:,} tokens]"}
+    return literal(body, counter, Role.TOOL)
+
+
+def _brief(message: Message) -> Message:
+    """The message with long arguments cut; it has no more tokens than before."""
+    calls = tuple(call._replace(arguments=_cut(call)) for call in message.calls)
+    return replace(message, calls=calls)
+
+
+def _cut(call: Call) -> str:
+    return call.arguments if len(call.arguments) <= _ARGUMENTS else call.arguments[:_ARGUMENTS] + " …"
+
+
+def verdict(view: View, past: Past, result: Result, options: DynaContextOptions) -> Verdict:
+    """What came of a round of votes; judges that cannot be reached have said NO."""
+    votes: Sequence[Vote] = result.votes if isinstance(result, Votes) else ()
+    found = tally(votes, options.voting_k)
+    metadata = {
+        "judge_metadata": {
+            "valid_votes": found.valid,
+            "yes_votes": found.yes_votes,
+            "no_votes": found.no_votes,
+            "threshold": found.threshold,
+            "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
+        },
+        "judge_votes": [_told(vote) for vote in votes],
+        "turns_since_reset": turns_since_reset(view),
+        "promptDigest": prompt_digest("judge"),
+    }
+    digests = view.transcript.digests
+    return Verdict(found.yes, digests[-1] if digests else b"", len(digests), view.tokens, past.now, metadata)
+
+
+def _told(vote: Vote) -> dict[str, Any]:
+    """A vote in the documents' words."""
+    return {
+        "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
+        "parsed_ok": vote.yes is not None,
+        "reasoning_present": bool(vote.reasoning),
+        "error_type": vote.error or None,
+        "reasoning": vote.reasoning,
+    }
+
+
+def state(view: View, past: Past, reason: str) -> Mapping[str, Any]:
+    """The documents' `dynacontext_state`; `reason` is why no vote was held, or ""."""
+    last = last_vote(view, past)
+    return {
+        "turns_since_reset": turns_since_reset(view),
+        "should_judge": not reason,
+        "last_skip_reason": reason or None,
+        "last_judge_metadata": last.metadata.get("judge_metadata") if last else None,
+    }

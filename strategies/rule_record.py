@@ -1,0 +1,141 @@
+"""A record made by rules, where the model that should write one fails: the fallback of `semantic`.
+
+It counts what kinds of events there were, and picks, event by event, the line that speaks of an error, else the one
+that speaks of a success, a hundred characters of each. What the user said stands first, for standing rules vanish
+first otherwise. The sections are those that the model would have written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from strategies.core.excerpt import cut_text
+from strategies.core.paths import target
+from strategies.core.transcript import Counter, Message, Role
+from strategies.scoring import Kind, MessageImportanceScorer, body
+
+_EXCERPT = 100
+_SAID = 300
+_FILES = 20
+_EARLIER_SHARE = 0.5
+
+
+class Names(NamedTuple):
+    """The titles of the five sections in the order in which they stand, and what else a record says."""
+
+    context: str
+    progress: str
+    state: str
+    open_items: str
+    findings: str
+    said: str
+    success: str
+    error: str
+    files: str
+    kinds: dict[Kind, str]
+
+
+ENGLISH = Names(
+    "Task context",
+    "Key progress",
+    "Technical state",
+    "Open items",
+    "Important findings",
+    "User",
+    "Success",
+    "Error",
+    "Files",
+    {
+        Kind.USER: "user messages",
+        Kind.EDIT: "edits",
+        Kind.CALL: "tool calls",
+        Kind.TEXT: "assistant messages",
+        Kind.RESULT: "tool results",
+    },
+)
+CHINESE = Names(
+    "任务上下文",
+    "关键进展",
+    "技术状态",
+    "待处理项",
+    "重要发现",
+    "用户",
+    "成功",
+    "错误",
+    "文件",
+    {
+        Kind.USER: "用户消息",
+        Kind.EDIT: "编辑操作",
+        Kind.CALL: "工具调用",
+        Kind.TEXT: "助手消息",
+        Kind.RESULT: "工具结果",
+    },
+)
+
+
+def rule_record(
+    messages: Sequence[Message], earlier: str, cap: int, names: Names, scorer: MessageImportanceScorer, counter: Counter
+) -> str:
+    """The record of messages in at most `cap` tokens, behind the earlier record, of which half of them may be."""
+    carried = cut_text(earlier, int(cap * _EARLIER_SHARE), counter) if earlier else ""
+    left = cap - counter.text(carried) - 2
+    sections = _sections(messages, names, scorer)
+    fitted: dict[str, str] = {}
+    # The user's words and the errors are what is missed most; in the record they stand where a reader looks for them.
+    for title in (names.context, names.findings, names.progress, names.state):
+        text = _fitted(title, sections[title], left, counter)
+        left -= counter.text(text) + 2
+        fitted[title] = text
+    order = (names.context, names.progress, names.state, names.findings)
+    return "\n\n".join(part for part in (carried, *(fitted[title] for title in order)) if part)
+
+
+def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
+    picked = [_picked(message, scorer) for message in messages if message.role is not Role.USER]
+    return {
+        names.context: [f"- {names.said}: {line[:_SAID]}" for line in _said(messages)],
+        names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
+        names.state: list(_state(messages, names, scorer)),
+        names.findings: [f"- {names.error}: {line}" for is_error, line in picked if line and is_error][::-1],
+    }
+
+
+def _said(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        if message.role is Role.USER:
+            yield from (line.strip() for line in message.text.splitlines() if line.strip())
+
+
+def _picked(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:
+    """Whether a message speaks of an error, and the line that does, or that speaks of a success; "" for neither."""
+    lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
+    error = _first(lines, scorer.speaks_of_error)
+    return (True, error) if error else (False, _first(lines, scorer.speaks_of_success))
+
+
+def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
+    found = next((line for line in lines if matches(line)), "")
+    return found if len(found) <= _EXCERPT else f"{found[:_EXCERPT]}..."
+
+
+def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
+    kinds = Tally(scorer.kind(message) for message in messages)
+    yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in Kind if kinds[kind])
+    found = (target(call) for message in messages for call in message.calls)
+    paths = list(dict.fromkeys(file.path for file in found if file))[-_FILES:]
+    if paths:
+        yield f"- {names.files}: " + ", ".join(paths)
+
+
+def _fitted(title: str, lines: Sequence[str], left: int, counter: Counter) -> str:
+    """A section with as many of its lines as fit, each of them once; "" where not one does."""
+    kept = [f"{title}:"]
+    left -= counter.text(kept[0]) + 1
+    for line in dict.fromkeys(lines):
+        left -= counter.text(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    return "\n".join(kept) if len(kept) > 1 else ""

@@ -1,0 +1,507 @@
+"""`dynacontext`: what a vote and the context limit condense, and how the record is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strategies import stages
+from strategies.core.budget import Budget
+from strategies.core.condensation import Keep, Kind, Literal
+from strategies.core.effects import Answer, Ask, Effect, Failure, Result
+from strategies.core.errors import AnswerRefused, NothingToSummarize, StrategyError
+from strategies.core.plan import apply, check
+from strategies.core.protocol import Judging, Past
+from strategies.core.replacement import previous_text
+from strategies.core.requirement import Requirement
+from strategies.core.view import View
+from strategies.dynacontext import DynaContext, DynaContextOptions, rolled_back
+from strategies.prompts import prompt_digest
+from tests.strategies.driving import (
+    RECORD,
+    attempted,
+    finish,
+    good,
+    judged_past,
+    later,
+    questions,
+    staged,
+    texts,
+    verdict_on,
+)
+from tests.support.transcripts import (
+    Body,
+    agent,
+    assistant,
+    bodies_of,
+    call,
+    chat,
+    step,
+    tool,
+    transcript_of,
+    user,
+    view_of,
+    words,
+)
+
+ROOMY = Budget.of(100_000).aiming(50_000)
+TEXT = "The parser was mended."
+
+
+def strategy(**options: Any) -> DynaContext:
+    """The strategy with options as a request gives them."""
+    (made,) = staged("dynacontext", dynacontext=options)
+    assert isinstance(made, DynaContext)
+    return made
+
+
+def plan(view: View, past: Past, reply: Any = good, **options: Any) -> Any:
+    return finish(strategy(**options).condense(view, ROOMY, past), reply)
+
+
+def condensed(view: View, past: Past, reply: Any = good, **options: Any) -> View:
+    """The checked view after a plan."""
+    after = apply(view, plan(view, past, reply, **options))
+    check(after)
+    return after
+
+
+def voted(bodies: list[Body], behind: int = 0, **options: Any) -> View:
+    """The view after a YES on the transcript as it was `behind` messages earlier."""
+    view = view_of(bodies)
+    return condensed(view, judged_past(view, behind), **options)
+
+
+def at_limit(bodies: list[Body], **options: Any) -> View:
+    """The view after the context limit."""
+    return condensed(view_of(bodies), Past(), **options)
+
+
+def said(bodies: list[Body], behind: int | None = 0, **options: Any) -> dict[str, Any]:
+    """The metadata of a plan that follows a YES, or with `behind` None the context limit."""
+    view = view_of(bodies)
+    return dict(plan(view, Past() if behind is None else judged_past(view, behind), **options).metadata)
+
+
+def sources(view: View) -> list[int | None]:
+    """The chain index of each item; None for what is ours."""
+    return [item.source for item in view.items]
+
+
+def test_it_is_a_strategy_with_a_judge() -> None:
+    made = strategy()
+    assert isinstance(made, Judging)
+    assert (made.name, made.asks, made.inline) == ("dynacontext", True, False)
+    assert strategy(judge="inline").inline
+
+
+# --- modes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [
+        ("chat", (-1, "keep", "carry", False)),
+        ("openhands", (-1, "drop", "carry", False)),
+        ("refer", (0, "drop", "rollback", True)),
+    ],
+)
+def test_a_mode_stands_for_the_choices_of_its_source(mode: str, chosen: tuple[object, ...]) -> None:
+    options = strategy(mode=mode).options
+    assert (options.min_growth, options.tail, options.on_drift, options.empty_assistant) == chosen
+    assert (options.keep_first, options.keep_last, options.voting_k, options.early_turns) == (1, 0, 5, 1)
+    assert (options.exclude_tail_max, options.max_branches) == (2, 5)
+
+
+def test_the_default_mode_is_what_the_options_are_without_one() -> None:
+    assert strategy().options == strategy(mode="chat").options == DynaContextOptions()
+
+
+def test_an_option_beside_a_mode_comes_first() -> None:
+    options = strategy(mode="refer", tail="keep", empty_assistant=False).options
+    assert (options.tail, options.empty_assistant, options.on_drift) == ("keep", False, "rollback")
+
+
+def test_a_mode_of_the_request_comes_before_options_of_the_settings() -> None:
+    defaults = {"dynacontext": {"mode": "refer", "tail": "keep", "voting_k": 3}}
+    (made,) = stages(["dynacontext"], {"dynacontext": {"mode": "openhands"}}, defaults)
+    assert isinstance(made, DynaContext)
+    assert (made.options.tail, made.options.on_drift, made.options.voting_k) == ("drop", "carry", 3)
+
+
+# --- after a vote -----------------------------------------------------------------------------------------------
+
+
+def test_after_a_vote_all_between_the_first_message_and_the_newest_round_becomes_the_record() -> None:
+    view = voted(chat(6))
+    assert sources(view) == [0, None, 11, 12]
+    assert previous_text(view).startswith(RECORD)
+    assert "[Condensed history] The 10 earlier messages" in texts(view)[1]
+
+
+def test_within_a_turn_the_newest_round_is_the_tail_and_stays() -> None:
+    view = voted(agent(8))
+    assert sources(view) == [0, None, 15, 16]
+    assert said(agent(8))["tail_exclusion_count"] == 2
+
+
+def test_the_tail_is_of_messages_of_the_assistant_and_its_tools_and_a_user_ends_it() -> None:
+    bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
+    assert sources(voted(bodies)) == [0, None, 5, 7, 8]
+    assert said(bodies)["tail_exclusion_count"] == 2
+    assert sources(voted(bodies, exclude_tail_max=5)) == [0, None, 5, 6, 7, 8]
+    assert said(bodies, exclude_tail_max=5)["tail_exclusion_count"] == 3
+    assert sources(voted(bodies, exclude_tail_max=0)) == [0, None, 5, 8]
+    assert said([*bodies, user("?")])["tail_exclusion_count"] == 0
+
+
+def test_a_tail_that_is_kept_grows_by_the_rest_of_its_round() -> None:
+    wide = [assistant(None, call("a"), call("b"), call("c")), tool("a"), tool("b"), tool("c")]
+    bodies = [*agent(6)[1:], *wide, *step(9)]
+    assert sources(voted(bodies, behind=2)) == [0, None, *range(13, 19)]
+    assert said(bodies, behind=2)["tail_exclusion_count"] == 4
+
+
+def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
+    shown: list[str] = []
+
+    def reply(effect: Effect) -> Result:
+        assert isinstance(effect, Ask)
+        shown.append(effect.user)
+        return good(effect)
+
+    bodies = agent(8)
+    view = view_of(bodies)
+    after = condensed(view, judged_past(view, behind=2), reply, tail="drop")
+    assert sources(after) == [0, None, 15, 16]
+    assert "step 5" in shown[0]
+    assert "step 6" not in shown[0]
+    metadata = said(bodies, behind=2, tail="drop")
+    assert metadata["tail_exclusion_count"] == 2
+    assert metadata["summary_candidate_event_ids"] == list(range(1, 13))
+
+
+def test_a_tail_that_is_dropped_shrinks_to_whole_rounds() -> None:
+    wide = [assistant(None, call("a"), call("b"), call("c")), tool("a"), tool("b"), tool("c")]
+    bodies = [*agent(6)[1:], *wide, *step(9)]
+    assert sources(voted(bodies, behind=2, tail="drop")) == [0, None, 17, 18]
+    assert said(bodies, behind=2, tail="drop")["tail_exclusion_count"] == 0
+    assert said(bodies, behind=2, tail="drop")["summary_candidate_count"] == 16
+
+
+def test_a_dropped_tail_is_never_the_newest_round_nor_the_last_user_message() -> None:
+    assert sources(voted(agent(8), tail="drop")) == [0, None, 15, 16]
+    assert sources(voted([*chat(3), assistant("one"), user("?")], behind=1, tail="drop")) == [0, None, 7, 8]
+    bodies = [*chat(3), *step(0), *step(1), *step(2)]
+    assert sources(voted(bodies, behind=2, tail="drop")) == [0, None, 6, 11, 12]
+
+
+def test_a_late_verdict_condenses_what_it_knew_and_carries_what_came_since() -> None:
+    bodies = chat(8)
+    assert sources(voted(bodies, behind=4)) == [0, None, *range(13, 17)]
+    assert sources(voted(agent(8), behind=4)) == [0, None, *range(11, 17)]
+
+
+def test_a_verdict_that_is_no_yes_or_not_on_this_chain_is_no_vote() -> None:
+    view = view_of(agent(8))
+    other = judged_past(view_of(agent(8, task="Another task.")))
+    for past in (other, Past(verdict=verdict_on(view, yes=False))):
+        assert plan(view, past).metadata["trigger"] == "condensation_request"
+
+
+def test_a_verdict_on_what_is_condensed_already_leads_to_nothing() -> None:
+    bodies = agent(8)
+    view = later(voted(bodies), transcript_of([*bodies, *step(8)]))
+    with pytest.raises(NothingToSummarize):
+        plan(view, judged_past(view, behind=2))
+
+
+# --- at the context limit ---------------------------------------------------------------------------------------
+
+
+def test_the_context_limit_leaves_no_tail() -> None:
+    bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
+    assert sources(at_limit(bodies)) == [0, None, 5, 8]
+    metadata = said(bodies, behind=None)
+    assert (metadata["trigger"], metadata["hard_trigger"]) == ("condensation_request", True)
+    assert (metadata["judge_metadata"], metadata["judge_votes"]) == (None, [])
+    assert metadata["tail_exclusion_count"] == 0
+
+
+@pytest.mark.parametrize("keep_last", [0, 12, 100])
+def test_the_context_limit_always_forgets_something(keep_last: int) -> None:
+    view = at_limit(agent(6, size=100), keep_last=keep_last)
+    assert sources(view)[:2] == [0, None]
+    assert len(view.items) <= 12
+
+
+def test_where_nothing_may_be_forgotten_it_says_so() -> None:
+    for bodies in ([user("a")], chat(1)[:2], [user("go"), *step(0)], agent(3, size=0)[:4]):
+        with pytest.raises(NothingToSummarize) as nothing:
+            at_limit(bodies)
+        assert nothing.value.reason == "nothing-to-summarize"
+
+
+def test_a_model_that_fails_at_the_limit_leaves_it_to_the_rules() -> None:
+    def reply(effect: Effect) -> Result:
+        return Answer("Summary generation failed.")
+
+    view = view_of(agent(30, size=100))
+    outcome = attempted(Requirement.HARD, "dynacontext", view, Budget.of(3_000), reply)
+    assert outcome.reasons == {"dynacontext": "summary-untagged"}
+    assert outcome.stages == ["extract"]
+    assert "Summary generation failed" not in outcome.view.to_json()
+    with pytest.raises(StrategyError, match="summary-untagged"):
+        attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(3_000), reply, judged_past(view))
+
+
+# --- what stays -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep_first", "stays"), [(0, [0]), (1, [0]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2, 3, 4])]
+)
+def test_keep_first_counts_messages_and_keeps_rounds_whole(keep_first: int, stays: list[int]) -> None:
+    view = voted(agent(8), keep_first=keep_first)
+    assert sources(view) == [*stays, None, 15, 16]
+    assert said(agent(8), keep_first=keep_first)["summary_candidate_event_ids"] == list(range(stays[-1] + 1, 15))
+    assert f"The {16 - len(stays) - 1} earlier" in texts(view)[len(stays)]
+
+
+def test_the_first_messages_stay_through_further_condensations() -> None:
+    bodies = agent(8)
+    once = voted(bodies, keep_first=3)
+    view = later(once, transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
+    again = condensed(view, judged_past(view), keep_first=3)
+    assert sources(again) == [0, 1, 2, None, 27, 28]
+    assert plan(view, judged_past(view), keep_first=3).metadata["summary_candidate_event_ids"] == list(range(15, 27))
+
+
+def test_an_opening_of_the_assistant_goes_into_the_record() -> None:
+    bodies = [assistant("Hello!"), user("go"), *(body for i in range(5) for body in step(i))]
+    assert sources(voted(bodies)) == [1, None, 10, 11]
+    assert said(bodies)["summary_candidate_event_ids"] == [0, *range(2, 10)]
+
+
+@pytest.mark.parametrize(("keep_last", "first_kept"), [(0, 15), (2, 15), (3, 13), (6, 11)])
+def test_keep_last_keeps_the_newest_messages_in_whole_rounds(keep_last: int, first_kept: int) -> None:
+    assert sources(voted(agent(8), keep_last=keep_last)) == [0, None, *range(first_kept, 17)]
+    assert said(agent(8), keep_last=keep_last)["keep_last"] == keep_last
+
+
+def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_record() -> None:
+    bodies = [*chat(3), *(body for i in range(4) for body in step(i))]
+    assert sources(voted(bodies)) == [0, None, 6, 13, 14]
+
+
+def test_a_long_first_message_is_cut_as_every_strategy_cuts_it() -> None:
+    view = voted([user(words(3_000)), *agent(6)[2:], user("and?")])
+    first = view.items[0].piece
+    assert isinstance(first, Literal)
+    assert first.kind is Kind.TASK
+    assert view.items[0].message.tokens <= 2_000
+
+
+def test_an_empty_message_of_the_assistant_leads_in_where_it_is_wanted() -> None:
+    bodies = agent(8)
+    view = voted(bodies, empty_assistant=True)
+    assert bodies_of(view)[2] == {"role": "assistant", "content": ""}
+    assert view.replacement == 2
+    grown = later(view, transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
+    again = condensed(grown, judged_past(grown), empty_assistant=True)
+    assert sources(again) == [0, None, None, 27, 28]
+    assert [body["content"] for body in bodies_of(again) if body["role"] == "assistant"] == ["", None]
+
+
+# --- rolling back -----------------------------------------------------------------------------------------------
+
+
+def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered() -> None:
+    bodies = agent(8)
+    grown = later(voted(bodies), transcript_of([*bodies, *step(8), *step(9)]))
+    after = strategy(on_drift="rollback").drifted(grown)
+    assert after is not None
+    assert strategy(on_drift="carry").drifted(grown) is None
+    assert sources(after) == [0, None, 19, 20]
+    assert (after.head, after.covered) == (2, 19)
+    assert all(isinstance(item.piece, Keep) for item in after.items[after.head :])
+
+
+def test_rolling_back_never_drops_the_last_user_message() -> None:
+    bodies = agent(8)
+    grown = later(voted(bodies), transcript_of([*bodies, *step(8), user("stop"), *step(9), *step(10)]))
+    after = rolled_back(grown)
+    assert after is not None
+    assert sources(after) == [0, None, *range(19, 24)]
+
+
+def test_rolling_back_leaves_the_newest_answer_before_a_question() -> None:
+    bodies = chat(4)
+    grown = later(voted(bodies), transcript_of([*bodies, assistant("so"), user("and then?")]))
+    after = rolled_back(grown)
+    assert after is not None
+    assert sources(after) == [0, None, 9, 10]
+
+
+def test_rolling_back_is_refused_where_it_would_break_a_round_or_there_is_nothing_to_drop() -> None:
+    bodies = agent(8)
+    assert rolled_back(later(voted(bodies), transcript_of(bodies))) is None
+    late = [*bodies, assistant(None, call("x")), assistant("aloud"), tool("x")]
+    assert rolled_back(later(voted(bodies), transcript_of(late))) is None
+
+
+# --- asking -----------------------------------------------------------------------------------------------------
+
+
+def answering(*answers: Result) -> tuple[list[Ask], Any]:
+    """Questions so far, and a reply that gives each of the answers once."""
+    asked: list[Ask] = []
+
+    def reply(effect: Effect) -> Result:
+        assert isinstance(effect, Ask)
+        asked.append(effect)
+        return answers[len(asked) - 1]
+
+    return asked, reply
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        Answer(TEXT),
+        Answer(f"<summary>{TEXT}"),
+        Answer(f"<SUMMARY>{TEXT}</SUMMARY>"),
+        Answer(f"<summary>{TEXT}</summary><summary>{TEXT}</summary>"),
+        Answer("<summary></summary>"),
+        Answer(f"<summary>{words(1_900)}</summary>"),
+        Answer(f"<summary>{TEXT}</summary>", finish_reason="length"),
+        Answer(f"<summary>{TEXT}</summary>", called_tools=True),
+    ],
+)
+def test_it_asks_up_to_three_times_for_one_summary_tag_and_an_answer_that_may_count(rubbish: Answer) -> None:
+    view = view_of(agent(8, size=20))
+    asked, reply = answering(rubbish, rubbish, Answer(f"Here:\n<summary>\n{TEXT}\n</summary>\nDone."))
+    after = condensed(view, judged_past(view), reply)
+    assert previous_text(after) == TEXT
+    assert len(asked) == 3
+    assert asked[0] == asked[1] == asked[2]
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (Answer(TEXT), "summary-untagged"),
+        (Answer("Summary generation failed."), "summary-untagged"),
+        (Answer(f"<summary>{TEXT}", finish_reason="length"), "summary-cut-short"),
+        (Answer("<summary> </summary>"), "summary-empty"),
+        (Answer("<summary>I'm sorry, I can't.</summary>"), "summary-refused"),
+        (Answer(f"<summary>{words(3_000)}</summary>"), "summary-too-long"),
+        (Answer(f"<summary>{TEXT}</summary>", called_tools=True), "summary-called-tools"),
+    ],
+)
+def test_after_three_tries_history_stays_and_the_last_answer_says_why(last: Answer, reason: str) -> None:
+    asked, reply = answering(Answer(TEXT), Answer(TEXT), last)
+    view = view_of(agent(8, size=100))
+    with pytest.raises(AnswerRefused) as refused:
+        plan(view, judged_past(view), reply)
+    assert (refused.value.reason, len(asked)) == (reason, 3)
+
+
+def test_a_model_that_fails_is_not_asked_again() -> None:
+    asked, reply = answering(Failure("rate-limited"))
+    view = view_of(agent(8))
+    with pytest.raises(AnswerRefused, match="summary-rate-limited"):
+        plan(view, judged_past(view), reply)
+    assert len(asked) == 1
+
+
+def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
+    budget = Budget.of(3_000)
+    view = view_of(agent(60, size=200))
+    good_part = Answer(f"<summary>{TEXT}</summary>")
+    replies = {0: Answer(TEXT), 2: Answer(TEXT)}
+    asked: list[Effect] = []
+
+    def reply(effect: Effect) -> Result:
+        asked.append(effect)
+        return replies.get(len(asked) - 1, good_part)
+
+    made = finish(strategy().condense(view, budget, judged_past(view)), reply)
+    parts = len(set(map(id, asked)))
+    assert parts > 1
+    assert len(asked) == parts + 2
+    assert previous_text(apply(view, made)) == TEXT
+
+
+def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> None:
+    bodies = agent(8)
+    view = later(voted(bodies), transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
+    (asked,) = questions(strategy(summary_max_tokens=300).condense(view, ROOMY, judged_past(view)))
+    assert isinstance(asked, Ask)
+    assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
+    assert "step 9" in asked.user
+    assert "<summary>" in asked.system
+    assert asked.max_tokens == 300
+
+
+def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headings() -> None:
+    blocks = (
+        "<history_detail>\n1. Read a.py.\n</history_detail>\n"
+        "<history_summary>Mended.</history_summary>\n<future_direction>Run tests.</future_direction>"
+    )
+    asked, reply = answering(Answer(f"<summary>\n{blocks}\n</summary>"))
+    view = view_of(agent(8))
+    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    assert previous_text(after) == (
+        "History detail:\n1. Read a.py.\nHistory summary:\nMended.\nFuture direction:\nRun tests."
+    )
+    assert all(f"<{name}>" in asked[0].system for name in ("history_detail", "history_summary", "future_direction"))
+    assert "fold it into one single item" in asked[0].system
+
+
+def test_a_missing_section_is_no_failure() -> None:
+    _, reply = answering(Answer(f"<summary><history_summary>{TEXT}</history_summary></summary>"))
+    view = view_of(agent(8))
+    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    assert previous_text(after) == f"History summary:\n{TEXT}"
+
+
+@pytest.mark.parametrize("summary_format", ["plain", "sections"])
+def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -> None:
+    view = view_of(agent(8))
+    past = Past(verdict=verdict_on(view), continues=True)
+    (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, past))
+    assert isinstance(asked, Ask)
+    assert asked.view is not None
+    assert "<summary>" in asked.user
+
+
+# --- what it says -----------------------------------------------------------------------------------------------
+
+
+def test_the_metadata_has_the_documents_fields() -> None:
+    view = view_of(chat(6))
+    metadata = {"judge_metadata": {"yes_votes": 3}, "judge_votes": [{"decision": "YES"}]}
+    verdict = replace(verdict_on(view), metadata=metadata)
+    assert plan(view, Past(verdict=verdict), voting_k=3, early_turns=2).metadata == {
+        "trigger": "judge",
+        "hard_trigger": False,
+        **metadata,
+        "tail_exclusion_count": 0,
+        "summary_candidate_count": 10,
+        "summary_candidate_event_ids": list(range(1, 11)),
+        "keep_first": 1,
+        "keep_last": 0,
+        "early_turns": 2,
+        "voting_k": 3,
+        "turns_since_reset": 7,
+        "mode": "chat",
+        "promptDigest": prompt_digest("dynacontext"),
+    }
+
+
+def test_the_same_view_verdict_and_answer_give_the_same_plan() -> None:
+    view = view_of(agent(8))
+    assert plan(view, judged_past(view)) == plan(view, judged_past(view))

@@ -1,0 +1,455 @@
+"""`semantic`: the mechanism of its document, in the reading of reference/README.md."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
+from strategies.core.errors import Declined, NothingToSummarize
+from strategies.core.protocol import Past, Triggering
+from strategies.core.replacement import previous_text
+from strategies.core.requirement import Requirement
+from strategies.core.view import View
+from strategies.prompts import prompt, prompt_digest
+from strategies.semantic import Semantic, SemanticOptions
+from tests.strategies.driving import (
+    attempted,
+    condensed,
+    failing,
+    finish,
+    good,
+    later,
+    plan_of,
+    questions,
+    staged,
+    texts,
+)
+from tests.strategies.invariants import orphans_and_gaps
+from tests.support.transcripts import (
+    Body,
+    agent,
+    assistant,
+    bodies_of,
+    call,
+    chat,
+    step,
+    system,
+    tool,
+    transcript_of,
+    user,
+    view_of,
+    words,
+)
+
+ROOMY = Budget.of(200_000)
+NOBODY = Past()
+ENGLISH = ("Task context:", "Key progress:", "Technical state:", "Open items:", "Important findings:")
+CHINESE = ("任务上下文:", "关键进展:", "技术状态:", "待处理项:", "重要发现:")
+
+
+def semantic(**options: Any) -> Semantic:
+    (strategy,) = staged("semantic", semantic=options)
+    assert isinstance(strategy, Semantic)
+    return strategy
+
+
+def after(bodies: list[Body] | View, budget: Budget = ROOMY, **options: Any) -> View:
+    view = bodies if isinstance(bodies, View) else view_of(bodies)
+    return condensed("semantic", view, budget, **options)
+
+
+def said(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
+    return dict(plan_of(semantic(**options), view_of(bodies), budget).metadata)
+
+
+def question(bodies: list[Body] | View, past: Past = NOBODY, budget: Budget = ROOMY, **options: Any) -> Ask:
+    """What a model is asked first."""
+    view = bodies if isinstance(bodies, View) else view_of(bodies)
+    asked = questions(semantic(**options).condense(view, budget, past))[0]
+    assert isinstance(asked, Ask)
+    return asked
+
+
+def rounds_of(view: View) -> list[int]:
+    """The numbers of the steps whose results a view still has."""
+    return [int(body["tool_call_id"][1:]) for body in bodies_of(view) if body["role"] == "tool"]
+
+
+# --- when -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rounds", "is_due"), [(49, False), (50, True), (80, True)])
+def test_it_is_due_with_more_than_max_size_events(rounds: int, is_due: bool) -> None:
+    """A round of one call has two events, and there is the user's message; system messages are none."""
+    strategy = semantic()
+    assert isinstance(strategy, Triggering)
+    assert strategy.due(view_of(agent(rounds)), ROOMY) is is_due
+
+
+def test_max_size_is_an_option() -> None:
+    assert semantic(max_size=20).due(view_of(agent(10)), ROOMY)
+    assert not semantic(max_size=21).due(view_of(agent(10)), ROOMY)
+
+
+def test_many_events_that_may_not_be_forgotten_do_not_make_it_due() -> None:
+    calls = [call(f"c{i}") for i in range(150)]
+    bodies = [user("go"), assistant(None, *calls), *(tool(f"c{i}") for i in range(150))]
+    assert not semantic().due(view_of(bodies), ROOMY)
+
+
+def test_what_is_prepared_for_the_number_of_events_is_not_pressed_for_tokens() -> None:
+    outcome = attempted(Requirement.PREPARE, "semantic", view_of(agent(60)), ROOMY)
+    assert len(outcome.view.items) == 30
+
+
+def test_after_a_condensation_it_is_not_due_until_the_view_has_grown() -> None:
+    strategy = semantic()
+    bodies = agent(60)
+    view = after(bodies)
+    assert not strategy.due(view, ROOMY)
+    grown = [*bodies, *(body for i in range(60, 110) for body in step(i))]
+    assert strategy.due(later(view, transcript_of(grown)), ROOMY)
+
+
+# --- what is left -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({}, 30),
+        ({"max_compression_ratio": 0.2}, 20),
+        ({"max_size": 50}, 15),
+        ({"keep_first": 5}, 30),
+        ({"max_size": 10, "keep_first": 7}, 9),
+        ({"max_compression_ratio": 0.01}, 3),
+    ],
+)
+def test_the_target_is_the_share_of_max_size_and_never_less_than_the_first_and_two(
+    options: dict[str, Any], size: int
+) -> None:
+    bodies = agent(100)
+    assert said(bodies, **options)["target_size"] == size
+    # Rounds are whole, and the newest one always stays.
+    assert size - 1 <= len(after(bodies, **options).items) <= max(size, options.get("keep_first", 1) + 3)
+
+
+def test_first_events_the_record_the_important_and_the_newest_stay_in_their_order() -> None:
+    bodies = agent(60)
+    bodies[42:44] = [assistant(None, call("c20", "bash", {"command": "git push"})), tool("c20", "Push completed")]
+    view = after(bodies)
+    assert texts(view)[0].startswith("Fix the bug")
+    assert view.replacement == 1
+    kept = rounds_of(view)
+    assert 20 in kept
+    assert kept == sorted(kept)
+    assert kept[-7:] == list(range(53, 60))
+
+
+def test_the_lowest_scores_are_forgotten_and_of_equals_the_oldest() -> None:
+    bodies = agent(60)
+    bodies[32:34] = [assistant(None, call("c15", "edit", {"path": "a.py"})), tool("c15", words(30))]
+    kept = rounds_of(after(bodies))
+    assert [each for each in kept if each < 46] == [15]
+
+
+def test_without_analysis_the_oldest_are_forgotten() -> None:
+    bodies = agent(60)
+    bodies[32:34] = [assistant(None, call("c15", "bash", {"command": "git push"})), tool("c15", "Push completed")]
+    kept = rounds_of(after(bodies, enable_semantic_analysis=False))
+    assert kept == list(range(46, 60))
+    assert said(bodies, enable_semantic_analysis=False)["scored"] is False
+
+
+def test_a_kept_call_keeps_all_its_results_and_they_are_scored_together() -> None:
+    bodies = agent(60)
+    both = assistant(None, call("c7", "bash"), call("c7b", "bash"))
+    bodies[16:18] = [both, tool("c7", words(400)), tool("c7b", "Traceback: TypeError\nfailed to git push")]
+    sent = bodies_of(after(bodies))
+    ids = [body.get("tool_call_id") for body in sent if body["role"] == "tool"]
+    assert {"c7", "c7b"} <= set(ids)
+    assert orphans_and_gaps(sent) == {}
+
+
+def test_a_question_that_is_kept_keeps_its_answer() -> None:
+    bodies: list[Body] = [system(), user("The task.")]
+    for i in range(60):
+        ask = "Please help me with the error" if i == 9 else "Tell me"
+        bodies += [user(f"{ask} {i}."), assistant(f"Answer {i}. {words(20)}")]
+    sent = bodies_of(after([*bodies, user("And now?")]))
+    place = next(i for i, body in enumerate(sent) if str(body["content"]).startswith("Please help me"))
+    assert sent[place + 1]["content"].startswith("Answer 9.")
+    roles = [body["role"] for body in sent[3:]]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+
+
+def test_fresh_messages_count_more() -> None:
+    bodies = agent(60)
+    seen = ((20, 0.0), (30, 300_000.0))
+    view = view_of(bodies)
+    strategy = semantic()
+    (edit,) = finish(strategy.condense(view, ROOMY, Past(now=300_100.0, seen=seen))).edits
+    kept = [piece.index for piece in edit.pieces if hasattr(piece, "index")]
+    assert set(range(21, 31)) <= set(kept)
+
+
+@pytest.mark.parametrize("keep_first", [0, 1, 3, 4])
+def test_the_first_events_are_counted_from_the_first_user_message(keep_first: int) -> None:
+    bodies = agent(60)
+    kept = rounds_of(after([assistant("Hello."), *bodies], keep_first=keep_first))
+    assert ("Hello." in texts(after([assistant("Hello."), *bodies], keep_first=keep_first))) is False
+    assert kept[: keep_first // 2] == list(range(keep_first // 2))
+
+
+def test_systems_the_last_user_message_and_the_newest_round_stay_as_they_are() -> None:
+    bodies = agent(60)
+    bodies.insert(30, user("Never touch tests/."))
+    bodies.insert(60, system("It is noon."))
+    sent = bodies_of(after(bodies, max_size=10))
+    assert user("Never touch tests/.") in sent
+    assert [body["content"] for body in sent if body["role"] == "system"] == ["You help.", "It is noon."]
+    assert sent[-2:] == bodies[-2:]
+
+
+# --- the goal in tokens -----------------------------------------------------------------------------------------
+
+
+def test_more_is_forgotten_until_the_goal_in_tokens_is_met() -> None:
+    bodies = agent(60, size=200)
+    budget = Budget.of(16_000).aiming(3_000)
+    view = after(bodies, budget)
+    assert view.tokens <= 3_000
+    assert len(view.items) < 30
+    assert rounds_of(view)[-1] == 59
+
+
+def test_the_newest_events_go_for_tokens_only_after_all_others() -> None:
+    bodies = agent(60, size=200)
+    bodies[42:44] = [assistant(None, call("c20", "bash", {"command": "git push"})), tool("c20", "Push completed")]
+    kept = rounds_of(after(bodies, Budget.of(16_000).aiming(2_500)))
+    assert 1 < len(kept) < 7
+    assert kept == list(range(60 - len(kept), 60))
+
+
+def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
+    assert rounds_of(after(agent(20), ROOMY.aiming(0))) == [19]
+
+
+def test_where_nothing_presses_the_same_share_of_what_there_is_is_left() -> None:
+    bodies = agent(12, size=120)
+    assert said(bodies)["target_size"] == 7
+    assert len(after(bodies).items) == 6
+
+
+def test_few_events_over_the_goal_are_forgotten_only_as_far_as_the_goal_wants() -> None:
+    bodies = agent(12, size=200)
+    view = after(bodies, Budget.of(8_000).aiming(2_200))
+    assert 1_200 < view.tokens <= 2_200
+
+
+@pytest.mark.parametrize("bodies", [[user("a")], chat(1), agent(1), [assistant("a"), user("b")], agent(2, size=5)])
+def test_nothing_that_may_be_forgotten_is_nothing_to_summarize(bodies: list[Body]) -> None:
+    with pytest.raises(NothingToSummarize):
+        after(bodies)
+
+
+def test_a_window_without_room_for_a_record_is_declined() -> None:
+    with pytest.raises(Declined, match="no-room"):
+        after(agent(60), Budget.of(600))
+
+
+# --- the record -------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_asked_once_for_the_five_sections() -> None:
+    asked = question(agent(60))
+    assert asked.role == SUMMARIZER
+    assert all(section in asked.system for section in ENGLISH)
+    assert asked.max_tokens <= 2_000
+    assert question(agent(100), summary_max_tokens=150).max_tokens == 150
+
+
+def test_in_a_chinese_conversation_the_sections_and_the_question_are_chinese() -> None:
+    asked = question(agent(60, task="请帮我修复解析器里的错误"))
+    assert all(section in asked.system for section in CHINESE)
+    assert asked.user.endswith("现在写记录。")
+    assert asked.system.split("{")[0].startswith(prompt("semantic-zh").split("{")[0][:40])
+
+
+def test_only_what_is_forgotten_is_shown_with_the_task() -> None:
+    bodies = agent(60)
+    bodies[32:34] = [assistant(None, call("c15", "bash", {"command": "git push"})), tool("c15", "Push completed")]
+    shown = question(bodies).user
+    assert "Fix the bug in the parser." in shown
+    assert '"step 14"' in shown
+    assert "git push" not in shown
+    assert '"step 59"' not in shown
+
+
+def test_an_earlier_record_is_merged_into_the_new_one() -> None:
+    bodies = agent(60)
+    view = after(bodies)
+    grown = [*bodies, *(body for i in range(60, 110) for body in step(i))]
+    again = later(view, transcript_of(grown))
+    asked = question(again)
+    assert asked.user.startswith(f"<earlier_record>\n{previous_text(view)}\n</earlier_record>")
+    assert '"step 2"' not in asked.user
+    merged = after(again)
+    assert sum(item.is_replacement for item in merged.items) == 1
+    assert len(merged.items) <= 30
+    assert merged.covered > view.covered
+
+
+def test_the_record_says_how_many_messages_it_stands_for() -> None:
+    view = after(agent(60))
+    assert f"The {121 - len(view.items) + 1} earlier messages" in texts(view)[1]
+    grown = [*agent(60), *(body for i in range(60, 110) for body in step(i))]
+    again = after(later(view, transcript_of(grown)))
+    assert f"The {221 - len(again.items) + 1} earlier messages" in texts(again)[1]
+
+
+def test_of_a_long_event_the_model_is_shown_both_ends_by_kind() -> None:
+    bodies = agent(60)
+    bodies[4:6] = [
+        assistant("a" * 3_000, call("c1", "bash", {"command": "b" * 3_000})),
+        tool("c1", "c" * 3_000),
+    ]
+    shown = question(bodies, max_event_length=1_000).user
+    longest = {letter: max(map(len, re.findall(f"{letter}+", shown))) for letter in "abc"}
+    assert longest == {"a": 500, "b": 123, "c": 250}
+
+
+def test_kept_events_are_never_cut() -> None:
+    bodies = agent(60)
+    bodies[32:34] = [user("please: error " + "x" * 20_000), assistant("git push")]
+    assert bodies[32] in bodies_of(after(bodies, max_event_length=200))
+
+
+def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
+    bodies = agent(60)
+    view = view_of(bodies)
+    asked = question(view, Past(continues=True))
+    assert asked.view is not None
+    assert view.to_json().startswith(asked.view.rstrip("]"))
+    assert "step 59" not in asked.view
+    assert asked.user.startswith(prompt("semantic-continue").split("{")[0])
+    assert question(view, Past(continues=True), Budget.of(8_000).aiming(3_000)).view is None or view.tokens < 8_000
+
+
+def test_words_and_tools_are_options() -> None:
+    bodies = agent(60)
+    bodies[32:34] = [assistant(None, call("c15", "tinker")), tool("c15", "the kettle boils\n" + words(30))]
+    assert 15 not in rounds_of(after(bodies))
+    assert 15 in rounds_of(after(bodies, error_words="kettle; 水壶"))
+    assert 15 in rounds_of(after(bodies, success_words="Kettle"))
+    assert 15 in rounds_of(after(bodies, operation_words="kettle"))
+    assert 15 not in rounds_of(after(bodies, operation_words="kett"))
+    assert 15 in rounds_of(after(bodies, editing_tools="tinker"))
+    assert 15 not in rounds_of(after(bodies, instruction_words="kettle"))
+
+
+# --- where the model fails --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Failure("timeout"), "summary-timeout"),
+        (Answer("", called_tools=True), "summary-called-tools"),
+        (Answer("short", finish_reason="length"), "summary-cut-short"),
+        (Answer(""), "summary-empty"),
+        (Answer(words(90_000)), "summary-too-long"),
+        (Answer("I'm sorry, but I can't help with that."), "summary-refused"),
+        (Answer('<message index="0" role="user">'), "summary-echo"),
+    ],
+)
+def test_rules_write_the_record_and_the_reason_is_said(result: Result, reason: str) -> None:
+    def reply(effect: Effect) -> Result:
+        return result
+
+    bodies = agent(60)
+    plan = plan_of(semantic(), view_of(bodies), ROOMY, reply)
+    assert (plan.metadata["fallback"], plan.metadata["fallback_reason"], plan.reason) == (True, reason, reason)
+    outcome = attempted(Requirement.HARD, "semantic", view_of(bodies), ROOMY, reply)
+    assert (outcome.stages, outcome.failure) == (["semantic"], reason)
+    record = previous_text(outcome.view)
+    assert "tool calls" in record
+    assert "sorry" not in record
+
+
+def test_the_rules_count_kinds_and_pick_results_and_errors() -> None:
+    bodies = agent(60)
+    bodies[6:8] = [
+        assistant(None, call("c2", "bash")),
+        tool("c2", "a\nsrc/a.py: TypeError: bad\nSuccess\n" + words(30)),
+    ]
+    bodies[8:10] = [assistant(None, call("c3", "bash")), tool("c3", "All tests completed\n" + words(30))]
+    bodies[10:10] = [user("Never touch tests/.")]
+    bodies[41:41] = [user("Go on.")]
+    bodies.append(user("Last"))
+    record = previous_text(condensed("semantic", view_of(bodies), ROOMY.aiming(300), failing))
+    assert record.split("\n\n")[0].startswith("Task context:\n- User: Never touch tests/.")
+    assert "Key progress:\n- Success: All tests completed" in record
+    assert "Important findings:\n- Error: src/a.py: TypeError: bad" in record
+    assert "- user messages 1, tool calls 59, tool results 59" in record
+
+
+def test_the_rules_write_chinese_in_a_chinese_conversation() -> None:
+    view = condensed("semantic", view_of(agent(60, task="请帮我修复解析器里的错误")), ROOMY, failing)
+    assert previous_text(view).startswith("技术状态:\n- 工具调用 ")
+
+
+def test_an_earlier_record_stays_in_the_rules_record() -> None:
+    bodies = agent(60)
+    view = after(bodies)
+    grown = [*bodies, *(body for i in range(60, 110) for body in step(i))]
+    again = condensed("semantic", later(view, transcript_of(grown)), ROOMY, failing)
+    assert previous_text(again).startswith(previous_text(view))
+
+
+# --- what is said -----------------------------------------------------------------------------------------------
+
+
+def test_the_metadata_has_the_documents_metrics() -> None:
+    bodies = agent(60)
+    view = view_of(bodies)
+    record = "Task context: mend the parser."
+    told = plan_of(semantic(), view, ROOMY, lambda _: Answer(record, tokens=777)).metadata
+    kept = len(after(bodies).items) - 1
+    metrics = told["compression_metrics"]
+    assert metrics == {
+        "events_compressed": 121 - kept,
+        "compression_ratio": metrics["compression_ratio"],
+        "llm_tokens_used": 777,
+    }
+    assert 0 < metrics["compression_ratio"] < 0.01
+    assert {key: value for key, value in told.items() if key != "compression_metrics"} == {
+        "events": 121,
+        "target_size": 30,
+        "scored": True,
+        "fallback": False,
+        "fallback_reason": None,
+        "summary_calls": 1,
+        "prompt_digest": prompt_digest("semantic"),
+    }
+
+
+def test_tokens_of_a_refused_answer_are_counted() -> None:
+    told = plan_of(semantic(), view_of(agent(60)), ROOMY, lambda _: Answer("", tokens=55)).metadata
+    assert told["compression_metrics"]["llm_tokens_used"] == 55
+    assert told["summary_calls"] == 1
+
+
+def test_the_defaults_are_the_documents() -> None:
+    options = SemanticOptions()
+    assert (options.max_size, options.keep_first, options.max_compression_ratio) == (100, 1, 0.3)
+    assert (options.max_event_length, options.enable_semantic_analysis) == (8_000, True)
+
+
+def test_the_same_view_past_and_answer_give_the_same_plan() -> None:
+    view = view_of(agent(60))
+    assert plan_of(semantic(), view, ROOMY, good) == plan_of(semantic(), view, ROOMY, good)
