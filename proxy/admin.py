@@ -16,13 +16,15 @@ from urllib.parse import urlsplit
 
 from proxy.append import history
 from proxy.beside import beside, made_once
-from proxy.blocks import Stored, line_to, nodes
+from proxy.blocks import Stored
+from proxy.histories import StoredHistory
 from proxy.identity import session_key
 from proxy.sessions import Branch, Session
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, StoreError
-from proxy.store.codec import encode_condensation
+from proxy.store.codec import encode_condensation, encode_verdict
 from proxy.stored import StoredSessions
+from strategies.core.alignment import Tree
 from strategies.core.condensation import Condensation
 
 TOKEN_FILE = "admin.token"  # noqa: S105
@@ -59,10 +61,11 @@ class Admin:
 
     async def session(self, key: SessionKey) -> Document | None:
         """One session with all that is kept of it; None where there is none."""
-        session = await self._stored.in_time(self._stored.load(key))
+        patience = self._stored.patience()
+        session = await patience.read(self._stored.load(key))
         if session is None:
             return None
-        blocks = await self._stored.in_time(self._stored.store.blocks(key))
+        blocks = await patience.read(self._stored.store.blocks(key))
         try:
             return await asyncio.to_thread(_whole, key, session, blocks)
         except (ValueError, LookupError, TypeError) as error:
@@ -89,7 +92,8 @@ class Admin:
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)
         counted = ("sessions", "branches", "condensations", "requests", "client_tokens", "forwarded_tokens")
-        return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in (*counted, "own_tokens")}}
+        own = ("own_tokens", "judge_tokens", "votes")
+        return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in (*counted, *own)}}
 
     async def _loaded(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
         """Each session that was saved, one after the other, so that requests come in between; None for a broken one."""
@@ -161,20 +165,22 @@ def _head(key: SessionKey, session: Session) -> Document:
 
 
 def _whole(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
-    found = nodes(blocks)
+    found = StoredHistory.of(blocks)
     return {
         "object": "session",
         **_head(key, session),
         "parent": session.parent,
         "settings": dict(session.settings),
         "totals": dict(session.totals),
-        "branches": [_branch(each, found) for each in session.branches],
+        "branches": [_branch(each, found.tree) for each in session.branches],
         "condensations": [_condensation(each) for each in session.condensations],
-        "appended": [each.value for each in history(session.line, blocks).elements],
+        "judging": dict(session.judging),
+        "verdicts": [encode_verdict(each) for each in session.verdicts],
+        "appended": [each.value for each in history(session.line, found.appended).elements],
     }
 
 
-def _branch(branch: Branch, found: Mapping[bytes, Stored]) -> Document:
+def _branch(branch: Branch, tree: Tree[Stored]) -> Document:
     """A branch with its messages from the first one on; null for one whose text was not kept."""
     return {
         "name": branch.name,
@@ -182,7 +188,7 @@ def _branch(branch: Branch, found: Mapping[bytes, Stored]) -> Document:
         "count": branch.count,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": list(_messages(line_to(branch.head, found))),
+        "messages": list(_messages(tree.line(branch.head))),
     }
 
 

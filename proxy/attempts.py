@@ -1,25 +1,31 @@
-"""Running a pipeline: effects are resolved within the inline budget, failures become reasons.
+"""Running a pipeline: effects are resolved, failures become reasons.
 
 A strategy is a generator that yields effects. Here they meet the world: a summarizer, or for `observe:` and dry runs
 a projection that answers with a text of the size that was asked for, so that no model is called.
+
+Where somebody waits, there is a deadline. When it comes, the stages that ask no model make room, and the models go on:
+what comes of them late is worth keeping for the next request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
+from proxy.asking import Caller, Resolver
 from proxy.policy import Policy
 from proxy.reasons import Reason
-from proxy.summarizer import Caller, Summarizer
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result
+from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.protocol import Past
+from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from strategies.pipeline import Outcome, Run, attempt
+from strategies.pipeline import Outcome, attempt
+
+T = TypeVar("T")
 
 PROJECTED = "(here a model's summary would stand) "
 
@@ -29,31 +35,83 @@ Resolve = Callable[[tuple[Effect, ...]], Awaitable[tuple[Result, ...]]]
 
 
 class Attempted(NamedTuple):
-    """What came of a requirement: an outcome, or the reason why there is none; tokens of our own calls."""
+    """What came of a requirement: an outcome, or the reason why there is none; tokens of our own calls.
+
+    `late` is what models still work on when the time of the one who waits is over.
+    """
 
     outcome: Outcome | None
     reason: str
     own_tokens: int
     asked: bool
+    late: asyncio.Task[Attempted] | None = None
+
+
+@dataclass(slots=True)
+class Urgency:
+    """On whose behalf a run asks. It becomes background work when nobody waits for it any more."""
+
+    caller: Caller
 
 
 class Attempts:
-    """Runs pipelines; one per app. `inline_timeout` is in seconds and covers all effects of one request."""
+    """Runs pipelines; one per app."""
 
-    def __init__(self, summarizer: Summarizer, inline_timeout: float) -> None:
+    def __init__(self, summarizer: Resolver) -> None:
         self._summarizer = summarizer
-        self._inline_timeout = inline_timeout
+
+    async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:
+        """What would come of the policy's pipeline: nothing is asked, texts are of the size that was asked for."""
+        return await self._attempted(requirement, policy.stages, view, policy, past, _project)
 
     async def attempt(
-        self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller | None
+        self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
     ) -> Attempted:
-        """The outcome of the policy's pipeline; without a `caller` nothing is asked and texts are projected."""
+        """The outcome of the policy's pipeline, however long its models take."""
+        resolve = self.asking(policy, Urgency(caller))
+        return await self._attempted(requirement, policy.stages, view, policy, past, resolve)
+
+    async def attempt_until(
+        self, deadline: float, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
+    ) -> Attempted:
+        """The outcome of the policy's pipeline; from `deadline` on, a time of the loop's clock, without its models."""
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            # Another replica was waited for, and its models are still at it.
+            return await self._without_models(requirement, view, policy, past)
+        urgency = Urgency(caller)
+        work = self._attempted(requirement, policy.stages, view, policy, past, self.asking(policy, urgency))
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait({task}, timeout=left)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        urgency.caller = replace(caller, background=True)
+        without = await self._without_models(requirement, view, policy, past)
+        return without._replace(asked=True, late=task)
+
+    async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:
+        rest = [stage for stage in policy.stages if not stage.asks]
+        without = await self._attempted(requirement, rest, view, policy, past, _project)
+        return without._replace(reason=Reason.SUMMARY_TIMEOUT)
+
+    async def _attempted(
+        self,
+        requirement: Requirement,
+        stages: Sequence[Strategy],
+        view: View,
+        policy: Policy,
+        past: Past,
+        resolve: Resolve,
+    ) -> Attempted:
         if policy.budget is None:
             return Attempted(None, Reason.WINDOW_UNKNOWN, 0, False)
-        running = attempt(requirement, policy.stages, policy.ladder, view, policy.budget, past)
-        resolving = _Resolving(_project if caller is None else self._within_budget(policy, caller))
+        resolving = Resolving(resolve)
         try:
-            outcome = await resolving.drive(running)
+            outcome = await resolving.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
         except StrategyError as error:
             return Attempted(None, error.reason, resolving.tokens, resolving.asked)
         except Exception:  # noqa: BLE001
@@ -64,38 +122,35 @@ class Attempts:
             _log.error("a stage failed", exc_info=defect)
         return Attempted(outcome, outcome.failure, resolving.tokens, resolving.asked)
 
-    def _within_budget(self, policy: Policy, caller: Caller) -> Resolve:
-        deadline = asyncio.get_running_loop().time() + self._inline_timeout
+    def asking(self, policy: Policy, urgency: Urgency) -> Resolve:
+        """What resolves effects on behalf of a caller, however long it takes."""
 
         async def resolve(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await self._summarizer.resolve(effects, policy.summarizer, caller)
-            except TimeoutError:
-                return tuple(Failure("timeout") for _ in effects)
+            return await self._summarizer.resolve(effects, policy.roles, urgency.caller)
 
         return resolve
 
 
-class _Resolving:
-    """Drives one run and keeps the account of what it asked for."""
+class Resolving:
+    """Drives a generator of effects and keeps the account of what it asked for."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
         self.tokens = 0
         self.asked = False
 
-    async def drive(self, running: Run) -> Outcome:
+    async def drive(self, running: Generator[tuple[Effect, ...], tuple[Result, ...], T]) -> T:
+        """What a generator of effects returns."""
         try:
             effects = next(running)
             while True:
                 self.asked = True
                 results = await self._resolve(effects)
-                self.tokens += sum(each.tokens for each in results if isinstance(each, Answer))
+                self.tokens += sum(each.tokens for each in results if isinstance(each, Answer | Votes))
                 effects = running.send(results)
         except StopIteration as stop:
-            outcome: Outcome = stop.value
-            return outcome
+            returned: T = stop.value
+            return returned
 
 
 async def _project(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
@@ -106,4 +161,4 @@ def _projected(effect: Effect) -> Result:
     if not isinstance(effect, Ask):
         return Failure("not-asked")
     words = max(effect.max_tokens // 16, 1)
-    return Answer(PROJECTED * words)
+    return Answer(f"<summary>{PROJECTED * words}</summary>")

@@ -13,6 +13,7 @@ request that no upstream could serve, with an account of where its tokens are.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
@@ -24,11 +25,15 @@ from proxy.errors import ContextLengthExceeded
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.making import TRIGGERS, Maker
+from proxy.preparing import Preparer
 from proxy.reasons import Reason
+from proxy.store.base import StoreError
 from strategies.core.condensation import Condensation
-from strategies.core.replay import replay
-from strategies.core.requirement import Requirement, has_grown, required
+from strategies.core.ready import JUDGED, ready
+from strategies.core.replay import Replayed, replay
+from strategies.core.requirement import RULES, Requirement, has_grown, required
 from strategies.core.view import View, fold
+from strategies.pipeline import due
 from strategies.walk import walk
 
 EXACT_ERROR = 0.10
@@ -44,7 +49,11 @@ class Condenser:
         intake: Intake,
         keeper: Keeper,
         maker: Maker,
+        preparer: Preparer,
+        inline_timeout: float,
     ) -> None:
+        self._preparer = preparer
+        self._inline_timeout = inline_timeout
         self._intake = intake
         self._keeper = keeper
         self._maker = maker
@@ -57,7 +66,7 @@ class Condenser:
         decision = await self._decided(case)
         rewritten = decision.view.changed or case.is_rewritten
         decision.body = request.body.spliced(
-            messages=decision.view.to_json() if rewritten else None,
+            messages=decision.view.encoded() if rewritten else None,
             model=request.model if request.renamed else None,
         )
         timing.condense = milliseconds(started)
@@ -80,17 +89,62 @@ class Condenser:
         return decision
 
     async def _condense(self, decision: Decision, case: Case) -> None:
+        deadline = asyncio.get_running_loop().time() + self._inline_timeout
+        only_looks = case.request.controls.dry_run
+        if not only_looks:
+            case = case.knowing(await self._preparer.ahead(decision, case, deadline))
         requirement = _requirement(decision, case)
+        if requirement is not None and await self._took_ready(requirement, decision, case, deadline):
+            requirement = _still_required(decision)
         if requirement is None:
             return
-        make = self._maker.project if case.request.controls.dry_run else self._maker.make
-        made = await make(requirement, decision, case)
+        if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
+            decision.reason = Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
+            return
+        if only_looks:
+            made = await self._maker.project(requirement, decision, case)
+        else:
+            made = await self._maker.make(requirement, decision, case, deadline)
         decision.own_tokens, decision.reason = made.own_tokens, made.reason
         if made.condensation is not None:
             _apply(decision, made.condensation, case)
         if made.failure:
             decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)
+
+    async def _took_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
+        """Whether a condensation that was prepared is this request's view now.
+
+        Where a model may be asked, a preparation that is under way is waited for.
+        """
+        found = _ready(requirement, decision, case)
+        may_wait = RULES[requirement].asks and not case.request.controls.dry_run
+        if found is None and may_wait:
+            # Half of the time is left for a question of our own: a preparation may wait for its turn in the background.
+            case = case.knowing(await self._preparer.landed(case, deadline - self._inline_timeout / 2))
+            found = _ready(requirement, decision, case)
+        if found is None or found.applied is None:
+            return False
+        applied = self._drifted(found.view, found.applied, case) or found.applied
+        _apply(decision, applied, case, TRIGGERS[requirement])
+        if case.keeps:
+            await self._stand(decision, applied, case, is_new=applied is not found.applied)
+        return True
+
+    def _drifted(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
+        """What a judged record becomes where the judge wants that dropped which came since; None where it stands."""
+        stage = case.policy.judging
+        after = stage.drifted(view) if stage is not None and judged.trigger == JUDGED else None
+        return None if after is None else self._maker.reaching(judged, after)
+
+    async def _stand(self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool) -> None:
+        try:
+            if is_new:
+                _apply(decision, await self._keeper.keep(case.found, condensation), case)
+            else:
+                await self._keeper.stand(case.found, condensation)
+        except StoreError as error:
+            decision.action, decision.reason = Action.DEGRADED, error.reason
 
     async def _observe(self, decision: Decision, case: Case) -> None:
         """Says what would be done; changes nothing."""
@@ -128,18 +182,23 @@ class Condenser:
         decision.head = case.append.head if case.append else ""
 
         async def settle(reply: Mapping[str, Any] | None) -> None:
+            judged = replace(turn, judging=self._preparer.state(decision, case))
             if case.append is None:
-                await self._keeper.settle(found, turn)
+                await self._keeper.settle(found, judged)
             elif reply is not None:
                 line, block = case.append.block(reply)
-                await self._keeper.settle(found, replace(turn, line=line, blocks={line.block: block}))
+                appended = replace(judged, line=line, before=case.append.before, blocks={line.block: block})
+                await self._keeper.settle(found, appended)
 
         decision.settle = settle
+        decision.follow = lambda: self._preparer.follow(decision, case)
 
 
-def _apply(decision: Decision, condensation: Condensation, case: Case) -> None:
-    """Makes a condensation this request's view."""
-    decision.action, decision.trigger = Action.CONDENSED, Trigger(condensation.trigger)
+def _apply(decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None) -> None:
+    """Makes a condensation this request's view; `trigger` is what it was needed for, where no judge wanted it."""
+    judged = condensation.trigger == JUDGED
+    decision.action = Action.CONDENSED
+    decision.trigger = Trigger(condensation.trigger) if judged or trigger is None else trigger
     decision.applied, decision.metadata = condensation, condensation.metadata
     decision.view = _folded(case, condensation)
     decision.tokens_after = decision.view.tokens
@@ -214,7 +273,8 @@ def _requirement(decision: Decision, case: Case) -> Requirement | None:
         return None
     since = decision.applied.tokens_after if decision.applied else None
     tokens = decision.tokens_after
-    requirement = required(tokens, budget, since=since, forced=case.request.controls.force)
+    own = _is_due(decision, case)
+    requirement = required(tokens, budget, since=since, forced=case.request.controls.force, due=own)
     if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
         decision.reason = Reason.WAITING_FOR_STEP
     elif requirement is None and (decision.action is Action.PASSED or _news(case)):
@@ -222,9 +282,45 @@ def _requirement(decision: Decision, case: Case) -> Requirement | None:
     return requirement
 
 
+def _is_due(decision: Decision, case: Case) -> bool:
+    """Whether a judge wants it condensed and that is ready, or a stage has a trigger of its own that is reached."""
+    budget = case.policy.budget
+    if budget is None:
+        return False
+    shrink = RULES[Requirement.SOFT].least_shrink
+    judged = ready(
+        decision.view, decision.applied, case.found.condensations, budget, judged_only=True, least_shrink=shrink
+    )
+    return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
+
+
+def _ready(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
+    """What was prepared and may be taken; under a judge the marks alone take nothing."""
+    budget = case.policy.budget
+    if budget is None:
+        return None
+    judged_only = requirement is Requirement.SOFT and case.policy.judging is not None
+    return ready(
+        decision.view,
+        decision.applied,
+        case.found.condensations,
+        budget,
+        judged_only=judged_only,
+        least_shrink=RULES[requirement].least_shrink,
+    )
+
+
+def _still_required(decision: Decision) -> Requirement | None:
+    """What is left to do for a view that has just taken what was ready: only to make it fit."""
+    budget = decision.policy.budget
+    since = decision.applied.tokens_after if decision.applied else None
+    requirement = required(decision.tokens_after, budget, since=since) if budget else None
+    return requirement if requirement is Requirement.HARD else None
+
+
 def _news(case: Case) -> str:
     """What a person should know of how the conversation was recognised."""
-    if case.measured.restored:
+    if case.is_aligned:
         return Reason.ALIGNED
     session = case.found.session
     if session is not None and session.branch_of(case.history.digests) is None:

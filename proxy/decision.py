@@ -61,7 +61,8 @@ class Timing:
 class Decision:
     """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need.
 
-    It is handed the reply as a message where append mode must store that too.
+    It is handed the reply as a message where append mode must store that too. `follow` starts what is due once the
+    reply has been sent.
     """
 
     session: str
@@ -82,6 +83,7 @@ class Decision:
     timing: Timing = field(default_factory=Timing)
     head: str = ""
     settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
+    follow: Callable[[], None] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property

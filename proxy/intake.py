@@ -7,10 +7,12 @@ session has a say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from proxy.append import Append, appended
+from proxy.asking import Caller
 from proxy.controls import Controls
 from proxy.decision import Timing
 from proxy.errors import BadRequest, HistoryUnavailable
@@ -18,16 +20,23 @@ from proxy.headers import Headers
 from proxy.identity import Identity
 from proxy.measure import Measured, Measurer, fits_by_length
 from proxy.policy import Policies, Policy
-from proxy.recognition import Recognised, Recogniser, Restored
+from proxy.recognition import Recognised, Recogniser
+from proxy.restoring import Restorer
 from proxy.store.base import StoreError
+from proxy.stored import Patience
 from proxy.tokens.counter import Counter, Tokenizers
 from proxy.wire import Body
+from strategies.core.condensation import Condensation
+from strategies.core.protocol import Past, Verdict
 from strategies.core.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A chat completion request as the driver takes it; `model` is without a suffix."""
+    """A chat completion request as the driver takes it; `model` is without a suffix.
+
+    `asked_at` is when it came, in seconds since the epoch.
+    """
 
     tenant: str
     headers: Headers
@@ -36,11 +45,15 @@ class ChatRequest:
     renamed: bool
     controls: Controls
     query: bytes = b""
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that is known of one request before it is decided."""
+    """All that is known of one request before it is decided.
+
+    `whole` is the conversation with what a client of a window has left out, where that is known.
+    """
 
     request: ChatRequest
     measured: Measured
@@ -56,9 +69,40 @@ class Case:
         return self.whole or self.measured.transcript
 
     @property
+    def is_aligned(self) -> bool:
+        """Whether the view is made from more than the client sent: what it has dropped, or what stands for that."""
+        return self.whole is self.measured.transcript
+
+    @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even where nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
+
+    def knowing(self, recorded: Sequence[Condensation]) -> Case:
+        """The case with condensations that were recorded since its session was read."""
+        if not recorded:
+            return self
+        newer = {each.id for each in recorded}
+        known = (*(each for each in self.found.condensations if each.id not in newer), *recorded)
+        return replace(self, found=replace(self.found, condensations=known))
+
+    def apart(self) -> Case:
+        """The case for a piece of work that its request does not wait for."""
+        return replace(self, found=self.found.apart())
+
+    def caller(self, *, background: bool) -> Caller:
+        """On whose behalf models are asked."""
+        request = self.request
+        tools = request.body.written("tools") or None
+        return Caller(request.model, request.headers, tools, request.asked_at, background)
+
+    def past(self, now: float, verdict: Verdict | None = None) -> Past:
+        """What strategies may know of the session; `now` in seconds since the epoch."""
+        session = self.found.session
+        branch = session.branch_of(self.history.digests) if session else None
+        seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
+        verdicts = session.verdicts if session else ()
+        return Past(now, self.found.condensations, verdicts, verdict, seen, self.policy.continues)
 
     @property
     def keeps(self) -> bool:
@@ -76,12 +120,14 @@ class Intake:
         policies: Policies,
         recogniser: Recogniser,
         measurer: Measurer,
+        restorer: Restorer,
         tokenizers: Tokenizers,
         keeps_text: bool = True,
     ) -> None:
         self._policies = policies
         self._recogniser = recogniser
         self._measurer = measurer
+        self._restorer = restorer
         self._tokenizers = tokenizers
         self._keeps_text = keeps_text
 
@@ -89,35 +135,43 @@ class Intake:
         """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
-        request, append = await self._supplied(request, identity)
+        patience = self._recogniser.patience()
+        started = perf_counter()
+        request, append = await self._supplied(request, identity, patience)
+        supplied = milliseconds(started)
         started = perf_counter()
         measured = await self._measured(request, counter)
         timing.count = milliseconds(started)
         started = perf_counter()
-        found = await self._recogniser.recognise(request.tenant, identity, measured.transcript)
-        timing.session = milliseconds(started)
+        found = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
-        if found.restored is not None:
-            return await self._restored(Case(request, measured, found, policy, counter), found.restored)
-        return Case(request, measured, found, policy, counter, append)
+        case = await self._restored(Case(request, measured, found, policy, counter, append))
+        timing.session = milliseconds(started) + supplied
+        return case
 
-    async def _restored(self, case: Case, restored: Restored) -> Case:
+    async def _restored(self, case: Case) -> Case:
         """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
-        whole = await self._measurer.restore(
-            case.measured, restored.messages, kept_first=restored.kept_first, counter=case.counter
-        )
+        # An append says itself what it follows on.
+        if case.found.restored is None or case.append is not None:
+            return case
+        whole = await self._restorer.whole(case.measured, case.found.restored, case.found.condensations, case.counter)
+        if whole is None:
+            return case
         if case.policy.pipeline.is_off or case.policy.pipeline.observe:
             return replace(case, whole=whole.transcript)
-        return replace(case, whole=whole.transcript, measured=whole, policy=case.policy.able_to_drop())
+        policy = case.policy.able_to_drop() if whole.restored else case.policy
+        return replace(case, whole=whole.transcript, measured=whole, policy=policy)
 
-    async def _supplied(self, request: ChatRequest, identity: Identity) -> tuple[ChatRequest, Append | None]:
+    async def _supplied(
+        self, request: ChatRequest, identity: Identity, patience: Patience
+    ) -> tuple[ChatRequest, Append | None]:
         """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
         _check_append(request, identity, keeps_text=self._keeps_text)
         try:
-            stored = await self._recogniser.history(request.tenant, identity)
+            stored = await self._recogniser.history(request.tenant, identity, patience)
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
         append, whole = appended(stored, request.body.elements, request.controls.if_head)

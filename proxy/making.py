@@ -2,43 +2,56 @@
 
 Requests at one chain share a flight while a model may be asked. A flight begins by looking whether the store has got
 what is wanted since the request was recognised, and ends when its record is kept: so a request that comes too late for
-a flight finds its record instead of asking again. The first writer of a record wins, also across replicas.
+a flight finds its record instead of asking again. The flights of several replicas share a lease where a model can be
+asked: one of them does the work and leaves the others its record. That saves calls and decides nothing: the first
+writer of a record wins, with a lease or without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import asyncio
+import logging
+from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
 from time import perf_counter
 from typing import NamedTuple
 
-from proxy.attempts import Attempts
+from proxy.asking import Caller
+from proxy.attempts import Attempted, Attempts
 from proxy.decision import Decision, Trigger
 from proxy.flights import Flights
 from proxy.intake import Case, milliseconds
 from proxy.keeping import Keeper
+from proxy.leases import Leases
+from proxy.owned import OwnedTasks
+from proxy.policy import Policy
 from proxy.store.base import StoreError
-from proxy.summarizer import Caller
+from proxy.store.codec import decode_condensation, encode_condensation
 from strategies.core.condensation import Condensation
-from strategies.core.plan import head_pieces
-from strategies.core.protocol import Past
-from strategies.core.replay import shows_what_it_must
+from strategies.core.protocol import Verdict
+from strategies.core.replay import Replayed, shows_what_it_must
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.view import fold
+from strategies.core.view import View, fold
 from strategies.pipeline import Outcome
 
 TRIGGERS = {
+    # Whatever was prepared is applied when the mark is reached.
+    Requirement.PREPARE: Trigger.THRESHOLD,
     Requirement.SOFT: Trigger.THRESHOLD,
     Requirement.HARD: Trigger.CONTEXT_LIMIT,
     Requirement.FORCED: Trigger.FORCED,
     Requirement.OVERFLOW: Trigger.OVERFLOW,
 }
 
+_log = logging.getLogger(__name__)
+
 
 class Made(NamedTuple):
     """A condensation, or the reason why there is none; `failure` where the store did not take it.
 
-    `own_tokens` are those of our model calls for this request, `asked` whether any text is a model's.
+    `own_tokens` are those of our model calls for this request, `asked` whether any text is a model's, `store_seconds`
+    what a flight waited for the store.
     """
 
     condensation: Condensation | None
@@ -46,40 +59,103 @@ class Made(NamedTuple):
     own_tokens: int = 0
     asked: bool = False
     failure: str = ""
+    store_seconds: float = 0.0
 
 
 class Maker:
     """Makes condensations; one per app."""
 
-    def __init__(self, attempts: Attempts, keeper: Keeper, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        attempts: Attempts,
+        keeper: Keeper,
+        leases: Leases,
+        late: OwnedTasks[Condensation | None],
+        clock: Callable[[], float],
+    ) -> None:
         self._attempts = attempts
+        self._late = late
         self._keeper = keeper
+        self._leases = leases
         self._clock = clock
         self._flights: Flights[Made] = Flights(lambda made: made.condensation is not None and not made.failure)
 
     async def project(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
         """What would be made, with texts of the size that a model's may have; nothing is asked or kept."""
-        return await self._attempt(requirement, decision, case, None)
+        past = case.past(self._clock())
+        started = perf_counter()
+        projected = await self._attempts.project(requirement, decision.view, case.policy, past)
+        return self._made(requirement, projected, base_of(decision), case.policy, started)
 
-    async def make(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
-        """What the requirement leads to, recorded where anything of the request may be."""
+    async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> Made:
+        """A condensation of a view for a later request, recorded without being applied; it may take minutes.
+
+        It follows a judge's `verdict`, if there is one.
+        """
+        requirement, started = Requirement.PREPARE, perf_counter()
+        past = case.past(self._clock(), verdict)
+        attempted = await self._attempts.attempt(requirement, base.view, case.policy, past, caller)
+        made = self._made(requirement, attempted, base, case.policy, started)
+        if made.condensation is not None and verdict is not None:
+            made = made._replace(condensation=replace(made.condensation, trigger=Trigger.JUDGE.value))
+        return await self._kept_for_later(made, case)
+
+    async def _kept_for_later(self, made: Made, case: Case) -> Made:
+        if made.condensation is None:
+            return made
+        try:
+            return made._replace(condensation=await self._keeper.prepare(case.found, made.condensation))
+        except StoreError as error:
+            return made._replace(failure=error.reason)
+
+    async def make(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+        """What the requirement leads to, recorded where anything of the request may be.
+
+        Models are waited for until a time of the loop's clock.
+        """
         if not (case.keeps and RULES[requirement].asks):
-            return await self._work(requirement, decision, case)
-        made, led = await self._flights.join(
-            _flight(requirement, decision, case), self._first_looked_up(requirement, decision, case)
-        )
+            return await self._work(requirement, decision, case, until)
+        chain, applied = case.history.digests, decision.applied
+        work = work_name(requirement, chain[-1] if chain else b"", applied.id if applied else "", case)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        made, led = await self._flights.join(work, self._flown(work, requirement, decision, case, until))
+        if led:
+            return made
+        case.found.patience.spend(min(made.store_seconds, clock() - began))
         # Who came along keeps it too: under a key of its own, or in a store that has lost it since.
-        return made if led else await self._kept(made._replace(own_tokens=0), case)
+        return await self._kept(made._replace(own_tokens=0), case)
 
-    async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
+    async def _flown(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+        """What a flight leads to, and what it took of its request's patience: all who come along have waited so."""
+        before = case.found.patience.left
+        if _can_ask(case.policy):
+            made = await self._leased(work, requirement, decision, case, until)
+        else:
+            made = await self._first_looked_up(requirement, decision, case, until)
+        return made._replace(store_seconds=before - case.found.patience.left)
+
+    async def _leased(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+        """What another replica leaves, or what is made in what remains of the time that the client may wait."""
+        async with self._leases.turn(case.request.tenant, work, until, case.found.patience) as turn:
+            theirs = readable(turn.left, standing=True)
+            if theirs is not None and _shows(theirs, case):
+                return await self._kept(Made(theirs), case)
+            if turn.held:
+                made = await self._first_looked_up(requirement, decision, case, until)
+            else:
+                made = await self._work(requirement, decision, case, until)
+            turn.leaves = encode_condensation(made.condensation) if made.condensation else b""
+            return made
+
+    async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
         ready = await self._keeper.made_since(case.found, case.history.digests)
         if ready is not None and _shows(ready, case):
             return Made(ready)
-        return await self._work(requirement, decision, case)
+        return await self._work(requirement, decision, case, until)
 
-    async def _work(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
-        caller = Caller(case.request.model, case.request.headers)
-        return await self._kept(await self._attempt(requirement, decision, case, caller), case)
+    async def _work(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+        return await self._kept(await self._attempt(requirement, decision, case, until), case)
 
     async def _kept(self, made: Made, case: Case) -> Made:
         """What the store holds of a condensation, ours or another writer's."""
@@ -99,38 +175,85 @@ class Maker:
             kept = await self._keeper.keep(case.found, ours)
         return kept
 
-    async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, caller: Caller | None) -> Made:
-        past = Past(self._clock(), case.found.condensations)
-        started = perf_counter()
-        attempted = await self._attempts.attempt(requirement, decision.view, case.policy, past, caller)
-        spent = milliseconds(started)
+    async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+        past, base, started = case.past(self._clock()), base_of(decision), perf_counter()
+        caller = case.caller(background=False)
+        attempted = await self._attempts.attempt_until(until, requirement, base.view, case.policy, past, caller)
+        if attempted.late is not None and not case.keeps:
+            attempted.late.cancel()
+        elif attempted.late is not None:
+            self._late.start(self._keep_late(attempted.late, base, case.apart(), started))
+        return self._made(requirement, attempted, base, case.policy, started)
+
+    async def _keep_late(
+        self, working: asyncio.Task[Attempted], base: Replayed, case: Case, started: float
+    ) -> Condensation | None:
+        """Keeps what models wrote too late for the one who waited, a step deeper than what took its place."""
+        late = await working
+        written = late.outcome is not None and any(
+            stage.asks and stage.name in late.outcome.stages for stage in case.policy.stages
+        )
+        if not (written and case.keeps):
+            return None
+        made = self._made(Requirement.PREPARE, late, base, case.policy, started)
+        if made.condensation is None:
+            return None
+        depth = made.condensation.depth + 1
+        deeper = replace(made.condensation, depth=depth, id=_id(made.condensation.digest, depth))
+        kept = await self._kept_for_later(made._replace(condensation=deeper), case)
+        await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=late.own_tokens))
+        return kept.condensation
+
+    def reaching(self, made: Condensation, view: View) -> Condensation:
+        """The record of a view whose head is that of `made`, and reaches further because it drops what came behind."""
+        digest = view.transcript.digests[view.covered - 1]
+        return replace(
+            made,
+            id=_id(digest, made.depth),
+            digest=digest,
+            covered=view.covered,
+            pieces=self._keeper.pieces(view),
+            tokens_after=view.tokens,
+            metadata={**made.metadata, "rolledBackMessageCount": view.covered - made.covered},
+        )
+
+    def _made(
+        self, requirement: Requirement, attempted: Attempted, base: Replayed, policy: Policy, started: float
+    ) -> Made:
         made = Made(None, attempted.reason, attempted.own_tokens, attempted.asked)
-        if attempted.outcome is not None:
-            record = self._condensation(requirement, decision, attempted.outcome, attempted.own_tokens, spent)
-            made = made._replace(condensation=record)
-        return made
+        if attempted.outcome is None:
+            return made
+        spent = milliseconds(started)
+        record = self._condensation(requirement, base, policy, attempted.outcome, attempted.own_tokens, spent)
+        return made._replace(condensation=record)
 
     def _condensation(
-        self, requirement: Requirement, decision: Decision, outcome: Outcome, own_tokens: int, spent: float
+        self,
+        requirement: Requirement,
+        base: Replayed,
+        policy: Policy,
+        outcome: Outcome,
+        own_tokens: int,
+        spent: float,
     ) -> Condensation:
-        view, budget = outcome.view, decision.policy.budget
+        view, budget = outcome.view, policy.budget
         digest = view.transcript.digests[view.covered - 1]
-        depth = decision.depth + 1
+        depth = base.applied.depth + 1 if base.applied else 1
         return Condensation(
             id=_id(digest, depth),
             digest=digest,
             covered=view.covered,
             depth=depth,
-            pieces=head_pieces(view),
-            window=budget.window if budget else 0,
-            strategy=str(decision.policy.pipeline),
+            pieces=self._keeper.pieces(view),
+            window=budget.made_for if budget else 0,
+            strategy=str(policy.pipeline),
             requirement=requirement.value,
             trigger=TRIGGERS[requirement].value,
-            tokens_before=decision.tokens_after,
+            tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=self._clock(),
             own_tokens=own_tokens,
-            parent=decision.applied.id if decision.applied else None,
+            parent=base.applied.id if base.applied else None,
             metadata={
                 "stages": outcome.stages,
                 "reasons": outcome.reasons,
@@ -138,6 +261,11 @@ class Maker:
                 **outcome.metadata,
             },
         )
+
+
+def base_of(decision: Decision) -> Replayed:
+    """What a decision's condensation begins from."""
+    return Replayed(decision.view, decision.applied)
 
 
 def _id(digest: bytes, depth: int) -> str:
@@ -149,10 +277,33 @@ def _shows(condensation: Condensation, case: Case) -> bool:
     return shows_what_it_must(fold(case.history, (condensation.overlay,), case.measured.overhead, case.counter))
 
 
-def _flight(requirement: Requirement, decision: Decision, case: Case) -> Hashable:
-    """What makes two condensations the same work: the same chain, from the same view, to the same end."""
-    chain, policy = case.history.digests, case.policy
-    applied = decision.applied.id if decision.applied else ""
-    options = tuple(str(getattr(stage, "options", "")) for stage in policy.stages)
-    whose = (case.request.tenant, case.found.identity, case.request.model)
-    return (*whose, chain[-1] if chain else b"", applied, requirement, policy.pipeline, options, policy.budget)
+def _can_ask(policy: Policy) -> bool:
+    """Whether any stage of a pipeline, or of the ladder behind it, may ask a model."""
+    return any(stage.asks for stage in (*policy.stages, *policy.ladder))
+
+
+def readable(left: bytes, *, standing: bool = False) -> Condensation | None:
+    """The condensation that another replica has left; None where there is none that we can read."""
+    try:
+        return decode_condensation(left, standing=standing) if left else None
+    except (ValueError, LookupError, TypeError):
+        _log.warning("what another replica left cannot be read")
+        return None
+
+
+def work_name(requirement: Requirement, head: bytes, applied: str, case: Case) -> str:
+    """The name of a work, the same in all processes of one version: a digest of whose it is, of the chain that ends
+    with `head`, of the condensation `applied` that its view begins from, and of the end that it leads to."""
+    policy = case.policy
+    parts = (
+        case.request.tenant,
+        case.found.identity,
+        case.request.model,
+        head,
+        applied,
+        requirement.value,
+        str(policy.pipeline),
+        [str(getattr(stage, "options", "")) for stage in policy.stages],
+        policy.budget,
+    )
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -77,7 +77,7 @@ class Relay(Response):
     """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
 
     Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes.
-    `ended` is called when all is over.
+    `follow` is called at the end where the reply came in whole.
     """
 
     def __init__(
@@ -87,16 +87,21 @@ class Relay(Response):
         ours: Headers,
         settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None,
         capture: Capture | None = None,
-        ended: Callable[[], None] | None = None,
+        follow: Callable[[], None] | None = None,
     ) -> None:
         self._incoming = incoming
         self._reply = reply
         self._sent = [*to_client(reply.headers), *ours]
         self._settle = settle
         self._capture = capture
-        self._ended = ended
+        self._over: Callable[[], None] | None = None
+        self._follow = follow
         self.status_code = reply.status
         self.background = None
+
+    def when_over(self, over: Callable[[], None]) -> None:
+        """Has `over` called when all is over, however it ended."""
+        self._over = over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client is gone."""
@@ -106,8 +111,11 @@ class Relay(Response):
             pass
         finally:
             await self._reply.close()
-            if self._ended is not None:
-                self._ended()
+            # Settled: all of the reply came, though the client may have gone at its last event.
+            if self._follow is not None and self._settle is None:
+                self._follow()
+            if self._over is not None:
+                self._over()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})

@@ -1,4 +1,4 @@
-"""A summarizer without a model: what the demo and `replay` put in a model's place.
+"""A summarizer and judges without a model: what the demo and `replay` put in a model's place.
 
 It copies, which no model does as plainly: what the user said, first stated first, then the calls that were made, as
 many of the newest as its length has room for. So it shows what a summary has room for, not how well one is written.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from math import ceil
 
-from strategies.core.effects import Answer, Ask
+from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.transcript import Counter
 
@@ -22,11 +23,20 @@ _LINE = 240
 
 
 def scripted_answer(ask: Ask, counter: Counter) -> Answer:
-    """What this summarizer answers, in at most nine tenths of the length that was asked for."""
+    """What this summarizer answers, in at most nine tenths of the length that was asked for; in a tag where one is
+    wanted."""
     cap = int(ask.max_tokens * 0.9)
     text = _within(scripted_lines(ask.user), cap, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user)
-    return Answer(text, "stop", prompt + counter.text(text))
+    answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
+    return Answer(answer, "stop", prompt + counter.text(answer))
+
+
+def scripted_votes(ballot: Ballot, counter: Counter) -> Votes:
+    """What judges without a model vote: YES whenever they are asked, as few times as decide."""
+    votes = (Vote(True, "scripted"),) * ceil(ballot.k / 2)
+    prompt = counter.text(ballot.system) + counter.text(ballot.user)
+    return Votes(votes, len(votes), prompt * (1 if ballot.at_once else ballot.k))
 
 
 def scripted_lines(prompt: str) -> list[str]:

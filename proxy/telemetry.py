@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from proxy.asking import Call
 from proxy.decision import Action, Decision
 from proxy.settings import LogFormat
 
@@ -22,7 +25,10 @@ class Telemetry:
         self.registry = CollectorRegistry()
         self._requests = self._counter("requests_total", "Requests by what was done with them.", "action")
         self._reasons = self._counter("reasons_total", "Requests by the reason that was given.", "reason")
-        self._tokens = self._counter("tokens_total", "Prompt tokens before and after, and of our own calls.", "stage")
+        self._tokens = self._counter(
+            "tokens_total", "Prompt tokens before and after, and all of our own calls by role.", "stage"
+        )
+        self._calls = self._counter("calls_total", "Model calls of our own by how they ended.", "role", "outcome")
         self._condensations = self._counter("condensations_total", "New condensations by trigger.", "trigger")
         self._overhead = Histogram(
             "condenser_overhead_seconds",
@@ -33,16 +39,19 @@ class Telemetry:
         self._in_flight = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
         self._bypassed: set[tuple[str, str]] = set()
 
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"condenser_{name}", text, [label], registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"condenser_{name}", text, labels, registry=self.registry)
 
-    def started(self) -> None:
-        """A request came in."""
-        self._in_flight.inc()
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Holds while a request is under way."""
+        with self._in_flight.track_inprogress():
+            yield
 
-    def ended(self) -> None:
-        """A request is over, however it ended."""
-        self._in_flight.dec()
+    def asked(self, call: Call) -> None:
+        """A call of our own has ended."""
+        self._calls.labels(call.role, call.failure or "answered").inc()
+        self._tokens.labels(call.role).inc(call.tokens)
 
     def decided(self, decision: Decision) -> None:
         """A request was decided on."""
@@ -51,7 +60,6 @@ class Telemetry:
             self._reasons.labels(decision.reason).inc()
         self._tokens.labels("before").inc(decision.tokens_before)
         self._tokens.labels("after").inc(decision.tokens_after)
-        self._tokens.labels("own").inc(decision.own_tokens)
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
         self._overhead.observe(decision.timing.ours / 1000)

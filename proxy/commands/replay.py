@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
 from proxy.policy import Window
-from proxy.settings import CONFIG_VARIABLE, Settings, known_strategy, load_settings
+from proxy.setting_tables import known_strategy
+from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying.report import Replayed
 
     async with playing(_settings(arguments)) as built:
-        known = built.policies.window(None, arguments.model)
+        known = built.services.policies.window(None, arguments.model)
         asked = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, asked)
         tallies = [Tally(str(pipeline)) for pipeline in arguments.strategy]

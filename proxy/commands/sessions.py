@@ -182,6 +182,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     )
     for condensation in session["condensations"]:
         yield from _condensation_lines(condensation)
+    yield from _judging_lines(session)
     for branch in session["branches"]:
         yield ""
         yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
@@ -204,6 +205,18 @@ def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
             yield f"  kept {piece[0]} to {piece[1] - 1}"
         else:
             yield f"  {piece['kind']}: {_cut(piece['raw'])}"
+
+
+def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
+    if session["judging"]:
+        yield ""
+        yield "judging: " + ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in session["judging"].items())
+    for each in session["verdicts"]:
+        votes = [vote.get("decision") or vote.get("error_type") for vote in each["metadata"].get("judge_votes", ())]
+        yield (
+            f"verdict {'YES' if each['yes'] else 'NO'} on {each['count']} messages of {each['tokens']:,} tokens,"
+            f" votes {', '.join(map(str, votes)) or 'none'}, {_moment(each['at'])}"
+        )
 
 
 def _message_lines(messages: Sequence[Any]) -> Iterator[str]:

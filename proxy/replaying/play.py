@@ -11,47 +11,60 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import perf_counter
+from typing import NamedTuple
 
 from proxy import controls, wire
+from proxy.asking import Caller, Roles
 from proxy.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.headers import Headers
 from proxy.intake import ChatRequest
 from proxy.replaying.measures import Decided, Played, Sent, common_prefix, evidence_kept, size
 from proxy.replaying.recorded import Conversation
-from proxy.scripted import scripted_answer
+from proxy.scripted import scripted_answer, scripted_votes
+from proxy.seen import Element
 from proxy.services import Services, services
-from proxy.settings import ModelRole, Settings
-from proxy.summarizer import Caller, Summarizer
+from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
-from strategies.core.effects import Ask, Effect, Failure, Result
+from strategies.core.effects import Ask, Effect, Result
 from strategies.core.transcript import content_text
 
 TENANT = "replay"
 _CONDENSED = (Action.CONDENSED, Action.WOULD_CONDENSE)
 
 
-class ScriptedSummarizer(Summarizer):
-    """Answers without a model: see `proxy.scripted`."""
+class ScriptedSummarizer:
+    """Answers without a model: see `proxy.scripted`. `tokens` are those of all that was asked for."""
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
+        self.tokens = 0
 
-    async def resolve(self, effects: Sequence[Effect], role: ModelRole, caller: Caller) -> tuple[Result, ...]:
-        """One answer for each effect; what is no question for a text fails."""
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect."""
         counter = self._tokenizers.for_model(caller.model)
-        return tuple(
-            scripted_answer(effect, counter) if isinstance(effect, Ask) else Failure("not-scripted")
-            for effect in effects
+        results = tuple(
+            scripted_answer(each, counter) if isinstance(each, Ask) else scripted_votes(each, counter)
+            for each in effects
         )
+        self.tokens += sum(each.tokens for each in results)
+        return results
+
+
+class Playing(NamedTuple):
+    """A proxy, and what takes the place of its models."""
+
+    services: Services
+    summarizer: ScriptedSummarizer
 
 
 class Player:
     """Plays conversations for one model; `window` is asked for where the model's own is not meant."""
 
-    def __init__(self, built: Services, model: str, window: int | None) -> None:
-        self._built = built
+    def __init__(self, stage: Playing, model: str, window: int | None) -> None:
+        self._built, self._summarizer = stage
+        built = stage.services
         self._model = model
         self._asked = window
         self._counter: Counter = built.tokenizers.for_model(model)
@@ -88,7 +101,7 @@ class Player:
         """What came of a request, and the messages that were forwarded; `before` are those of the request before."""
         original = overhead + size(self._sent(request.body.elements))
         usable = self._usable(request.body)
-        started = perf_counter()
+        own, started = self._summarizer.tokens, perf_counter()
         try:
             decision = await self._built.condenser.decide(request)
         except ContextLengthExceeded:
@@ -96,9 +109,13 @@ class Player:
         spent = _milliseconds(started)
         if decision.settle is not None:
             await decision.settle(None)
+        if decision.follow is not None:
+            decision.follow()
+            await self._built.tasks.idle()
         sent = self._sent(wire.read(decision.body).elements)
         shared = common_prefix(before, sent)
-        return _outcome(decision, Decided(original, size(sent), shared, overhead, usable, spent)), sent
+        decided = Decided(original, size(sent), shared, overhead, usable, spent, self._summarizer.tokens - own)
+        return _outcome(decision, decided), sent
 
     def _headers(self, session: str, pipeline: Pipeline) -> Headers:
         given = {"session": session, "strategy": str(pipeline)}
@@ -112,21 +129,21 @@ class Player:
         budget = self._built.policies.policy(chosen, {}, self._model, body.values).budget
         return budget.usable if budget else 0
 
-    def _sent(self, elements: Sequence[wire.Element]) -> list[Sent]:
+    def _sent(self, elements: Sequence[Element]) -> list[Sent]:
         return [Sent(element.raw, self._tokens(element)) for element in elements]
 
-    def _tokens(self, element: wire.Element) -> int:
+    def _tokens(self, element: Element) -> int:
         if element.raw not in self._counts:
             self._counts[element.raw] = self._counter.message(element.value)
         return self._counts[element.raw]
 
 
 @asynccontextmanager
-async def playing(settings: Settings) -> AsyncIterator[Services]:
+async def playing(settings: Settings) -> AsyncIterator[Playing]:
     """The parts of a proxy that needs no model; `settings` name the store in memory."""
     summarizer = ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
     async with services(settings, summarizer=summarizer) as built:
-        yield built
+        yield Playing(built, summarizer)
 
 
 def requests(conversation: Conversation) -> Iterator[int]:
@@ -142,7 +159,6 @@ def _body(model: str, raws: Sequence[str], tools: Sequence[object]) -> bytes:
 def _outcome(decision: Decision, decided: Decided) -> Decided:
     return replace(
         decided,
-        own=decision.own_tokens,
         condensed=decision.action in _CONDENSED,
         degraded=decision.action is Action.DEGRADED,
     )

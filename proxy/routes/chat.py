@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from time import perf_counter
 
 from starlette.requests import Request
@@ -18,6 +19,8 @@ from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
 from proxy.services import Services
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
+REFUSED = (429, 503)
+
 
 async def chat(request: Request) -> Response:
     """Reads the request, lets the driver decide, forwards, and relays the reply."""
@@ -25,17 +28,15 @@ async def chat(request: Request) -> Response:
     if first(request.scope["headers"], b"content-encoding") not in (None, "identity"):
         return await pass_through(request, reason="encoded-body")
     incoming = Incoming(request.receive)
-    services.telemetry.started()
-    relayed = False
-    try:
-        data = await body_of(incoming, services.settings.limits.body)
-        response = await incoming.unless_gone(_answer(services, read(request, services, data), incoming))
-        relayed = isinstance(response, Relay)
-    except ClientGone:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    finally:
-        if not relayed:
-            services.telemetry.ended()
+    with ExitStack() as under_way:
+        under_way.enter_context(services.telemetry.under_way())
+        try:
+            data = await body_of(incoming, services.settings.limits.body)
+            response = await incoming.unless_gone(_answer(services, read(request, services, data), incoming, under_way))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        if isinstance(response, Relay):
+            response.when_over(under_way.pop_all().close)
     return response
 
 
@@ -54,7 +55,7 @@ async def body_of(incoming: Incoming, limit: int) -> bytes:
 def read(request: Request, services: Services, data: bytes) -> ChatRequest:
     """The request as the driver takes it; raises `BadRequest`."""
     headers = [(name.lower(), value) for name, value in request.scope["headers"]]
-    body = wire.read(data)
+    body = wire.read(data, services.seen)
     model, suffix = controls.split_model(body.get("model"))
     peer = request.client.host if request.client else None
     return ChatRequest(
@@ -65,18 +66,29 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
         renamed=suffix is not None,
         query=request.scope["query_string"],
         controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
+        asked_at=services.clock(),
     )
 
 
-async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming) -> Response:
+async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming, under_way: ExitStack) -> Response:
     decision = await services.condenser.decide(chat_request)
     if chat_request.controls.dry_run:
         return _dry_run(decision)
     services.telemetry.decided(decision)
+    _want_window(services, decision, under_way)
     started = perf_counter()
+    # Not earlier: a request that waits for what is prepared for it must not stand in its way.
+    under_way.enter_context(services.asking.foreground())
     reply = await services.upstream.send(_forwarded(chat_request, decision))
     decision.timing.upstream = (perf_counter() - started) * 1000
     return _relay(services, incoming, reply, decision)
+
+
+def _want_window(services: Services, decision: Decision, under_way: ExitStack) -> None:
+    """Where nobody has set the window, has the upstream's server asked: now, and when it has replied."""
+    if not (decision.policy.window.is_set or decision.policy.pipeline.is_off):
+        services.discovered.noticed()
+        under_way.callback(services.discovered.replied)
 
 
 def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
@@ -89,11 +101,13 @@ def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest
 
 def _relay(services: Services, incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
     """What a later request depends on is stored only where the upstream took this one."""
-    ours, ended = encoded(decision.headers()), services.telemetry.ended
+    ours = encoded(decision.headers())
+    if reply.status in REFUSED:
+        services.asking.refused(None, first(reply.headers, b"retry-after"))
     if not 200 <= reply.status < 300:
-        return Relay(incoming, reply, ours, ended=ended)
+        return Relay(incoming, reply, ours)
     capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
-    return Relay(incoming, reply, ours, decision.settle, capture, ended)
+    return Relay(incoming, reply, ours, decision.settle, capture, decision.follow)
 
 
 def _dry_run(decision: Decision) -> Response:

@@ -28,7 +28,8 @@ Headers = Sequence[tuple[str, str]]
 WINDOW = 4_096
 MODEL = "scripted-1"
 SUMMARY = "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9.\nOpen: bed 10."
-_PROMPT = prompt("summary")[:60]
+_JUDGE = prompt("judge")[:60]
+_PROMPTS = [prompt(name)[:40] for name in ("summary", "semantic", "semantic-zh", "dynacontext", "dynacontext-sections")]
 _COUNTER: list[Counter] = []
 
 
@@ -45,9 +46,28 @@ def count(body: Mapping[str, Any]) -> int:
 
 
 def is_summary_call(exchange: Exchange) -> bool:
+    """Whether the proxy asks a summarizer here."""
+    return _system(exchange).startswith(tuple(_PROMPTS))
+
+
+def is_vote(exchange: Exchange) -> bool:
+    """Whether the proxy asks a judge here."""
+    return _system(exchange).startswith(_JUDGE)
+
+
+def is_own(exchange: Exchange) -> bool:
     """Whether the proxy made this call on its own account."""
+    return is_summary_call(exchange) or is_vote(exchange)
+
+
+def _system(exchange: Exchange) -> str:
     messages = exchange.json()["messages"] if exchange.path == CHAT else []
-    return bool(messages) and str(messages[0].get("content", "")).startswith(_PROMPT)
+    return str(messages[0].get("content", "")) if messages else ""
+
+
+def vote(decision: str, reasoning: str = "The beds are planned.") -> Reply:
+    """A judge's answer."""
+    return summary(f"<reasoning>{reasoning}</reasoning>\n<decision>{decision}</decision>")
 
 
 def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Reply:
@@ -93,12 +113,17 @@ class Stage:
     @property
     def forwarded(self) -> list[Exchange]:
         """The clients' requests as they reached the upstream, oldest first."""
-        return [each for each in self.upstream.journal.to() if not is_summary_call(each)]
+        return [each for each in self.upstream.journal.to() if not is_own(each)]
 
     @property
     def summaries(self) -> list[Exchange]:
-        """The proxy's own calls."""
+        """The proxy's calls to a summarizer."""
         return [each for each in self.upstream.journal.to() if is_summary_call(each)]
+
+    @property
+    def votes(self) -> list[Exchange]:
+        """The proxy's calls to a judge."""
+        return [each for each in self.upstream.journal.to() if is_vote(each)]
 
     @property
     def last_view(self) -> list[dict[str, Any]]:
@@ -120,14 +145,14 @@ def staged(
 ) -> Iterator[Stage]:
     """A proxy and an upstream that counts; `answers` plays the summarizer (by default it says `SUMMARY`)."""
     with ScriptedUpstream(counting=Counting(count)) as upstream:
-        upstream.answer(lambda exchange: (answers or _summarizing)(exchange) if is_summary_call(exchange) else None)
+        upstream.answer(lambda exchange: (answers or _answering)(exchange) if is_own(exchange) else None)
         known = {"window": window} if window is not None else {}
         with proxying(upstream.url, **{**known, **settings}) as proxy:
             yield Stage(proxy, upstream)
 
 
-def _summarizing(exchange: Exchange) -> Reply:
-    return summary()
+def _answering(exchange: Exchange) -> Reply:
+    return vote("NO") if is_vote(exchange) else summary()
 
 
 def garden(rounds: int, *, words: int = 75, ends_with_user: bool = True) -> list[Message]:

@@ -1,48 +1,162 @@
-"""Concurrent requests at the same chain share one condensation."""
+"""Concurrent requests at the same chain share one condensation, within a process and across replicas."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from subprocess import Popen
 from typing import Any
 
 import httpx
+import pytest
 
 from strategies.prompts import prompt
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available, await_true
+from tests.support.replicas import replica
 from tests.support.replies import Reply, completion
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 OPENING = prompt("summary")[:40]
+SUMMARY = "Goal: words. Done: many of them."
 LONG = [
     {"role": role, "content": f"{role} {i}" + " word" * 180} for i in range(12) for role in ("user", "assistant")
 ] + [{"role": "user", "content": "and now?"}]
+BODY: dict[str, Any] = {"model": "gpt-4o", "messages": LONG}
+WINDOW, STRATEGY = 4_096, "half-window"
+NAMED = {"x-condenser-session": "s"}
+on_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
+
+
+class HeldSummarizer:
+    """Answers no question of the proxy before `go_on`."""
+
+    def __init__(self, upstream: ScriptedUpstream) -> None:
+        self.asked, self.go_on = Signal("the summarizer was asked"), Signal("the summary may come")
+        self._journal = upstream.journal
+        upstream.answer(self._answer)
+
+    def _answer(self, exchange: Exchange) -> Reply | None:
+        if not is_summary(exchange):
+            return None
+        self.asked.set()
+        return completion(SUMMARY).after(self.go_on)
+
+    @property
+    def questions(self) -> Counter[bytes]:
+        """How often it was asked what."""
+        return Counter(each.body for each in self._journal.to(CHAT) if is_summary(each))
+
+    @property
+    def forwarded(self) -> list[bytes]:
+        """The clients' requests as they reached the upstream."""
+        return [each.body for each in self._journal.to(CHAT) if not is_summary(each)]
 
 
 def is_summary(exchange: Exchange) -> bool:
     return exchange.path == CHAT and exchange.json()["messages"][0]["content"].startswith(OPENING)
 
 
-def test_many_at_once_cost_one_summary_and_forward_the_same_bytes(upstream: ScriptedUpstream) -> None:
-    asked, go_on = Signal("the summarizer was asked"), Signal("the summary may come")
+@pytest.fixture
+def summarizer(upstream: ScriptedUpstream) -> HeldSummarizer:
+    return HeldSummarizer(upstream)
 
-    def answer(exchange: Exchange) -> Reply | None:
-        if not is_summary(exchange):
-            return None
-        asked.set()
-        return completion("Goal: words. Done: many of them.").after(go_on)
 
-    upstream.answer(answer)
-    body: dict[str, Any] = {"model": "gpt-4o", "messages": LONG}
-    headers = {"x-condenser-session": "s", "x-condenser-window": "4096", "x-condenser-strategy": "half-window"}
-    with proxying(upstream.url) as proxy, ThreadPoolExecutor(8) as pool, httpx.Client(timeout=20) as client:
-        sent = [pool.submit(client.post, proxy.url + CHAT, json=body, headers=headers) for _ in range(8)]
-        asked.wait()
+class Clients:
+    """Many who send the same at the same time."""
+
+    def __init__(self, client: httpx.Client, pool: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._pool = pool
+
+    def send(self, url: str, headers: dict[str, str]) -> Future[httpx.Response]:
+        """Sends the long conversation."""
+        return self._pool.submit(self._client.post, url + CHAT, json=BODY, headers=headers)
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    with httpx.Client(timeout=20) as client, ThreadPoolExecutor(8) as pool:
+        yield Clients(client, pool)
+
+
+@contextmanager
+def two_replicas(upstream: ScriptedUpstream, redis: RedisServer) -> Iterator[tuple[str, Popen[bytes], str]]:
+    """The address of a replica in a process of its own, that process, and the address of one in this process."""
+    with (
+        replica(upstream.url, redis.url, STRATEGY, WINDOW) as (other, process),
+        proxying(upstream.url, store={"url": redis.url}, strategy=STRATEGY, window=WINDOW) as proxy,
+    ):
+        await_true(lambda: is_live(other), "a replica answers")
+        yield other, process, proxy.url
+
+
+def is_live(url: str) -> bool:
+    try:
+        return httpx.get(url + "/livez").is_success
+    except httpx.TransportError:
+        return False
+
+
+def scripts_run(redis: RedisServer) -> int:
+    """How many scripts the server was asked to run, which is what replicas do that wait for a lease."""
+    with asking(redis.port) as client:
+        statistics: Any = client.info("commandstats")
+    return int(statistics.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+def test_many_at_once_ask_every_question_once_and_forward_the_same_bytes(
+    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
+) -> None:
+    with proxying(upstream.url, strategy=STRATEGY, window=WINDOW) as proxy:
+        sent = [clients.send(proxy.url, NAMED) for _ in range(8)]
+        summarizer.asked.wait()
         proxy.journal.await_arrival(8)
-        go_on.set()
+        summarizer.go_on.set()
         answers = [each.result() for each in sent]
     assert {each.status_code for each in answers} == {200}
-    exchanges = upstream.journal.to(CHAT)
-    assert sum(is_summary(each) for each in exchanges) == 1
-    assert len({each.body for each in exchanges if not is_summary(each)}) == 1
+    assert set(summarizer.questions.values()) == {1}
+    assert len(set(summarizer.forwarded)) == 1
+
+
+@on_redis
+@pytest.mark.parametrize("headers", [NAMED, {}], ids=["named", "derived"])
+def test_at_several_replicas_they_ask_every_question_once_and_forward_the_same_bytes(
+    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients, headers: dict[str, str]
+) -> None:
+    with RedisServer() as redis, two_replicas(upstream, redis) as (one, _, another):
+        sent = [clients.send(one, headers)]
+        summarizer.asked.wait()
+        sent += [clients.send(each, headers) for each in (one, another, another)]
+        before = scripts_run(redis)
+        await_true(lambda: scripts_run(redis) > before + 8, "the other replica has asked for the lease again and again")
+        summarizer.go_on.set()
+        answers = [each.result() for each in sent]
+    assert {each.status_code for each in answers} == {200}
+    assert set(summarizer.questions.values()) == {1}
+    assert len(summarizer.forwarded) == len(sent)
+    assert len(set(summarizer.forwarded)) == 1
+    assert SUMMARY.encode() in summarizer.forwarded[0]
+
+
+@on_redis
+def test_when_the_replica_that_condenses_is_killed_another_goes_on(
+    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
+) -> None:
+    with RedisServer() as redis, two_replicas(upstream, redis) as (one, process, another):
+        lost = clients.send(one, NAMED)
+        summarizer.asked.wait()
+        before = scripts_run(redis)
+        waiting = clients.send(another, NAMED)
+        await_true(lambda: scripts_run(redis) > before + 4, "the other replica has asked for the lease")
+        (lost_question,) = summarizer.questions.elements()
+        process.kill()
+        assert isinstance(lost.exception(), httpx.TransportError)
+        summarizer.go_on.set()
+        assert waiting.result().headers["x-condenser-action"] == "condensed"
+    assert summarizer.questions == {**dict.fromkeys(summarizer.questions, 1), lost_question: 2}
+    assert SUMMARY.encode() in summarizer.forwarded[-1]

@@ -73,6 +73,6 @@ def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
     assert 'condenser_requests_total{action="condensed"} 1.0' in text
     assert 'condenser_requests_total{action="passed"} 1.0' in text
     assert 'condenser_condensations_total{trigger="context_limit"} 1.0' in text
-    assert 'condenser_tokens_total{stage="own"} 940.0' in text
+    assert 'condenser_tokens_total{stage="summarizer"} 940.0' in text
     assert "condenser_in_flight 0.0" in text
     assert "secret-name" not in text

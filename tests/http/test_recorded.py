@@ -63,7 +63,7 @@ class Run:
             self._refused(answer, transcript)
             return
         assert answer.status == 200, answer.body
-        forwarded = self.stage.upstream.journal.to()[-1]
+        forwarded = self.stage.forwarded[-1]
         self._same_or_grown(answer, forwarded.body, body)
         self._view(transcript, forwarded.json())
         self.stage.forget()
@@ -115,13 +115,24 @@ def replying(exchange: Exchange) -> Reply:
 
 
 def play(
-    stage: Stage, conversation: Conversation, window: int, *, id: str | None = None, most: int = MOST_TURNS
+    stage: Stage,
+    conversation: Conversation,
+    window: int,
+    *,
+    id: str | None = None,
+    most: int = MOST_TURNS,
+    slowly: bool = False,
 ) -> Run:
-    """A whole conversation through one proxy; of one with more than `most` turns every second, third, … is sent."""
+    """A whole conversation through one proxy; of one with more than `most` turns every second, third, … is sent.
+
+    Where it goes `slowly`, each request finds what the one before it had prepared.
+    """
     run = Run(stage, conversation, window)
     lengths = conversation.requests()
     for length in lengths[:: -(-len(lengths) // most)]:
         run.step(length, asked(session=id, window=window))
+        if slowly:
+            stage.proxy.quiet()
     return run
 
 
@@ -145,8 +156,8 @@ def test_every_forwarded_list_is_valid_keeps_what_it_must_and_only_grows_between
 @pytest.mark.parametrize("name", [WITH_TOOLS[0], WITHOUT[1]], ids=lambda name: name[:24])
 def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str, stage: Stage) -> None:
     conversation = conversations(SHORT)[name]
-    named = play(stage, conversation, 4_096, id=f"{name} with an id")
-    derived = play(stage, conversation, 4_096)
+    named = play(stage, conversation, 4_096, id=f"{name} with an id", slowly=True)
+    derived = play(stage, conversation, 4_096, slowly=True)
     assert derived.actions == named.actions
     assert derived.last == named.last
 

@@ -69,6 +69,7 @@ def through_two(form: str, store: str, session: str | None = "s") -> list[bytes]
 
 def forwarded(stage: Stage, turn: list[Any], session: str | None) -> bytes:
     stage.ask(turn, asked(session=session))
+    stage.proxy.quiet()
     return stage.forwarded[-1].body
 
 

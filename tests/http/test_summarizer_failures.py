@@ -81,6 +81,18 @@ def test_the_reply_comes_and_the_reason_says_what_was_wrong_with_the_summary(nam
         assert_fell_back(stage, garden(12))
 
 
+@pytest.mark.parametrize("strategy", ["summary", "semantic"])
+@pytest.mark.parametrize("name", ["500", "refusal", "tool calls with text", "echo of the history", "too long"])
+def test_the_same_holds_for_every_strategy_that_asks_for_a_summary(name: str, strategy: str) -> None:
+    answers, reason = FAILURES[name]
+    with staged(strategy=strategy, answers=answers) as stage:
+        answer = stage.ask(garden(12), asked(session="s"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.header("x-condenser-reason") == reason
+        assert len(stage.summaries) == 1
+        assert_fell_back(stage, garden(12))
+
+
 def assert_fell_back(stage: Stage, transcript: Sequence[Message]) -> None:
     """The rules condensed in the model's place: no word of its answer stands in the view, and it fits."""
     assert count(stage.forwarded[-1].json()) <= WINDOW - WINDOW // 8
@@ -95,8 +107,10 @@ def test_a_summarizer_that_hangs_costs_its_time_and_no_more() -> None:
         answer = stage.ask(garden(12), asked(session="s"))
         assert answer.header("x-condenser-reason") == "summary-timeout"
         assert_fell_back(stage, garden(12))
-        stage.summaries[0].disconnected.wait()
-        never.set()
+        call = stage.summaries[0]
+    # It may still say something worth keeping, until the proxy ends.
+    call.disconnected.wait()
+    never.set()
 
 
 def test_the_roles_own_timeout_counts_too() -> None:
@@ -197,7 +211,9 @@ def test_a_server_that_refuses_the_new_name_of_the_limit_is_asked_by_the_old_one
         assert stage.ask(garden(12), asked(session="a")).header("x-condenser-action") == "condensed"
         stage.ask(garden(13), asked(session="b"))
         limits = [next(key for key in call.json() if key.startswith("max_")) for call in stage.summaries]
-        assert limits == ["max_completion_tokens", "max_tokens", "max_tokens"]
+        assert limits[0] == "max_completion_tokens"
+        assert len(limits) > 2
+        assert set(limits[1:]) == {"max_tokens"}
 
 
 def test_what_the_history_says_cannot_close_its_fence() -> None:

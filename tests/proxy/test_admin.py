@@ -223,6 +223,8 @@ def test_what_was_said_is_printed_without_control_characters() -> None:
         "settings": {},
         "totals": {},
         "condensations": [],
+        "judging": {"last_skip_reason": "\x1b[2J"},
+        "verdicts": [],
         "branches": [
             {
                 "name": "main",

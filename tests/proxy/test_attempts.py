@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import pytest
 
+from proxy.asking import Asking, Caller
 from proxy.attempts import Attempted, Attempts
 from proxy.controls import Controls
 from proxy.policy import Policies, Policy
 from proxy.resources import config_directory
-from proxy.settings import Settings, UpstreamSettings
-from proxy.summarizer import Caller, Summarizer
+from proxy.setting_tables import UpstreamSettings
+from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
 from proxy.upstream import Upstream
@@ -65,11 +66,20 @@ async def attempt(
     rounds: int = 12,
     caller: Caller | None = CALLER,
     timeout: float = 10.0,
+    release: Signal | None = None,
 ) -> Attempted:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    deadline = asyncio.get_running_loop().time() + timeout
+    chosen = using or policy()
     try:
-        attempts = Attempts(Summarizer(client), timeout)
-        return await attempts.attempt(requirement, view(rounds), using or policy(), Past(), caller)
+        attempts = Attempts(Asking(client))
+        if caller is None:
+            return await attempts.project(requirement, view(rounds), chosen, Past())
+        found = await attempts.attempt_until(deadline, requirement, view(rounds), chosen, Past(), caller)
+        if found.late is not None and release is not None:
+            release.set()
+            await found.late
+        return found
     finally:
         await client.close()
 
@@ -118,14 +128,19 @@ async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUp
 
 
 @pytest.mark.anyio
-async def test_a_model_that_hangs_is_left_when_the_inline_time_is_over(upstream: ScriptedUpstream) -> None:
-    never = Signal("the end of the test")
-    upstream.reply(hang(never))
-    found = await attempt(upstream, timeout=1.0)
+async def test_a_model_that_is_slow_is_not_waited_for_and_what_it_writes_late_is_handed_out(
+    upstream: ScriptedUpstream,
+) -> None:
+    release = Signal("the inline time is over")
+    upstream.reply(replace(summary(), before=release))
+    found = await attempt(upstream, timeout=0.2, release=release)
     assert found.reason == "summary-timeout"
     assert found.outcome is not None
-    await asyncio.to_thread(upstream.journal.only().disconnected.wait)
-    never.set()
+    assert found.outcome.stages == ["extract"]
+    assert found.late is not None
+    late = found.late.result().outcome
+    assert late is not None
+    assert late.stages == ["half-window"]
 
 
 @pytest.mark.anyio

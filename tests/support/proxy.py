@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.store.base import SessionStore
 from tests.support.recording import CHAT, Exchange, Headers, Journal, Tap
 from tests.support.server import serve
 from tests.support.signals import BOUND
@@ -45,14 +46,25 @@ class Proxy:
 
 
 @contextmanager
-def proxying(upstream_url: str, *, clock: Callable[[], float] = time.time, **settings: Any) -> Iterator[Proxy]:
-    """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key."""
+def proxying(
+    upstream_url: str,
+    *,
+    clock: Callable[[], float] = time.time,
+    opened: SessionStore | None = None,
+    **settings: Any,
+) -> Iterator[Proxy]:
+    """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key.
+
+    Nothing is asked of the upstream that no test asks for: discovery is off unless a test turns it on. A store that is
+    `opened` takes the place of that of the settings.
+    """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
     from proxy.settings import Settings
 
-    defaults = {"upstream": {"base_url": upstream_url + "/v1"}, "store": {"url": "memory://"}}
-    app = create_app(Settings(**{**defaults, **settings}), clock=clock)
+    upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
+    built = Settings(**{"store": {"url": "memory://"}, "upstream": upstream, **settings})
+    app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
     with serve(tap) as url:

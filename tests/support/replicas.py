@@ -38,7 +38,8 @@ def replica(upstream: str, store: str, strategy: str, window: int) -> Iterator[t
     port = free_port()
     options = {"port": str(port), "upstream": upstream, "store": store, "strategy": strategy}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    settings = {"CONDENSER_WINDOW": str(window)}
+    # What is prepared in the background is ready sooner or later; whoever compares bytes cannot have that.
+    settings = {"CONDENSER_WINDOW": str(window), "CONDENSER_BACKGROUND": "off"}
     with subprocess.Popen(
         [sys.executable, "-c", SERVE, "serve", *words],
         cwd=ROOT,

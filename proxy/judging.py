@@ -1,0 +1,121 @@
+"""Votes: rounds that judges hold on a conversation, and what is kept of them.
+
+A round is held once at a time for each chain, here and across replicas. What it costs is counted for the session, and
+bounded: votes may spend one window, and a share of the prompt tokens that the session has forwarded so far. A round is
+held while that is not used up: judged by what it will cost, five votes on a fifth of a window would never be held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from proxy.asking import Caller
+from proxy.attempts import Attempts, Resolving, Urgency
+from proxy.intake import Case
+from proxy.keeping import Keeper
+from proxy.leases import Leases
+from proxy.sessions import Session
+from strategies.core.budget import Budget
+from strategies.core.protocol import Judging, Past, Polling, Verdict
+from strategies.core.view import View
+
+NO_ALLOWANCE = "allowance"
+HELD_ELSEWHERE = "held-elsewhere"
+
+_log = logging.getLogger(__name__)
+
+
+class Round(NamedTuple):
+    """What came of a round of votes: a verdict, or why there is none; tokens that it cost."""
+
+    verdict: Verdict | None
+    skipped: str = ""
+    tokens: int = 0
+
+
+class Judges:
+    """Holds rounds of votes; one per app. `allowance` is a share of the session's forwarded prompt tokens.
+
+    Unless `with_text`, what judges say of a conversation is not kept, for they may quote it.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        keeper: Keeper,
+        leases: Leases,
+        allowance: float,
+        clock: Callable[[], float],
+        *,
+        with_text: bool = True,
+    ) -> None:
+        self._attempts = attempts
+        self._keeper = keeper
+        self._leases = leases
+        self._allowance = allowance
+        self._with_text = with_text
+        self._clock = clock
+
+    async def vote(self, stage: Judging, view: View, case: Case, caller: Caller) -> Round:
+        """A round of votes on a view, kept in the session with its verdict; raises nothing."""
+        if self._left(case) <= 0:
+            return Round(None, NO_ALLOWANCE)
+        past = case.past(self._clock())
+        now = asyncio.get_running_loop().time()
+        async with self._leases.turn(case.request.tenant, _work(view), now, case.found.patience) as turn:
+            if not turn.held:
+                return Round(None, HELD_ELSEWHERE)
+            held = await self._round(stage.judge(view, _budget(case), past), case, caller)
+        await self._keep(stage, held, view, past, case)
+        return held
+
+    async def _round(self, polling: Polling, case: Case, caller: Caller) -> Round:
+        try:
+            resolving = Resolving(self._attempts.asking(case.policy, Urgency(caller)))
+            verdict = await resolving.drive(polling)
+        except Exception:  # noqa: BLE001
+            # A defect in a judge costs its verdict, nothing else.
+            _log.exception("a judge failed")
+            return Round(None, "internal-error")
+        kept = verdict if self._with_text else replace(verdict, metadata=_without_words(verdict.metadata))
+        return Round(kept, tokens=resolving.tokens)
+
+    async def _keep(self, stage: Judging, held: Round, view: View, past: Past, case: Case) -> None:
+        verdict = held.verdict
+        if verdict is None or not case.keeps:
+            return
+        state = stage.state(view, replace(past, verdicts=(*past.verdicts, verdict)), held.skipped)
+
+        def change(session: Session) -> Session:
+            return session.counted(own_tokens=held.tokens, judge_tokens=held.tokens, votes=1).judged(verdict, state)
+
+        await self._keeper.amend(case.found, change)
+
+    def _left(self, case: Case) -> int:
+        """Tokens that votes may still spend in this session."""
+        totals = case.found.session.totals if case.found.session else {}
+        forwarded = totals.get("forwarded_tokens", 0) + case.measured.tokens
+        window = _budget(case).window
+        return int(window + self._allowance * forwarded) - totals.get("judge_tokens", 0)
+
+
+def _without_words(told: Any) -> Any:
+    """What is told of votes without their reasoning."""
+    if isinstance(told, Mapping):
+        return {name: _without_words(value) for name, value in told.items() if name != "reasoning"}
+    return [_without_words(each) for each in told] if isinstance(told, list) else told
+
+
+def _budget(case: Case) -> Budget:
+    budget = case.policy.budget
+    if budget is None:
+        raise ValueError("no vote is held without a window")
+    return budget
+
+
+def _work(view: View) -> str:
+    return f"vote-{view.transcript.digests[-1].hex()}"

@@ -1,0 +1,278 @@
+"""The upstream's server is asked in the background which windows its models have, and believed until it says other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.http.talking import asked, body_of
+from tests.proxy.discovery import pages
+from tests.support import wire
+from tests.support.proxy import Proxy, proxying
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply, hang_up, json_reply, raw
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+from tests.support.wire import Answer
+
+HELLO = [{"role": "user", "content": "Hello"}]
+LIST = "/v1/models"
+LISTED_BUT_SILENT = {"/v1/models": {"object": "list", "data": []}}
+
+
+@dataclass
+class Scene:
+    """A proxy before a server that answers GETs from `pages`, and 404 where there is none."""
+
+    proxy: Proxy
+    upstream: ScriptedUpstream
+    pages: dict[str, Any]
+    now: list[float] = field(default_factory=lambda: [1_000_000.0])
+
+    def chat(self, model: str = "m", *headers: tuple[str, str]) -> Answer:
+        given = [*wire.JSON, ("Authorization", "Bearer caller-s-own"), *headers]
+        answer = wire.request(self.proxy.url, "POST", CHAT, body_of(HELLO, model), given)
+        assert answer.status == 200, answer.body
+        return answer
+
+    def window(self, model: str = "m", *headers: tuple[str, str]) -> str | None:
+        """The window that a request is decided with; returns when what it has started is over."""
+        answer = self.chat(model, *headers)
+        self.proxy.quiet()
+        return answer.header("x-condenser-window")
+
+    @property
+    def asked(self) -> list[str]:
+        """The pages that were asked for, once nothing is under way."""
+        self.proxy.quiet()
+        return [each.target for each in self.upstream.journal if each.method == "GET"]
+
+    def answer(self, exchange: Exchange) -> Reply | None:
+        if exchange.method != "GET":
+            return None
+        page = self.pages.get(exchange.target)
+        if isinstance(page, Reply):
+            return page
+        return json_reply({"error": "no such page"}, status=404) if page is None else json_reply(page)
+
+
+@contextmanager
+def scene(said: Mapping[str, Any], *, upstream: Mapping[str, Any] | None = None, **settings: Any) -> Iterator[Scene]:
+    now = [1_000_000.0]
+    with ScriptedUpstream() as server:
+        given = {"base_url": server.base_url, "discover": True, **(upstream or {})}
+        with proxying(server.url, clock=lambda: now[0], upstream=given, **settings) as proxy:
+            playing = Scene(proxy, server, dict(said), now)
+            server.answer(playing.answer)
+            yield playing
+
+
+def test_the_first_request_starts_the_asking_and_the_second_has_the_window() -> None:
+    model = "meta-llama/Meta-Llama-3.1-8B-Instruct"
+    with scene({LIST: pages.VLLM}) as playing:
+        assert playing.window(model) == "unknown"
+        assert playing.window(model) == "8096"
+        assert playing.asked == [LIST]
+
+
+@pytest.mark.parametrize(
+    ("said", "model", "window"),
+    [
+        ({LIST: pages.SGLANG}, "Qwen/Qwen3.5-4B", "16384"),
+        ({LIST: pages.LLAMA_CPP}, "gpt-4o", "65536"),
+        ({LIST: pages.LLAMA_CPP_OLDER, "/props": pages.LLAMA_CPP_PROPS}, "any", "1024"),
+        ({LIST: pages.LLAMA_CPP_OLDER, "/slots": pages.LLAMA_CPP_SLOTS}, "any", "65536"),
+        ({LIST: pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}, "gemma4", "4096"),
+        ({LIST: pages.LM_STUDIO, "/api/v0/models": pages.LM_STUDIO_V0}, "qwen3-8b", "4096"),
+        ({LIST: pages.LM_STUDIO, "/api/v1/models": pages.LM_STUDIO_V1}, "qwen/qwen3-8b", "8192"),
+        ({LIST: pages.TGI, "/info": pages.TGI_INFO}, "tgi", "2048"),
+        ({LIST: pages.LITELLM, "/model/info": pages.LITELLM_INFO}, "work-laptop-smart", "32768"),
+        ({LIST: pages.OPENROUTER}, "qwen/qwen3-coder:free", "262000"),
+        ({LIST: pages.GROQ}, "llama-3.3-70b-versatile", "131072"),
+        ({"/props": pages.LLAMA_CPP_PROPS}, "any", "1024"),
+        ({"/info": pages.TGI_INFO}, "any", "2048"),
+    ],
+)
+def test_each_server_is_asked_where_it_states_what_it_has_loaded(said: Any, model: str, window: str) -> None:
+    with scene(said) as playing:
+        playing.window(model)
+        assert playing.window(model) == window
+
+
+@pytest.mark.parametrize(
+    ("said", "model"),
+    [
+        ({LIST: pages.LLAMA_CPP_OLDER}, "gemma.gguf"),
+        ({LIST: pages.OLLAMA, "/api/ps": {"models": []}}, "qwen3:8b"),
+        ({LIST: pages.OLLAMA, "/api/ps": pages.OLLAMA_PS_OLDER}, "mistral"),
+        ({LIST: pages.LM_STUDIO, "/api/v0/models": pages.LM_STUDIO_V0}, "gemma-3-4b"),
+        ({LIST: pages.LITELLM, "/model/info": pages.LITELLM_INFO}, "local"),
+        ({LIST: pages.LITELLM, "/model/info": pages.LITELLM_INFO}, "Qwen2.5-32B"),
+    ],
+)
+def test_the_ceiling_of_a_model_is_never_taken_for_its_window(said: Any, model: str) -> None:
+    with scene(said) as playing:
+        playing.window(model)
+        assert playing.window(model) == "unknown"
+        assert not any("/api/show" in target for target in playing.asked)
+
+
+def test_what_ollama_has_loaded_is_asked_again_after_each_reply() -> None:
+    def loaded(window: int) -> dict[str, Any]:
+        return {"models": [{"name": "qwen3:8b", "model": "qwen3:8b", "context_length": window}]}
+
+    with scene({LIST: pages.OLLAMA, "/api/ps": {"models": []}}) as playing:
+        assert playing.window("qwen3:8b") == "unknown"
+        playing.pages["/api/ps"] = loaded(4_096)  # the first request has loaded it
+        assert playing.window("qwen3:8b") == "unknown"
+        assert playing.window("qwen3:8b") == "4096"
+        playing.pages["/api/ps"] = loaded(32_768)  # loaded anew, with other settings
+        playing.window("qwen3:8b")
+        assert playing.window("qwen3:8b") == "32768"
+        playing.pages["/api/ps"] = {"models": []}  # unloaded: it will be loaded again as it was
+        playing.window("qwen3:8b")
+        assert playing.window("qwen3:8b") == "32768"
+        assert playing.asked.count(LIST) == 1
+
+
+def test_a_reply_does_not_wait_for_what_the_server_states() -> None:
+    gate = Signal("the model list may come")
+    with scene({LIST: Reply(200, (("content-length", "0"),), before=gate)}) as playing:
+        assert playing.chat().header("x-condenser-window") == "unknown"
+        assert playing.chat().header("x-condenser-window") == "unknown"
+        gate.set()
+        assert playing.asked.count(LIST) == 1
+
+
+def test_a_caller_s_credential_is_never_used() -> None:
+    with scene({LIST: pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}) as playing:
+        playing.chat("gemma4")
+        playing.proxy.quiet()
+        gets = [each for each in playing.upstream.journal if each.method == "GET"]
+        assert [each.header("authorization") for each in gets] == [None] * len(gets)
+        assert len(gets) >= 2
+
+
+def test_the_operator_s_key_is_used() -> None:
+    with scene({LIST: pages.VLLM}, upstream={"api_key": "sk-operator"}) as playing:
+        playing.chat()
+        playing.proxy.quiet()
+        assert playing.upstream.journal.only(LIST).header("authorization") == "Bearer sk-operator"
+
+
+def test_a_server_that_wants_a_credential_is_asked_nothing_more() -> None:
+    with scene({LIST: json_reply({"error": {}}, status=401)}) as playing:
+        playing.chat()
+        playing.chat()
+        assert playing.asked == [LIST]
+
+
+def test_what_was_said_is_kept_for_ten_minutes_whatever_models_are_named() -> None:
+    with scene({LIST: pages.VLLM}) as playing:
+        for number in range(5):
+            playing.window(f"model-{number}")
+        assert playing.asked == [LIST]
+        playing.now[0] += 599
+        playing.window()
+        assert playing.asked == [LIST]
+        playing.now[0] += 2
+        playing.window()
+        assert playing.asked == [LIST] * 2
+
+
+def test_silence_is_kept_too_and_a_failure_for_half_a_minute() -> None:
+    with scene(LISTED_BUT_SILENT) as playing:
+        playing.window()
+        once = len(playing.asked)
+        playing.now[0] += 899
+        playing.window()
+        assert len(playing.asked) == once
+        playing.now[0] += 2
+        playing.pages[LIST] = hang_up()
+        playing.window()
+        assert len(playing.asked) == once + 1
+        playing.now[0] += 29
+        playing.window()
+        assert len(playing.asked) == once + 1
+        playing.now[0] += 2
+        playing.window()
+        assert len(playing.asked) == once + 2
+
+
+def test_what_was_known_stays_known_while_the_server_cannot_say_it() -> None:
+    model = "Qwen/Qwen3.5-4B"
+    with scene({LIST: pages.SGLANG}) as playing:
+        playing.window(model)
+        playing.pages[LIST] = hang_up()
+        playing.now[0] += 601
+        playing.window(model)
+        assert playing.window(model) == "16384"
+        assert len(playing.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        raw(b'{"data": ['),
+        raw(b"<html>hello</html>", "text/html"),
+        raw(b"[" * 100_000),
+        raw(b'{"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}], "x": "' + b"x" * 3_000_000 + b'"}'),
+        raw(b"\xff\xfe\x00"),
+        json_reply({"data": "models"}),
+    ],
+    ids=["cut", "html", "deep", "huge", "no text", "other form"],
+)
+def test_an_answer_that_cannot_be_read_states_nothing(page: Reply) -> None:
+    with scene({LIST: page}) as playing:
+        playing.window()
+        assert playing.window() == "unknown"
+
+
+def test_a_request_or_a_setting_that_names_the_window_asks_nobody() -> None:
+    with scene({LIST: pages.VLLM}) as playing:
+        assert playing.window("m", *asked(window=5_000)) == "5000"
+        assert playing.asked == []
+    for settings in ({"window": 6_000}, {"models": [{"match": "m", "window": 6_000}]}):
+        with scene({LIST: pages.VLLM}, **settings) as playing:
+            assert playing.window() == "6000"
+            assert playing.asked == []
+
+
+@pytest.mark.parametrize(
+    "headers", [(("X-Condenser-Strategy", "off"),), (("X-Condenser-Dry-Run", "true"),)], ids=["off", "dry run"]
+)
+def test_a_request_that_needs_no_window_asks_nobody(headers: tuple[tuple[str, str], ...]) -> None:
+    with scene({LIST: pages.VLLM}) as playing:
+        playing.chat("m", *headers)
+        assert playing.asked == []
+
+
+def test_nobody_is_asked_where_the_settings_say_so() -> None:
+    with scene({LIST: pages.VLLM}, upstream={"discover": False}) as playing:
+        playing.chat()
+        assert playing.asked == []
+
+
+def test_what_the_server_has_loaded_goes_before_the_bundled_table() -> None:
+    said = {"object": "list", "data": [{"id": "gpt-4o", "owned_by": "vllm", "max_model_len": 8_192}]}
+    with scene({LIST: said}) as playing:
+        assert playing.window("gpt-4o") == "128000"
+        assert playing.window("gpt-4o") == "8192"
+
+
+def test_a_server_below_a_path_is_asked_below_that_path() -> None:
+    said = {"/gateway/v1/models": pages.OLLAMA, "/gateway/api/ps": pages.OLLAMA_PS}
+    with ScriptedUpstream() as server:
+        upstream = {"base_url": server.url + "/gateway/v1", "discover": True}
+        with proxying(server.url, upstream=upstream) as proxy:
+            playing = Scene(proxy, server, dict(said))
+            server.answer(
+                lambda each: playing.answer(each) if each.method == "GET" else json_reply({"choices": [], "usage": {}})
+            )
+            playing.window("gemma4")
+            assert playing.window("gemma4") == "4096"
+            assert all(target.startswith("/gateway/") for target in playing.asked)

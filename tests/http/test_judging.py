@@ -1,0 +1,204 @@
+"""Judges vote after the reply; what follows from a YES is ready for a later request, and nobody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from proxy.admin import known_token
+from proxy.setting_tables import StoreSettings
+from proxy.settings import Settings
+from tests.http.talking import SUMMARY, Message, Stage, asked, garden, is_vote, on_file, staged, summary, vote
+from tests.support import wire
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, error
+from tests.support.signals import Signal
+from tests.support.wire import Answer
+
+WINDOW = 16_384
+TAGGED = f"<summary>{SUMMARY}</summary>"
+TURNS = 12  # far below all marks of this window
+
+
+def yes(exchange: Exchange) -> Reply:
+    return vote("YES") if is_vote(exchange) else summary(TAGGED)
+
+
+@contextmanager
+def judged(answers: Any = yes, **settings: Any) -> Iterator[Stage]:
+    with staged(strategy="dynacontext", window=WINDOW, answers=answers, **settings) as stage:
+        yield stage
+
+
+def talk(stage: Stage, rounds: int, *headers: tuple[str, str]) -> Answer:
+    return stage.ask(garden(rounds), [*asked(session="s"), *headers])
+
+
+def is_condensed(stage: Stage) -> bool:
+    return any(SUMMARY in str(each["content"]) for each in stage.last_view)
+
+
+def options(text: str) -> tuple[str, str]:
+    return ("X-Condenser-Options", text)
+
+
+def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model() -> None:
+    with judged() as stage:
+        first = talk(stage, TURNS)
+        assert first.header("x-condenser-action") == "passed"
+        stage.proxy.quiet()
+        assert 3 <= len(stage.votes) <= 5
+        assert len(stage.summaries) == 1
+        second = talk(stage, TURNS + 1)
+        assert second.header("x-condenser-action") == "condensed"
+        assert second.header("x-condenser-trigger") == "judge"
+        assert is_condensed(stage)
+        third = talk(stage, TURNS + 2)
+        assert third.header("x-condenser-action") == "replayed"
+
+
+def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with_the_turns_since_carried() -> None:
+    gate = Signal("the judges may vote")
+
+    def slow(exchange: Exchange) -> Reply:
+        return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
+
+    with judged(slow) as stage:
+        for turn in (TURNS, TURNS + 1, TURNS + 2):
+            assert talk(stage, turn).header("x-condenser-action") == "passed"
+        assert len(stage.votes) == 5
+        gate.set()
+        stage.proxy.quiet()
+        late = talk(stage, TURNS + 3)
+        assert late.header("x-condenser-action") == "condensed"
+        assert late.header("x-condenser-trigger") == "judge"
+        view = stage.last_view
+        carried = garden(TURNS + 3)[-2 * 3 :]
+        assert view[-len(carried) :] == carried
+
+
+def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_something_new() -> None:
+    with judged(lambda exchange: vote("NO") if is_vote(exchange) else error(500)) as stage:
+        talk(stage, TURNS)
+        stage.proxy.quiet()
+        votes = len(stage.votes)
+        assert votes >= 3
+        assert talk(stage, TURNS + 1).header("x-condenser-action") == "passed"
+        stage.proxy.quiet()
+        assert len(stage.votes) == votes
+        assert not stage.summaries
+
+
+def test_the_trigger_mark_condenses_nothing_under_a_judge_and_says_so() -> None:
+    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
+        rounds = WINDOW * 7 // 8 * 9 // 10 // 320
+        answer = talk(stage, rounds)
+        assert int(answer.header("x-condenser-tokens-before") or 0) > WINDOW * 7 // 8 * 0.85
+        assert answer.header("x-condenser-action") == "passed"
+        assert answer.header("x-condenser-reason") == "awaiting-verdict"
+
+
+def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:
+    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
+        talk(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
+        stage.proxy.quiet()
+        prepared = len(stage.summaries)
+        assert prepared
+        hard = talk(stage, WINDOW // 320)
+        assert hard.header("x-condenser-action") == "condensed"
+        assert hard.header("x-condenser-trigger") == "context_limit"
+        assert len(stage.summaries) == prepared
+        assert is_condensed(stage)
+
+
+def test_inline_votes_are_held_before_forwarding() -> None:
+    with judged() as stage:
+        answer = talk(stage, TURNS, options("judge=inline"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.header("x-condenser-trigger") == "judge"
+        assert is_condensed(stage)
+
+
+def test_inline_votes_that_take_too_long_cost_their_time_and_no_more() -> None:
+    gate = Signal("the judges may vote")
+    with judged(lambda _: replace(vote("YES"), before=gate), inline_timeout=0.2) as stage:
+        assert talk(stage, TURNS, options("judge=inline")).header("x-condenser-action") == "passed"
+        gate.set()
+
+
+def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question() -> None:
+    gate = Signal("the judges may vote")
+
+    def slow(exchange: Exchange) -> Reply:
+        return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
+
+    with judged(slow) as stage:
+        rollback = options("on_drift=rollback")
+        talk(stage, TURNS, rollback)
+        talk(stage, TURNS + 1)
+        talk(stage, TURNS + 2)
+        gate.set()
+        stage.proxy.quiet()
+        later = talk(stage, TURNS + 3)
+        assert later.header("x-condenser-action") == "condensed"
+        texts = [str(each["content"]) for each in stage.last_view]
+        assert texts[-1] == garden(TURNS + 3)[-1]["content"]
+        assert not any(f"Bed {TURNS + 1}:" in text for text in texts)
+        again = talk(stage, TURNS + 4)
+        assert again.header("x-condenser-action") == "replayed"
+        assert [each["content"] for each in stage.last_view][: len(texts)] == texts
+
+
+def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:
+    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        talk(stage, 0)
+        early = shown(stage, tmp_path)
+        assert early["judging"]["last_skip_reason"] == "early-turns"
+        talk(stage, TURNS)
+        stage.proxy.quiet()
+        session = shown(stage, tmp_path)
+        (verdict,) = session["verdicts"]
+        assert verdict["yes"]
+        votes = verdict["metadata"]["judge_votes"]
+        assert {each["decision"] for each in votes} == {"YES"}
+        assert all(each["reasoning"] for each in votes)
+        totals = session["totals"]
+        # Losers that were cancelled have told no usage.
+        assert 940 * 3 <= totals["judge_tokens"] <= 940 * 5
+        assert totals["own_tokens"] == totals["judge_tokens"] + 940 * len(stage.summaries)
+        (condensation,) = session["condensations"]
+        assert not condensation["standing"]
+        told = condensation["metadata"]["dynacontext"]
+        assert (told["trigger"], told["hard_trigger"], told["voting_k"]) == ("judge", False, 5)
+
+
+def shown(stage: Stage, folder: Path) -> Mapping[str, Any]:
+    """What an operator sees of the only session."""
+    token = known_token(Settings(store=StoreSettings(url=f"sqlite:///{folder / 'c.db'}")))
+    headers = [("Authorization", f"Bearer {token}")]
+    listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", headers).json()["data"]
+    path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
+    document: Mapping[str, Any] = wire.request(stage.proxy.url, "GET", path, b"", headers).json()
+    return document
+
+
+def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more() -> None:
+    no = vote("NO")
+    with judged(lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}) as stage:
+        for turn in range(4, 40, 3):
+            talk(stage, turn, options("min_growth=1"))
+            stage.proxy.quiet()
+        rounds = len(stage.votes) // 5
+        assert WINDOW // (940 * 5) <= rounds <= WINDOW // (940 * 3) + 1
+
+
+def test_a_judge_that_says_yes_on_one_branch_condenses_no_other() -> None:
+    with judged() as stage:
+        talk(stage, TURNS)
+        stage.proxy.quiet()
+        other: list[Message] = [*garden(TURNS)]
+        other[1] = {"role": "user", "content": "Plan my kitchen."}
+        assert stage.ask(other, asked(session="s")).header("x-condenser-action") == "passed"

@@ -1,0 +1,141 @@
+"""What is done for the next request once this one has its reply: nobody waits for a model below the hard limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary
+from tests.support.replies import error
+from tests.support.signals import BOUND, Signal
+from tests.support.wire import Answer
+
+USABLE = 4_096 - 512
+FORCE = ("X-Condenser-Force", "true")
+PREPARE, TRIGGER = int(USABLE * 0.70), int(USABLE * 0.85)
+
+
+def rounds_above(mark: int) -> int:
+    """The fewest rounds of a garden that have this many tokens."""
+    return next(n for n in range(1, 100) if count({"messages": garden(n), "model": "m"}) >= mark)
+
+
+PAST_PREPARE, PAST_TRIGGER = rounds_above(PREPARE), rounds_above(TRIGGER)
+
+
+@contextmanager
+def gated(**settings: Any) -> Iterator[tuple[Stage, Signal]]:
+    """A stage whose summarizer answers when the signal is set."""
+    gate = Signal("the summarizer may answer")
+    with staged(answers=lambda _exchange: replace(summary(), before=gate), strategy="half-window", **settings) as stage:
+        try:
+            yield stage, gate
+        finally:
+            gate.set()
+
+
+def talk(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, str]) -> Answer:
+    return stage.ask(garden(rounds), [*asked(session=session), *more])
+
+
+def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_the_trigger() -> None:
+    with staged(strategy="half-window") as stage:
+        first = talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        assert first.header("x-condenser-action") == "passed"
+        assert len(stage.summaries) == 1
+        taken = talk(stage, PAST_TRIGGER)
+        assert taken.header("x-condenser-action") == "condensed"
+        assert taken.header("x-condenser-trigger") == "threshold"
+        assert len(stage.summaries) == 1
+        assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
+
+
+def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> None:
+    with staged(strategy="half-window") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        talk(stage, PAST_TRIGGER)
+        view = stage.last_view
+        place = next(i for i, each in enumerate(view) if SUMMARY in str(each["content"]))
+        assert view[place + 1 :] == garden(PAST_TRIGGER)[-len(view[place + 1 :]) :]
+        assert len(view[place + 1 :]) > 2 * (PAST_TRIGGER - PAST_PREPARE)
+
+
+def test_below_the_prepare_mark_no_model_is_asked() -> None:
+    with staged(strategy="half-window") as stage:
+        talk(stage, PAST_PREPARE - 1)
+        stage.proxy.quiet()
+        assert not stage.summaries
+
+
+def test_a_request_at_the_trigger_does_not_wait_for_a_summary_that_is_not_ready() -> None:
+    with gated() as (stage, gate):
+        talk(stage, PAST_PREPARE)
+        early = talk(stage, PAST_TRIGGER)
+        assert early.header("x-condenser-action") == "passed"
+        assert early.header("x-condenser-reason") == "not-prepared"
+        gate.set()
+        stage.proxy.quiet()
+        assert talk(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
+        assert len(stage.summaries) == 1
+
+
+def test_a_request_that_must_be_condensed_waits_for_the_preparation_under_way_and_asks_nothing_itself() -> None:
+    with gated() as (stage, gate), ThreadPoolExecutor() as pool:
+        talk(stage, PAST_PREPARE)
+        forced = pool.submit(talk, stage, PAST_PREPARE + 1, "s", FORCE)
+        stage.proxy.journal.await_arrival(2)
+        gate.set()
+        answer = forced.result(BOUND)
+        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.header("x-condenser-trigger") == "forced"
+        assert len(stage.summaries) == 1
+
+
+def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
+    with gated(inline_timeout=0.2, background="off") as (stage, gate):
+        hard = talk(stage, rounds_above(USABLE))
+        assert hard.header("x-condenser-reason") == "summary-timeout"
+        assert hard.header("x-condenser-action") == "condensed"
+        assert not any(SUMMARY in str(each["content"]) for each in stage.last_view)
+        gate.set()
+        stage.proxy.quiet()
+        talk(stage, rounds_above(USABLE) + 1, "s", FORCE)
+        assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
+
+
+def test_a_preparation_that_fails_is_not_tried_again_every_turn() -> None:
+    with staged(answers=lambda _exchange: error(500), strategy="half-window") as stage:
+        for _ in range(3):
+            assert talk(stage, PAST_PREPARE).header("x-condenser-action") == "passed"
+            stage.proxy.quiet()
+        assert len(stage.summaries) == 1
+
+
+def test_with_background_off_nothing_is_prepared() -> None:
+    with staged(strategy="half-window", background="off") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        assert not stage.summaries
+
+
+def test_stages_that_ask_no_model_are_tried_first_and_a_model_is_asked_only_where_they_do_not_do() -> None:
+    with staged(strategy="recent+half-window") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        assert not stage.summaries
+        assert talk(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
+
+
+def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
+    with staged(strategy="half-window") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        other = garden(PAST_TRIGGER)
+        other[1] = {"role": "user", "content": "Plan my kitchen."}
+        answer = stage.ask(other, asked(session="s"))
+        assert answer.header("x-condenser-action") == "passed"
