@@ -6,7 +6,7 @@ rise. The document has a revision, so a writer that was late reads again and app
 
 Every write goes on in a task of the app when nobody waits for it any more. The last byte of a reply waits for its
 session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case: a store
-that was slow until then, and is well again, is not given up on. What is settled later than that has `settle` log it.
+that was slow until then, and is well again, is not given up on. Where it is not settled by then, that is logged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from weakref import WeakValueDictionary
 from proxy import identity as names
 from proxy.append import NO_LINE, Line
 from proxy.blocks import new_block
+from proxy.calibration.anchor import Anchor
 from proxy.recognition import Recognised
-from proxy.sessions import Session
+from proxy.sessions import NO_BLOCK, Block, Session
 from proxy.store.base import SessionKey, StoreError, Write
 from proxy.store.codec import decode_condensation, encode_condensation, encode_session, record_name
 from proxy.stored import StoredSessions
+from proxy.usage import Usage
 from strategies.core.condensation import Condensation, Piece, standing_in
 from strategies.core.plan import head_pieces, with_task
 from strategies.core.transcript import Transcript
@@ -52,6 +54,7 @@ class Turn:
     before: Line = NO_LINE
     blocks: Mapping[str, bytes] = field(default_factory=dict)
     judging: Mapping[str, Any] = field(default_factory=dict)
+    block: Block = NO_BLOCK
 
 
 class Keeper:
@@ -208,7 +211,7 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
 
 
 def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
-    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied)
+    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied, turn.block)
     settings = session.settings if session.derived else turn.settings
     judging = turn.judging or session.judging
     counted = replace(moved, settings=settings, line=turn.line or session.line, judging=judging).counted(

@@ -54,7 +54,8 @@ class Leases:
     async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[Turn]:
         """Waits for the turn of this caller, at most until that time on the loop's clock.
 
-        What others' work takes is not the store's time: only the answer that ends the waiting costs patience. A lease that is held is renewed inside, and ends with what the turn then leaves; nobody waits for that.
+        What others' work takes is not the store's time: only the answer that ends the waiting costs patience. A lease
+        that is held is renewed inside, and ends with what the turn then leaves; nobody waits for that.
         """
         holder = uuid4().hex
         lease = await self._asked(tenant, work, holder, until, patience)
@@ -90,13 +91,19 @@ class Leases:
         return Lease(held=False)
 
     async def _answered(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
-        store = self._stored.store
+        """An answer of the store. A lease that comes when nobody waits for it is given back: others would, in vain."""
+        store, given_up = self._stored.store, asyncio.Event()
+
+        async def asking() -> Lease:
+            lease = await store.lease(tenant, work, holder, TTL)
+            if lease.held and given_up.is_set():
+                await store.release(tenant, work, holder, b"", LINGER)
+            return lease
+
         try:
-            return await self._stored.write(store.lease(tenant, work, holder, TTL), patience)
-        except (StoreError, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) or error.reason == "store-timeout":
-                # It may have been given to us all the same, and others would wait for nothing.
-                self._start(self._tried(store.release(tenant, work, holder, b"", LINGER)))
+            return await self._stored.write(asking(), patience)
+        except (StoreError, asyncio.CancelledError):
+            given_up.set()
             raise
 
     async def _hold(self, tenant: str, work: str, holder: str, turn: Turn) -> None:

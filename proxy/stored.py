@@ -1,14 +1,18 @@
-"""Sessions as they are stored, read within a time limit.
+"""Sessions as they are stored, and how long anybody waits for that.
 
-Each step of a request's store work runs under one limit, and whatever a store hands out that cannot be read is the
-store's failure, told like any other.
+A request has one `Patience` for all its store work, from its arrival to the last byte of its reply. What is read when
+it is used up is not read, as if the store were out; what was read before stays valid. What is written is always
+attempted, in a task that the app owns: patience says how long it is waited for, and neither its end nor that of the
+client cuts a write short. Whatever a store hands out that cannot be read is the store's failure, told like any other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, SessionStore, StoreError
@@ -16,13 +20,76 @@ from proxy.store.codec import decode_session
 
 T = TypeVar("T")
 
+LAST_SHARE = 0.25
+"""The share of a whole patience that the last step is waited for at the least, however much the others took."""
+
+_log = logging.getLogger(__name__)
+
+
+class Patience:
+    """How many seconds one piece of work yet waits for the store; each of its steps takes from what is `left`.
+
+    What a step takes is its time on the loop's clock, so steps at the same time count each for itself.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.whole = seconds
+        self.left = seconds
+
+    def anew(self) -> Patience:
+        """The whole again, for another piece of work."""
+        return Patience(self.whole)
+
+    def spend(self, seconds: float) -> None:
+        """Takes what was waited for elsewhere."""
+        self.left = max(self.left - seconds, 0.0)
+
+    async def read(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; raises `StoreError` where it takes longer than is left, before it begins on nothing."""
+        left = self.left
+        if left <= 0:
+            work.close()
+            raise StoreError("store-timeout", f"{self.whole} s were used up before")
+        try:
+            with self._spending():
+                async with asyncio.timeout(left):
+                    return await work
+        except TimeoutError:
+            raise StoreError("store-timeout", f"not done in the {left:.2f} s that were left") from None
+
+    async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
+        """The result of a task that goes on by itself; raises `StoreError` where it takes longer than is left.
+
+        It is waited for `at_least` so many seconds.
+        """
+        most = max(self.left, at_least)
+        with self._spending():
+            await asyncio.wait({task}, timeout=most)
+        if not task.done():
+            raise StoreError("store-timeout", f"not done in {most:.2f} s, and not waited for any longer")
+        return task.result()
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            yield
+        finally:
+            self.spend(clock() - began)
+
 
 class StoredSessions:
-    """A store and the seconds that a step of a request may spend on it."""
+    """A store, the seconds that one piece of work may wait for it, and the writes under way; one per app."""
 
     def __init__(self, store: SessionStore, timeout: float) -> None:
         self.store = store
         self._timeout = timeout
+        self._writing: set[asyncio.Task[Any]] = set()
+
+    def patience(self) -> Patience:
+        """That of a new piece of work."""
+        return Patience(self._timeout)
 
     async def load(self, key: SessionKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
@@ -32,10 +99,29 @@ class StoredSessions:
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
 
-    async def in_time(self, work: Awaitable[T]) -> T:
-        """The result of `work`; raises `StoreError` where it takes longer than the limit."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await work
-        except TimeoutError:
-            raise StoreError("store-timeout", f"not done in {self._timeout} s") from None
+    async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a piece of work of one step; raises `StoreError` where it takes longer than the limit."""
+        return await self.patience().read(work)
+
+    async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
+        """The result of `work`, which is done in a task of its own within the limit, waited for or not.
+
+        Raises `StoreError` where it fails, or is not done when patience is used up. What `is_last` is waited for a
+        share of the whole patience in any case.
+        """
+        task = asyncio.create_task(self.in_time(work))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await patience.wait_for(task, LAST_SHARE * patience.whole if is_last else 0.0)
+
+    def _written(self, task: asyncio.Task[Any]) -> None:
+        """A store's failure is told to who waits for the write; who does so no longer has told of that."""
+        self._writing.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StoreError):
+            _log.error("a write failed", exc_info=error)
+
+    async def close(self) -> None:
+        """Lets the writes under way end, each within the limit."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=self._timeout)

@@ -11,7 +11,7 @@ from proxy.leases import TTL, Leases, Turn
 from proxy.store.base import Lease
 from proxy.store.quotas import Quotas
 from proxy.store.sqlite import SqliteStore
-from proxy.stored import StoredSessions
+from proxy.stored import Patience, StoredSessions
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,7 @@ def replica(store: SqliteStore) -> Leases:
 async def turn_of(leases: Leases, *, seconds: float = BOUND, leaves: bytes = b"") -> Turn:
     """A turn that was taken and is over."""
     until = asyncio.get_running_loop().time() + seconds
-    async with leases.turn(TENANT, WORK, until) as turn:
+    async with leases.turn(TENANT, WORK, until, Patience(BOUND)) as turn:
         turn.leaves = leaves
     return turn
 
@@ -80,7 +80,7 @@ async def soon(awaited: Awaitable[object]) -> None:
 
 async def test_one_does_the_work_and_the_others_are_given_what_it_leaves(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until) as first:
+    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)) as first:
         others = [asyncio.create_task(turn_of(replica(store))) for _ in range(3)]
         for _ in range(1 + 2 * len(others)):
             await soon(store.asked.get())
@@ -100,7 +100,7 @@ async def test_who_comes_a_moment_later_is_given_it_too(store: Watched) -> None:
 
 async def test_where_nothing_is_left_the_next_one_does_the_work(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until):
+    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)):
         second = asyncio.create_task(turn_of(replica(store), leaves=b"of the second"))
         third = asyncio.create_task(turn_of(replica(store), leaves=b"of the third"))
         for _ in range(3):
@@ -114,7 +114,7 @@ async def test_where_nothing_is_left_the_next_one_does_the_work(store: Watched) 
 
 async def test_a_work_that_fails_ends_its_lease(store: Watched) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with replica(store).turn(TENANT, WORK, 0.0):
+        async with replica(store).turn(TENANT, WORK, 0.0, Patience(BOUND)):
             raise ZeroDivisionError
     await soon(store.ended.get())
 
@@ -134,7 +134,7 @@ async def test_the_lease_of_a_holder_that_was_killed_goes_to_the_next_one(store:
 
 async def test_a_lease_is_renewed_while_the_work_lasts(store: Watched, clock: Clock) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until):
+    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)):
         await soon(store.asked.get())
         for _ in range(2):
             clock.now += TTL * 2 / 3
@@ -161,9 +161,9 @@ async def test_a_store_that_fails_holds_nobody_up(store: Watched) -> None:
 
 async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog: pytest.LogCaptureFixture) -> None:
     leases = replica(store)
-    async with leases.turn(TENANT, WORK, 0.0) as turn:
+    async with leases.turn(TENANT, WORK, 0.0, Patience(BOUND)) as turn:
         await store.close()
-    await soon(asyncio.wait(leases._held))
+    await soon(asyncio.wait(leases._tasks))
 
     assert turn.held
     assert "store-closed" in caplog.text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.append import NO_LINE, Append, Line
+from proxy.append import NO_LINE, Append, History, Line
 from proxy.identity import Identity
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.recognition import Recognised, Recogniser
@@ -35,11 +35,18 @@ class Sessions:
 
     def __init__(self, recogniser: Recogniser, keeper: Keeper) -> None:
         self.identify = recogniser.identify
-        self.recognise = recogniser.recognise
-        self.history = recogniser.history
+        self._recogniser = recogniser
         self.keep = keeper.keep
         self.next = keeper.next
         self.settle = keeper.settle
+
+    async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+        """As a request of its own."""
+        return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.patience())
+
+    async def history(self, tenant: str, identity: Identity) -> History:
+        """As a request of its own."""
+        return await self._recogniser.history(tenant, identity, self._recogniser.patience())
 
 
 class Hanging:
