@@ -1,0 +1,95 @@
+"""Injection: once for each user message, what was said earlier about it is put before it.
+
+The block is chosen when the message is new, kept with its branch, and stands byte for byte in every view of that turn,
+so that the upstream's cache of the turn holds. It leaves with the next user message. It never repeats what the view
+shows, and there is none where nothing is hidden or nothing relevant.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from proxy.decision import Decision
+from proxy.intake import Case
+from proxy.memory.recall import Recall
+from proxy.preparing import Background
+from proxy.sessions import NO_BLOCK, Block
+from proxy.setting_tables import MemorySettings
+from strategies.core.budget import Budget
+from strategies.core.condensation import Kind, Literal, Overlay
+from strategies.core.digest import ROOT
+from strategies.core.view import Item, View, fold
+from strategies.memory.block import block, room, standing
+
+LEAST_ROOM = 32
+
+
+def standing_block(case: Case) -> Block | None:
+    """The block that an earlier request of this turn has shown; None where this is a new user message."""
+    session, history = case.found.session, case.history
+    branch = session.branch_of(history.digests) if session else None
+    if branch is None or history.last_user is None:
+        return None
+    return branch.block if branch.block.node == history.digests[history.last_user].hex() else None
+
+
+def overlay_of(block: Block, case: Case) -> Overlay:
+    """What the block puts into a view."""
+    at = case.history.last_user or 0
+    anchor = case.history.digests[at - 1] if at else ROOT
+    return Overlay(anchor, at, 0, (Literal(block.raw, Kind.MEMORY),))
+
+
+def with_standing_block(case: Case) -> Case:
+    """The case with the block that this turn has shown, for which room is kept."""
+    block = standing_block(case) if case.policy.memory.inject else None
+    if block is None:
+        return case
+    return replace(case, block=block, reserved=case.counter.message(json.loads(block.raw)))
+
+
+class Injector:
+    """Chooses blocks and puts them into views; one per app."""
+
+    def __init__(self, recall: Recall, settings: MemorySettings, tasks: Background) -> None:
+        self._recall = recall
+        self._settings = settings
+        self._tasks = tasks
+
+    async def inject(self, decision: Decision, case: Case) -> None:
+        """Puts this turn's block into a decision's view: the one that it has shown, or a new one."""
+        budget = case.policy.budget
+        if not case.policy.memory.inject or budget is None:
+            return
+        block = case.block or await self._chosen(decision.view, case, budget)
+        heads = (decision.applied.overlay,) if decision.applied else ()
+        inserted = (overlay_of(block, case),) if block else ()
+        view = fold(case.measured.transcript, (*heads, *inserted), case.measured.overhead, case.counter)
+        decision.view, decision.tokens_after = view, view.tokens
+        decision.block = block if block and any(_is_memory(item) for item in view.lead) else NO_BLOCK
+
+    def follow(self, case: Case) -> None:
+        """Reads what is new in a conversation once its reply has been sent."""
+        if case.policy.memory.inject or case.policy.memory.tool:
+            self._tasks.start(self._recall.learn(case), ("learn", case.found.key))
+
+    async def _chosen(self, view: View, case: Case, budget: Budget) -> Block | None:
+        """The block for a new user message before a view; None where there is nothing to say, or no room."""
+        last = case.history.last_user
+        left = min(room(budget.window, self._settings.max_tokens), budget.usable - budget.floor - view.tokens)
+        if last is None or left < LEAST_ROOM or not _hides(view):
+            return None
+        hits = await self._recall.search(case, case.history.chain[last].text)
+        shown = standing([message.text for message in view.shown])
+        raw = block(hits, case.counter, left, self._settings.top_k, shown)
+        return Block(case.history.digests[last].hex(), raw) if raw is not None else None
+
+
+def _is_memory(item: Item) -> bool:
+    return isinstance(item.piece, Literal) and item.piece.kind is Kind.MEMORY
+
+
+def _hides(view: View) -> bool:
+    """Whether something was said that the view does not show."""
+    return view.covered > 0 or bool(view.transcript.unknown)

@@ -1,0 +1,23 @@
+"""Work that is too long for the event loop goes to a thread, and what is short does not pay for one.
+
+Planning is pure Python: in a thread it takes as long, but others get their turn between its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGE = 120
+"""Messages from which on planning may take more than some milliseconds."""
+
+
+async def offloaded(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of `work`, which takes time in proportion to so many messages."""
+    if messages < LARGE:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)

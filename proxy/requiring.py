@@ -1,0 +1,74 @@
+"""What a decision's view needs: read off the table of requirements, and off what was prepared for it. Pure."""
+
+from __future__ import annotations
+
+from proxy.decision import Action, Decision
+from proxy.intake import Case
+from proxy.reasons import Reason
+from strategies.core.ready import ready
+from strategies.core.replay import Replayed
+from strategies.core.requirement import RULES, Requirement, has_grown, required
+from strategies.pipeline import due
+
+
+def requirement_of(decision: Decision, case: Case) -> Requirement | None:
+    """What the view of a decision needs; where that is nothing, the decision says why."""
+    budget = case.policy.budget
+    if budget is None:
+        decision.reason = Reason.WINDOW_UNKNOWN
+        return None
+    since = decision.applied.tokens_after if decision.applied else None
+    tokens = decision.tokens_after
+    own = _is_due(decision, case)
+    requirement = required(tokens, budget, since=since, forced=case.request.controls.force, due=own)
+    if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
+        decision.reason = Reason.WAITING_FOR_STEP
+    elif requirement is None and (decision.action is Action.PASSED or _news(case)):
+        decision.reason = _news(case) or Reason.BELOW_MARKS
+    return requirement
+
+
+def _is_due(decision: Decision, case: Case) -> bool:
+    """Whether a judge wants it condensed and that is ready, or a stage has a trigger of its own that is reached."""
+    budget = case.policy.budget
+    if budget is None:
+        return False
+    shrink = RULES[Requirement.SOFT].least_shrink
+    judged = ready(
+        decision.view, decision.applied, case.found.condensations, budget, judged_only=True, least_shrink=shrink
+    )
+    return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
+
+
+def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
+    """What was prepared and may be taken; under a judge the marks alone take nothing."""
+    budget = case.policy.budget
+    if budget is None:
+        return None
+    judged_only = requirement is Requirement.SOFT and case.policy.judging is not None
+    return ready(
+        decision.view,
+        decision.applied,
+        case.found.condensations,
+        budget,
+        judged_only=judged_only,
+        least_shrink=RULES[requirement].least_shrink,
+    )
+
+
+def still_required(decision: Decision) -> Requirement | None:
+    """What is left to do for a view that has just taken what was ready: only to make it fit."""
+    budget = decision.policy.budget
+    since = decision.applied.tokens_after if decision.applied else None
+    requirement = required(decision.tokens_after, budget, since=since) if budget else None
+    return requirement if requirement is Requirement.HARD else None
+
+
+def _news(case: Case) -> str:
+    """What a person should know of how the conversation was recognised."""
+    if case.is_aligned:
+        return Reason.ALIGNED
+    session = case.found.session
+    if session is not None and session.branch_of(case.history.digests) is None:
+        return Reason.NEW_BRANCH
+    return ""

@@ -1,0 +1,168 @@
+"""Memory cards: what a summarizer thought worth remembering, one sentence each, with where it comes from.
+
+A card is never changed; `strategies.memory.merging` puts new ones to old ones. A card made from a tool's text is code
+or a fact, whatever the summarizer calls it: no page that an agent reads can become a rule or a task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from strategies.core.transcript import Role
+from strategies.memory.terms import plain
+
+TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
+FROM_TOOLS = ("code", "fact")
+"""What a card may be that was made from a tool's text."""
+MOST_CARDS = 32
+LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCard:
+    """One thing to remember. `created_at` is an ISO 8601 time in UTC; `source` says what made the card.
+
+    `role` is whose words it was made from, `messages` the digests of those messages in hex, `condensation` the id of
+    the record whose summary brought it. `superseded_by` is the id of the card that holds instead, "" while it holds.
+    """
+
+    content: str
+    type: str = "fact"
+    tags: tuple[str, ...] = ()
+    created_at: str = ""
+    source: str = ""
+    role: Role = Role.USER
+    messages: tuple[str, ...] = ()
+    condensation: str = ""
+    superseded_by: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same for the same content, type and condensation."""
+        told = f"{self.type}\n{self.condensation}\n{plain(self.content)}"
+        return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no later card contradicts it."""
+        return not self.superseded_by
+
+
+class Origin(NamedTuple):
+    """Where the cards of one answer come from; see `MemoryCard`."""
+
+    created_at: str
+    role: Role = Role.USER
+    messages: tuple[str, ...] = ()
+    condensation: str = ""
+    source: str = "context_summary"
+
+
+# -- a summarizer's answer -----------------------------------------------------------------------------------------
+
+_FENCED = re.compile(r"\A\s*```\w*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+_CARDS = ("memories", "memory_cards", "cards")
+
+
+def read_answer(text: str, origin: Origin) -> tuple[str, list[MemoryCard]]:
+    """The summary and the cards in a summarizer's answer.
+
+    The answer is a JSON object with `summary` and `memories`, bare or in a code fence. Anything else is the summary
+    as it is, without cards; so is an object without a summary. Entries that are no cards are left out.
+    """
+    fenced = _FENCED.match(text)
+    try:
+        answer = json.loads(fenced.group(1) if fenced else text)
+    except (ValueError, RecursionError):
+        return text, []
+    summary = answer.get("summary") if isinstance(answer, dict) else None
+    if not isinstance(summary, str) or not summary.strip():
+        return text, []
+    listed: list[object] = next((answer[key] for key in _CARDS if isinstance(answer.get(key), list)), [])
+    return summary, [card for each in listed[:MOST_CARDS] if (card := _card(each, origin)) is not None]
+
+
+def _card(told: object, origin: Origin) -> MemoryCard | None:
+    if not isinstance(told, Mapping):
+        return None
+    content = told.get("content")
+    if not isinstance(content, str) or not content.strip():
+        return None
+    role = _role(told.get("role"), origin.role)
+    return MemoryCard(
+        " ".join(content.split())[:LONGEST],
+        _type(told.get("type"), role),
+        _tags(told.get("tags")),
+        origin.created_at,
+        origin.source,
+        role,
+        origin.messages,
+        origin.condensation,
+    )
+
+
+def _role(told: object, role: Role) -> Role:
+    """Whose words a card comes from: a summarizer may say that they are a tool's, never that a tool's are a user's."""
+    return Role.TOOL if told == Role.TOOL.value else role
+
+
+def _type(told: object, role: Role) -> str:
+    named = told.strip().lower() if isinstance(told, str) else ""
+    known = FROM_TOOLS if role is Role.TOOL else TYPES
+    return named if named in known else "fact"
+
+
+def _tags(told: object) -> tuple[str, ...]:
+    listed = told if isinstance(told, list) else []
+    return tuple(dict.fromkeys(tag.strip() for tag in listed if isinstance(tag, str) and tag.strip()))
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def to_json(cards: Iterable[MemoryCard]) -> str:
+    """The document's array, one object a card; of what it does not name, only what is not empty."""
+    return json.dumps([_told(card) for card in cards], ensure_ascii=False, indent=1)
+
+
+def from_json(text: str) -> list[MemoryCard]:
+    """The cards of such an array, also of one that has only the document's members. Raises ValueError."""
+    match json.loads(text):
+        case list(listed):
+            return [_from(each) for each in listed]
+    raise ValueError("cards are a JSON array")
+
+
+def _told(card: MemoryCard) -> dict[str, Any]:
+    always = {"content": card.content, "type": card.type, "tags": list(card.tags), "created_at": card.created_at}
+    more = {
+        "source": card.source,
+        "role": card.role.value,
+        "messages": list(card.messages),
+        "condensation": card.condensation,
+        "superseded_by": card.superseded_by,
+    }
+    return always | {key: value for key, value in more.items() if value}
+
+
+def _from(told: object) -> MemoryCard:
+    if not isinstance(told, Mapping):
+        raise ValueError("a card is a JSON object")  # noqa: TRY004 - the file is wrong, not the program
+    role = Role(told.get("role") or Role.USER.value)
+    messages = tuple(map(str, told.get("messages") or ()))
+    card = _card(
+        told, Origin(_text(told, "created_at"), role, messages, _text(told, "condensation"), _text(told, "source"))
+    )
+    if card is None:
+        raise ValueError("a card needs content")
+    return replace(card, superseded_by=_text(told, "superseded_by"))
+
+
+def _text(told: Mapping[str, object], key: str) -> str:
+    value = told.get(key)
+    return "" if value is None else str(value)

@@ -1,0 +1,183 @@
+"""How a text is read for searching: words, their stems, n-grams where a script has no spaces, names and dates.
+
+Words are folded (width, case, accents). English ones lose their endings, for a question asks "where did she camp" of
+"we went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by
+its parts. Chinese, Japanese and Korean runs become n-grams of up to four characters; single characters are kept
+for nouns of one, and count for little in a query.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
+
+CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+LONGEST_GRAM = 4
+
+_PIECE = rf"[^\W_{CJK}]+"
+_TOKEN = re.compile(rf"[{CJK}]+|{_PIECE}(?:[._/:@\\-]+{_PIECE})*")
+_PIECES = re.compile(_PIECE)
+_WORDS = re.compile(r"\w+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ENGLISH = re.compile(r"[a-z]+")
+_VOWEL = re.compile(r"[aeiouy]")
+
+_ENGLISH_STOP = (
+    "a an the and or but if of to in on at by for with from as is are was were be been being do does did doing done "
+    "have has had having i you he she it we they me him her us them my your his its our their this that these those "
+    "there here what which who whom whose when where why how not no nor so than then too very can could will would "
+    "shall should may might must about into over under again once just also am because while during before after up "
+    "down out off both each few more most other some such only own same s t d ll m o re ve y don any all said say "
+    "says tell told ask asked anything something"
+)
+_CHINESE_STOP = "的了吗呢啊吧嘛是我你您他她它们这那有在和也都就不很请好什么怎哪里给为与及或个把被让啦呀"
+STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, as often as they stand in it; words that say nothing are left out."""
+    return [term for token in _TOKEN.findall(fold(text)) for term in _terms_of(token)]
+
+
+def fold(text: str) -> str:
+    """One form for full and half width; accents are dropped, case stays for what humps separate."""
+    if text.isascii():
+        return text
+    wide = unicodedata.normalize("NFKC", text)
+    bare = (each for each in unicodedata.normalize("NFD", wide) if not "\u0300" <= each <= "\u036f")
+    return unicodedata.normalize("NFC", "".join(bare))
+
+
+def plain(text: str) -> str:
+    """The words of a text in one form, without what separates them: by this two texts are compared."""
+    return " ".join(_WORDS.findall(fold(text).casefold()))
+
+
+def content(term: str, single: float) -> float:
+    """How much a term tells, up to 1: of an n-gram the share of characters that say something, `single` for one."""
+    if term.isascii() or not _is_cjk(term):
+        return 1.0
+    return single if len(term) == 1 else sum(each not in STOP for each in term) / len(term)
+
+
+def width(text: str) -> int:
+    """About four times the tokens of a text: characters, where one of a script without spaces counts three."""
+    return len(text) + 2 * len(_WIDE.findall(text))
+
+
+def _terms_of(token: str) -> Iterator[str]:
+    if _is_cjk(token):
+        yield from _grams(token)
+        return
+    pieces = [piece for part in _PIECES.findall(token) for piece in _HUMP.split(part)]
+    words = [piece.casefold() for piece in pieces]
+    if len(words) > 1:
+        yield token.casefold()
+    yield from (stem(word) for word in words if word not in STOP)
+
+
+_WIDE = re.compile(f"[{CJK}]")
+
+
+def _is_cjk(token: str) -> bool:
+    return _WIDE.match(token) is not None
+
+
+def _grams(run: str) -> Iterator[str]:
+    """The n-grams of a run but those that say nothing: 是什么."""
+    for size in range(1, LONGEST_GRAM + 1):
+        grams = (run[i : i + size] for i in range(len(run) - size + 1))
+        yield from (gram for gram in grams if not STOP.issuperset(gram))
+
+
+_ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
+
+
+def stem(word: str) -> str:
+    """A word without its English ending; short words and other alphabets stay as they are."""
+    if len(word) <= 3 or not _ENGLISH.fullmatch(word):
+        return word
+    word = _bare_form(_singular(word))
+    ending = next((each for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= 4), "")
+    word = word.removesuffix(ending)
+    if len(word) > 3 and word.endswith("e"):
+        return word[:-1]
+    return word[:-1] + "i" if len(word) > 3 and word.endswith("y") else word
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith("es") and len(word) > 4 and word[-3] in "sxzh":
+        return word[:-2]
+    return word if word.endswith(("ss", "us", "is")) else word.removesuffix("s")
+
+
+def _bare_form(word: str) -> str:
+    """Without -ing or -ed, and the consonant that was doubled for it: camping, camp; planned, plan."""
+    ending = next((each for each in ("ing", "ed") if word.endswith(each)), "")
+    root = word.removesuffix(ending)
+    if not ending or len(root) < 3 or not _VOWEL.search(root):
+        return word
+    doubled = len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz"
+    return root[:-1] if doubled else root
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+_SPEAKER = re.compile(r"\s*(?:\[[^\]\n]{1,60}\]\s*)?([^\W\d_][\w.' -]{0,30}?)\s?(?::(?=\s|$)|：)")
+
+
+def speaker(text: str) -> str:
+    """Who a text says is speaking, as in `Caroline: hello` or `[1:56 pm on 8 May, 2023] Mel: hi`; "" where none."""
+    found = _SPEAKER.match(text)
+    return found.group(1).casefold() if found else ""
+
+
+# -- dates ---------------------------------------------------------------------------------------------------------
+
+
+class Date(NamedTuple):
+    """A date as far as it is told; 0 where a field is not."""
+
+    year: int
+    month: int
+    day: int
+
+    def meets(self, other: Date) -> bool:
+        """Whether both have the month, and no field that both tell differs."""
+        told = [(mine, its) for mine, its in zip(self, other, strict=True) if mine and its]
+        return bool(self.month and other.month) and all(mine == its for mine, its in told)
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    r"(?P<name>Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b\.?"
+)
+_DATES = (
+    re.compile(r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})(?:[-/.](?P<day>\d{1,2}))?\b"),
+    re.compile(rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+(?P<year>\d{{4}}))?"),
+    re.compile(rf"\b{_MONTH}(?:\s+(?P<day>\d{{1,2}})(?!\d)(?:st|nd|rd|th)?)?(?:,?\s+(?P<year>\d{{4}}))?"),
+    re.compile(r"(?:(?P<year>\d{4})\s*年\s*)?(?P<month>\d{1,2})\s*月(?:\s*(?P<day>\d{1,2})\s*[日号])?"),
+)
+_STAMP = 60
+
+
+def dates(text: str) -> list[Date]:
+    """The dates in a text that name a month, in no order."""
+    found = (match for pattern in _DATES for match in pattern.finditer(text))
+    return [date for match in found if 1 <= (date := _date(match.groupdict())).month <= 12]
+
+
+def stamp(text: str) -> Date | None:
+    """The date that a text begins with: that of all that follows, until another one is told."""
+    return next((each for each in dates(text[:_STAMP]) if each.day), None)
+
+
+def _date(told: dict[str, str | None]) -> Date:
+    name = told.get("name")
+    month = _MONTHS.index(name[:3].lower()) + 1 if name else int(told.get("month") or 0)
+    return Date(int(told.get("year") or 0), month, int(told.get("day") or 0))

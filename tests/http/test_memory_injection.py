@@ -1,0 +1,127 @@
+"""Injection: what was condensed away and is relevant comes back, once for each user message, and stays for its turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.http.talking import Message, Stage, asked, staged, summary
+
+INJECT = ("X-Condenser-Memory", "inject")
+FORCE = ("X-Condenser-Force", "true")
+FACT = "The greenhouse key hangs behind the blue barrel."
+QUESTION = "Where does the greenhouse key hang?"
+
+
+def diary(rounds: int) -> list[Message]:
+    """A long talk in whose first answer a fact was stated."""
+    messages: list[Message] = [{"role": "user", "content": "Keep a diary of my garden."}]
+    for day in range(rounds):
+        said = FACT if day == 1 else f"Day {day}: " + " ".join(f"plant{day}n{each}" for each in range(60))
+        messages.append({"role": "assistant", "content": said})
+        messages.append({"role": "user", "content": f"Write down day {day + 1}."})
+    return messages
+
+
+def ending(messages: Sequence[Message], question: str) -> list[Message]:
+    return [*messages[:-1], {"role": "user", "content": question}]
+
+
+def blocks(stage: Stage) -> list[dict[str, Any]]:
+    return [each for each in stage.last_view if each.get("name") == "memory_context"]
+
+
+@contextmanager
+def gardening(**settings: Any) -> Iterator[Stage]:
+    with staged(strategy="half-window", answers=lambda _: summary("Goal: a diary."), **settings) as stage:
+        yield stage
+
+
+def condensed(stage: Stage, rounds: int = 12) -> list[Message]:
+    """A session whose beginning was condensed away, and its transcript."""
+    messages = diary(rounds)
+    stage.ask(messages, [*asked(session="s"), FORCE])
+    assert FACT not in str(stage.last_view)
+    return messages
+
+
+def test_what_was_condensed_away_stands_before_the_message_that_is_about_it() -> None:
+    with gardening() as stage:
+        messages = ending(condensed(stage), QUESTION)
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        (block,) = blocks(stage)
+        assert FACT in block["content"]
+        assert block["content"].startswith("## Relevant Memories")
+        assert stage.last_view[-2:] == [block, messages[-1]]
+
+
+def test_the_block_stays_as_it_is_for_all_rounds_of_its_turn_and_leaves_with_the_next_message() -> None:
+    with gardening() as stage:
+        messages = ending(condensed(stage), QUESTION)
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        first = stage.last_view
+        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "a key and the greenhouse"},
+        ]
+        stage.ask(messages, asked(session="s"))
+        assert stage.last_view[: len(first)] == first
+        messages += [{"role": "assistant", "content": "Found."}, {"role": "user", "content": "Thanks, bye."}]
+        stage.ask(messages, asked(session="s"))
+        assert first[-2] not in stage.last_view
+
+
+def test_nothing_is_put_in_while_the_view_shows_everything() -> None:
+    with gardening() as stage:
+        stage.ask(ending(diary(4), QUESTION), [*asked(session="s"), INJECT])
+        assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+def test_nothing_that_is_not_relevant_is_put_in() -> None:
+    with gardening() as stage:
+        messages = ending(condensed(stage), "zzz qqq")
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        assert not blocks(stage)
+
+
+def test_what_was_edited_away_is_never_found() -> None:
+    with gardening() as stage:
+        messages = condensed(stage)
+        edited = [{**each, "content": "I forgot."} if each["content"] == FACT else each for each in messages]
+        stage.ask(edited, [*asked(session="s"), FORCE])
+        stage.ask(ending(edited, QUESTION), [*asked(session="s"), INJECT])
+        assert FACT not in json.dumps(stage.last_view)
+
+
+def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
+    with gardening() as stage:
+        messages = condensed(stage)
+        stage.ask(ending(messages, QUESTION), asked(session="s"))
+        assert not blocks(stage)
+        stage.ask(ending(messages, QUESTION), [*asked(session="s"), INJECT])
+        assert blocks(stage)
+        stage.ask([*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}, *diary(0)], asked(session="s"))
+        stage.ask(ending(messages, QUESTION + " Again?"), asked(session="s"))
+        assert blocks(stage)
+
+
+def test_a_store_that_keeps_no_text_finds_none() -> None:
+    with gardening(store={"url": "memory://", "content": "digests"}) as stage:
+        messages = ending(condensed(stage), QUESTION)
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        assert not blocks(stage)
+
+
+@pytest.mark.parametrize("tokens", [64, 200])
+def test_a_block_has_no_more_tokens_than_it_may_have(tokens: int) -> None:
+    from tests.http.talking import counter
+
+    with gardening(memory={"max_tokens": tokens}) as stage:
+        messages = ending(condensed(stage), QUESTION + " plant0n1 plant2n3")
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        assert all(counter().message(block) <= tokens for block in blocks(stage))
