@@ -10,7 +10,7 @@ stands apart behind the rest, each line quoted, so that a line in it can pass fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from strategies.core.transcript import Counter, Role, dump
 from strategies.memory.passages import Entry
@@ -24,7 +24,8 @@ WINDOW_SHARE = 16
 BESIDE = 3
 """How many messages apart two hits may stand and still be one passage."""
 LEAST_SHARE = 0.3
-"""Of the best hit's score: what is less relevant is not worth the tokens of a block that nobody asked for."""
+"""Of the score of the best hit that the view does not show (the question itself may be among those it does): what is
+less relevant is not worth the tokens of a block that nobody asked for."""
 SHORT = 24
 """Characters under which a text stands in others by chance."""
 
@@ -67,8 +68,8 @@ def block(
     def message(content: str) -> dict[str, str]:
         return {"role": role, **({"name": name} if name else {}), "content": content}
 
-    floor = LEAST_SHARE * hits[0].score if hits else 0.0
-    relevant = [hit for hit in hits if hit.score >= floor]
+    best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
+    relevant = [hit for hit in hits if hit.score >= LEAST_SHARE * best]
     frame = f"{HEADING}\n{_NOTE}"
     content = _fitting(relevant, frame, tokens, top_k, shown, counter, lambda text: counter.message(message(text)))
     return None if content == frame else dump(message(content))
@@ -109,12 +110,7 @@ def _taken(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, co
     opened = 0
     for hit in hits:
         is_beside = hit.position in near
-        if (
-            tokens < _LEAST_ROOM
-            or hit.entry.text in texts
-            or not (is_beside or opened < top_k)
-            or (shown and shown(hit.entry))
-        ):
+        if tokens < _LEAST_ROOM or not (is_beside or opened < top_k) or _is_told(hit.entry, texts, shown):
             continue
         needed = counter.text(f"{_told([hit.entry])}\n\n")
         if needed > tokens:
@@ -125,6 +121,11 @@ def _taken(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, co
         texts.add(hit.entry.text)
         taken.append(hit)
     return taken
+
+
+def _is_told(entry: Entry, texts: Set[str], shown: Shown | None) -> bool:
+    """Whether the text stands there already; what is very short is said again and again, and stands for itself."""
+    return (len(entry.text) >= SHORT and entry.text in texts) or (shown is not None and shown(entry))
 
 
 # -- text ----------------------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 What says the same, exactly or with nearly the same n-grams and no other number, identifier or negation, is left out.
 What contradicts an older card of its type supersedes it. Contradiction is a heuristic, chosen to miss rather than to
-invent:
+invent. Both must name one subject before a copula ("The port is 8080", "数据库是 MySQL", "timeout: 30 s"), or none;
+then they contradict each other where
 
-- both name one subject before a copula ("The port is 8080", "数据库是 MySQL", "timeout: 30 s") and tell of it values
-  that share no word; not of such subjects as the user or the project, of which many things hold at once, or
-- their sentences are nearly the same but for a number, an identifier or a negation.
+- they tell of that subject values that share no word (not of such subjects as the user or the project, of which many
+  things hold at once), or
+- their sentences are nearly the same but for a number or a negation. Another identifier is another thing.
 
 A card made from a tool's text supersedes only such cards: no page that an agent reads can lift a rule of the user.
 """
@@ -18,24 +19,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from strategies.core.cards import MemoryCard
+from strategies.core.plain import plain
 from strategies.core.transcript import Role
-from strategies.memory.cards import MemoryCard
-from strategies.memory.terms import plain, terms
+from strategies.memory.terms import STOP, terms
 
 SAME = 0.8
-"""Jaccard similarity of n-grams from which on two sentences say the same."""
-ALIKE = 0.6
-"""That from which on another number, identifier or negation makes it a contradiction."""
+"""Jaccard similarity of n-grams from which on two sentences say the same, or the contrary."""
 _GRAM = 3
 
 
 class _Reading(NamedTuple):
-    """What a card's sentence is compared by."""
+    """What a card's sentence is compared by; `grams` are those of the sentence without what the next three hold."""
 
     text: str
     grams: frozenset[str]
-    marks: frozenset[str]
-    """Numbers and identifiers."""
+    numbers: frozenset[str]
+    identifiers: frozenset[str]
     negated: bool
     subject: frozenset[str]
     value: frozenset[str]
@@ -69,7 +69,7 @@ def _may_replace(card: MemoryCard, other: MemoryCard) -> bool:
 _NEGATION = re.compile(
     r"\b(?:not?|never|cannot|without|avoid|stop|\w+n't|no longer)\b|不|没有|別|别|勿|禁止|停止|取消|无需", re.IGNORECASE
 )
-_MARK = re.compile(r"[^\W_]*\d[\w.:/%-]*|[A-Za-z]\w*(?:[._/\\-]\w+)+")
+_MARK = re.compile(r"[A-Za-z_]*\d[\w.:/%-]*|[A-Za-z]\w*(?:[._/\\-]\w+)+", re.ASCII)
 _COPULA = re.compile(
     r"\s*(?::|：|=)\s*|\s+(?:is|are|was|equals|runs on|lives? in)\s+|改为|改成|设为|是|为", re.IGNORECASE
 )
@@ -79,16 +79,19 @@ _BROAD = frozenset(
 )
 
 
-def _read(content: str) -> _Reading:
-    text = plain(content)
-    subject, value = _divided(content)
+def _read(text: str) -> _Reading:
+    subject, value = _divided(text)
+    marks = frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(text))
+    numbers = frozenset(mark for mark in marks if mark[0].isdigit())
+    rest = plain(_NEGATION.sub(" ", _MARK.sub(" ", text)))
     return _Reading(
-        text,
-        frozenset(text[i : i + _GRAM] for i in range(max(len(text) - _GRAM + 1, 1))),
-        frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(content)),
-        _NEGATION.search(content) is not None,
+        plain(text),
+        frozenset(rest[i : i + _GRAM] for i in range(max(len(rest) - _GRAM + 1, 1))),
+        numbers,
+        marks - numbers,
+        _NEGATION.search(text) is not None,
         frozenset(terms(subject)),
-        frozenset(terms(value)),
+        frozenset(plain(value).split()) - STOP,
     )
 
 
@@ -101,23 +104,21 @@ def _divided(content: str) -> tuple[str, str]:
 def _same(one: _Reading, other: _Reading) -> bool:
     if one.text == other.text:
         return True
-    return not _differ(one, other) and _similar(one, other) >= SAME
+    return one[2:5] == other[2:5] and _similar(one, other) >= SAME
 
 
 def _contradict(old: _Reading, new: _Reading) -> bool:
-    if _differ(old, new) and _similar(old, new) >= ALIKE:
+    if old.subject != new.subject:
+        return False
+    if new.subject - _BROAD and old.value.isdisjoint(new.value):
         return True
-    return bool(new.subject - _BROAD) and old.subject == new.subject and old.value.isdisjoint(new.value)
-
-
-def _differ(one: _Reading, other: _Reading) -> bool:
-    """Whether they differ in a number, an identifier or a negation."""
-    return one.marks != other.marks or one.negated != other.negated
+    differ = old.numbers != new.numbers or old.negated != new.negated
+    return differ and old.identifiers == new.identifiers and _similar(old, new) >= SAME
 
 
 def _similar(one: _Reading, other: _Reading) -> float:
-    """The Jaccard similarity of their n-grams; 0 where their lengths alone forbid that it matters."""
+    """The Jaccard similarity of their n-grams; 0 where their sizes alone forbid that they are similar."""
     sizes = sorted((len(one.grams), len(other.grams)))
-    if sizes[0] < ALIKE * sizes[1]:
+    if sizes[0] < SAME * sizes[1]:
         return 0.0
     return len(one.grams & other.grams) / len(one.grams | other.grams)

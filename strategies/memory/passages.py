@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Message, Role
-from strategies.memory.cards import MemoryCard
 from strategies.memory.terms import width
 
 NOWHERE = -1

@@ -99,6 +99,7 @@ class Index:
         self._apart = 2 * (len(weights.after) + len(weights.before)) + 1
         self._entries: list[Entry] = []
         self._keys: list[str] = []
+        self._places: list[int] = []
         self._lengths: list[int] = []
         self._cards: set[int] = set()
         self._stamps: list[tuple[int, Date]] = []
@@ -111,7 +112,7 @@ class Index:
         return len(self._entries)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds entries in the order in which they were said; those that are known already are left out."""
+        """Adds entries; their places say in which order they were said. Those that are known are left out."""
         for entry in entries:
             if (entry.key, entry.part) not in self._known:
                 self._known.add((entry.key, entry.part))
@@ -124,6 +125,7 @@ class Index:
             self._postings.setdefault(term, []).append((number, times))
         self._entries.append(entry)
         self._keys.append(entry.key)
+        self._places.append(entry.place)
         self._lengths.append(counts.total())
         for name in speaker(entry.text).split():
             self._said_by.setdefault(name, []).append(number)
@@ -153,11 +155,11 @@ class Index:
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages stand one beside the other; a card is further from everything than any neighbour counts."""
         shown = [number for number, key in enumerate(self._keys) if allowed is None or key in allowed]
-        numbers = dict(enumerate(number for number in shown if number not in self._cards))
+        said = sorted((number for number in shown if number not in self._cards), key=self._places.__getitem__)
+        numbers = dict(enumerate(said))
         end = len(numbers)
-        numbers.update(
-            zip(count(end + self._apart, self._apart), (number for number in shown if number in self._cards), strict=False)
-        )
+        cards = (number for number in shown if number in self._cards)
+        numbers.update(zip(count(end + self._apart, self._apart), cards, strict=False))
         positions = {number: at for at, number in numbers.items()}
         mean = sum(map(self._lengths.__getitem__, shown)) / max(len(shown), 1)
         return _Line(positions, numbers, end, max(mean, 1.0))
@@ -207,7 +209,7 @@ class Index:
 
     def _said_on(self, asked: Sequence[Date], line: _Line) -> Iterator[int]:
         """The positions of messages that were said on one of the dates: from where it was told to where another is."""
-        told = [(line.positions[number], date) for number, date in self._stamps if number in line.positions]
+        told = sorted((line.positions[number], date) for number, date in self._stamps if number in line.positions)
         ends = [*(at for at, _ in told[1:]), line.end]
         for (start, date), end in zip(told, ends, strict=False):
             if any(date.meets(each) for each in asked):

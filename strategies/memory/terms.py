@@ -9,9 +9,11 @@ for nouns of one, and count for little in a query.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
+
+from strategies.core.plain import fold
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4
@@ -19,7 +21,6 @@ LONGEST_GRAM = 4
 _PIECE = rf"[^\W_{CJK}]+"
 _TOKEN = re.compile(rf"[{CJK}]+|{_PIECE}(?:[._/:@\\-]+{_PIECE})*")
 _PIECES = re.compile(_PIECE)
-_WORDS = re.compile(r"\w+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ENGLISH = re.compile(r"[a-z]+")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -39,20 +40,6 @@ STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
 def terms(text: str) -> list[str]:
     """The terms of a text, as often as they stand in it; words that say nothing are left out."""
     return [term for token in _TOKEN.findall(fold(text)) for term in _terms_of(token)]
-
-
-def fold(text: str) -> str:
-    """One form for full and half width; accents are dropped, case stays for what humps separate."""
-    if text.isascii():
-        return text
-    wide = unicodedata.normalize("NFKC", text)
-    bare = (each for each in unicodedata.normalize("NFD", wide) if not "\u0300" <= each <= "\u036f")
-    return unicodedata.normalize("NFC", "".join(bare))
-
-
-def plain(text: str) -> str:
-    """The words of a text in one form, without what separates them: by this two texts are compared."""
-    return " ".join(_WORDS.findall(fold(text).casefold()))
 
 
 def content(term: str, single: float) -> float:
@@ -95,6 +82,7 @@ def _grams(run: str) -> Iterator[str]:
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
 
 
+@lru_cache(maxsize=32_768)
 def stem(word: str) -> str:
     """A word without its English ending; short words and other alphabets stay as they are."""
     if len(word) <= 3 or not _ENGLISH.fullmatch(word):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from strategies.core.plain import plain
 from strategies.core.transcript import Role
-from strategies.memory.terms import plain
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
 FROM_TOOLS = ("code", "fact")

@@ -1,0 +1,1 @@
+"""What survives condensation: `python -m eval`, `make eval`."""

@@ -1,0 +1,168 @@
+"""The ways to fill a view, and what of a dialogue each lets the model read.
+
+A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
+messages of a hidden search, call included. The question itself stands behind it and is not counted, alike in every
+arm. A message counts as read when it is kept whole, or stands verbatim in the block or in the search's answer.
+
+How the block's allowance and the view's size hang together is fixed in two ways. `wide`: the window is 12,800 tokens
+or more, so that the block may have 800, as the five hits it is compared with. `tight`: the view is what a condensation
+leaves, `target` (half) of what is usable (7/8) in its window; the block may have 1/16 of that window, which is a
+seventh of the view.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from eval.baseline import BM25
+from eval.dialogues import Dialogue
+from strategies.core.transcript import Counter
+from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, block, search_result
+from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
+
+TIGHT = 7
+"""A view at `target` has so many times the tokens of the block that its window allows."""
+SEARCH_HITS = 50
+"""The `top_k` of the scripted call."""
+SEARCH_TAIL = 8
+"""Newest messages that the view has beside the block when a search is made: one part in so many of the view."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to one dialogue, and the tokens of the whole view."""
+
+    dialogue: Dialogue
+    baseline: BM25
+    hits: Sequence[Hit]
+    query: str
+    tokens: int
+    counter: Counter
+
+
+Arm = Callable[[Case], set[int]]
+
+
+def trimmed(case: Case) -> set[int]:
+    """The newest messages."""
+    return newest(case, case.tokens)
+
+
+def five_hits(case: Case) -> set[int]:
+    """Five hits of BM25 in 800 tokens, and the newest messages."""
+    hits = filled(case, case.baseline.ranked(case.query), min(MAX_TOKENS, case.tokens), TOP_K)
+    return hits | newest(case, case.tokens - sum(case.dialogue.tokens[at] for at in hits))
+
+
+def whole_budget(case: Case) -> set[int]:
+    """Hits of BM25 only."""
+    return filled(case, case.baseline.ranked(case.query), case.tokens)
+
+
+def injected(case: Case) -> set[int]:
+    """The memory block, and the newest messages."""
+    return _injected(case, min(MAX_TOKENS, case.tokens))
+
+
+def injected_tight(case: Case) -> set[int]:
+    """The same with a block of a sixteenth of the window."""
+    return _injected(case, min(MAX_TOKENS, case.tokens // TIGHT))
+
+
+def searched(case: Case) -> set[int]:
+    """The memory block, few of the newest messages, and for the rest one search."""
+    return _searched(case, min(MAX_TOKENS, case.tokens // 2))
+
+
+def searched_tight(case: Case) -> set[int]:
+    """The same with a block of a sixteenth of the window."""
+    return _searched(case, min(MAX_TOKENS, case.tokens // TIGHT))
+
+
+def _injected(case: Case, most: int) -> set[int]:
+    kept = newest(case, case.tokens - most)
+    content, used = block_of(case, most, among(kept))
+    return newest(case, case.tokens - used) | told(case, content)
+
+
+def _searched(case: Case, most: int) -> set[int]:
+    kept = newest(case, case.tokens // SEARCH_TAIL)
+    content, used = block_of(case, most, among(kept))
+    room = case.tokens - used - sum(case.dialogue.tokens[at] for at in kept)
+    kept |= told(case, content)
+    return kept | told(case, found_by(case, room, among(kept)))
+
+
+def among(kept: AbstractSet[int]) -> Shown:
+    """Whether an entry's message is one of those."""
+    return lambda entry: entry.place in kept
+
+
+def block_of(case: Case, most: int, shown: Shown) -> tuple[str, int]:
+    """The memory block's text and tokens."""
+    raw = block(case.hits, case.counter, most, TOP_K, shown)
+    if raw is None:
+        return "", 0
+    body: dict[str, Any] = json.loads(raw)
+    return body["content"], case.counter.message(body)
+
+
+def found_by(case: Case, room: int, shown: Shown) -> str:
+    """The answer of a scripted search with the question as its query; it, the call and their framing fit `room`."""
+    arguments = json.dumps({"query": case.query, "top_k": SEARCH_HITS}, ensure_ascii=False)
+    function = {"name": "search_memory", "arguments": arguments}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    frame = case.counter.message(call) + case.counter.message({"role": "tool", "tool_call_id": "1", "content": ""})
+    return search_result(case.hits, case.counter, room - frame, SEARCH_HITS, shown)
+
+
+def newest(case: Case, tokens: int) -> set[int]:
+    """The newest messages that fit, without a gap."""
+    kept: set[int] = set()
+    for at in reversed(range(len(case.dialogue.tokens))):
+        tokens -= case.dialogue.tokens[at]
+        if tokens < 0:
+            break
+        kept.add(at)
+    return kept
+
+
+def filled(case: Case, ranked: Iterable[int], tokens: int, most: int | None = None) -> set[int]:
+    """The best messages that fit, at most so many."""
+    kept: set[int] = set()
+    for at in ranked:
+        if len(kept) == most:
+            break
+        if case.dialogue.tokens[at] <= tokens:
+            tokens -= case.dialogue.tokens[at]
+            kept.add(at)
+    return kept
+
+
+def told(case: Case, content: str) -> set[int]:
+    """The messages that stand verbatim in a text, with their place and role."""
+    texts = enumerate(zip(case.dialogue.texts, case.dialogue.transcript.chain, strict=True))
+    return {at for at, (text, message) in texts if f"[{at + 1}] {message.role.value}: {text}" in content}
+
+
+class Asked:
+    """The cases of one dialogue; indexes are built once."""
+
+    def __init__(self, dialogue: Dialogue, counter: Counter, weights: Weights = DEFAULT) -> None:
+        self.dialogue = dialogue
+        self._counter = counter
+        self._baseline = BM25(dialogue.texts)
+        self._index = Index(dialogue.entries, weights)
+
+    def cases(self, shares: Sequence[int]) -> Iterable[tuple[int, frozenset[int], Case]]:
+        """(share, evidence, case) for each question and share."""
+        total = sum(self.dialogue.tokens)
+        for question in self.dialogue.questions:
+            hits = self._index.search(question.text)
+            for share in shares:
+                case = Case(self.dialogue, self._baseline, hits, question.text, total // share, self._counter)
+                yield share, question.evidence, case

@@ -1,0 +1,99 @@
+"""Memory beside each strategy: what of a dialogue the model reads when a strategy made the view.
+
+Each strategy condenses the dialogue, with a last question behind it that is not counted, and the ladder of the proxy
+behind the strategy. It plans in the window whose target the view is, for a goal that leaves half of the view, at most
+800 tokens, for the block; before a search an eighth of the view is left for messages. A view that is larger than
+allowed all the same is not read at all. A summarizer's answer is one fixed text that holds nothing of the dialogue:
+what is measured is what stands verbatim.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from eval.arms import Asked, Case, among, block_of, found_by, told
+from eval.dialogues import SHARES, Dialogue
+from eval.measure import Cell, Figure, tally
+from strategies import LADDER, LADDER_OPTIONS, parse, stages
+from strategies.core.budget import Budget
+from strategies.core.effects import Answer
+from strategies.core.protocol import Past
+from strategies.core.transcript import Counter, Reader, Transcript
+from strategies.core.view import View, fold
+from strategies.memory.block import MAX_TOKENS, standing
+from strategies.memory.passages import Entry
+from strategies.pipeline import Run, run
+
+STRATEGIES = ("recent", "mask+half-window", "summary", "semantic", "extract")
+SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
+"""What the scripted summarizer answers."""
+WINDOWS = 16 / 7
+"""The window whose target (1/2 of 7/8) a view is, in views."""
+_QUESTION = {"role": "user", "content": "One more question about what we said before."}
+ARMS = ("alone", "inject", "search")
+_SEARCH_VIEW = 8
+
+
+def measured_with(
+    dialogues: Sequence[Dialogue], counter: Counter, names: Sequence[str] = STRATEGIES
+) -> dict[Cell, Figure]:
+    """The figures of each strategy alone, with injection, and with one search; an arm is named `strategy, arm`."""
+    return tally(
+        (Cell(f"{name}, {arm}", dialogue.language, share), evidence <= reached)
+        for dialogue in dialogues
+        for name, arm, share, evidence, reached in _found(dialogue, names, counter)
+    )
+
+
+def _found(
+    dialogue: Dialogue, names: Sequence[str], counter: Counter
+) -> Iterator[tuple[str, str, int, frozenset[int], set[int]]]:
+    """(strategy, arm, share, evidence, what is read) of each question."""
+    whole = sum(dialogue.tokens)
+    cases = list(Asked(dialogue, counter).cases(SHARES))
+    for name, arm, share in product(names, ARMS, SHARES):
+        most = 0 if arm == "alone" else min(MAX_TOKENS, whole // share // 2)
+        goal = whole // share // _SEARCH_VIEW if arm == "search" else whole // share - most
+        view = condensed(dialogue, name, goal, int(whole / share * WINDOWS), counter)
+        kept = _standing(dialogue, view)
+        used = view.tokens - view.items[-1].message.tokens
+        for _, evidence, case in (each for each in cases if each[0] == share):
+            read = _read(case, kept, used, most, searches=arm == "search") if used <= case.tokens else set()
+            yield name, arm, share, evidence, read
+
+
+def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: Counter) -> View:
+    """The view that a strategy makes of a dialogue, the ladder behind it."""
+    body = json.dumps(_QUESTION)
+    question = Reader().read(body, _QUESTION, counter.message(_QUESTION))
+    view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)
+    pipeline = parse(name)
+    if pipeline is None:
+        raise ValueError(f"there is no strategy '{name}'")
+    made = stages((*pipeline.names, *LADDER), LADDER_OPTIONS, {})
+    running: Run = run(made, (), view, Budget.of(window).aiming(goal + question.tokens), Past())
+    try:
+        effects = next(running)
+        while True:
+            effects = running.send(tuple(Answer(SUMMARY) for _ in effects))
+    except StopIteration as stop:
+        made_of_it: View = stop.value.view
+        return made_of_it
+
+
+def _standing(dialogue: Dialogue, view: View) -> set[int]:
+    """The messages of a dialogue that stand verbatim in a view."""
+    stands = standing([item.message.text for item in view.items])
+    messages = enumerate(dialogue.transcript.chain)
+    return {at for at, message in messages if stands(Entry(str(at), message.role, message.text, at))}
+
+
+def _read(case: Case, kept: set[int], used: int, most: int, *, searches: bool) -> set[int]:
+    """What is read of a view that has `used` tokens and shows `kept`, of the block and of the search."""
+    content, block_tokens = block_of(case, min(most, case.tokens - used), among(kept))
+    read = kept | told(case, content)
+    if searches:
+        read |= told(case, found_by(case, case.tokens - used - block_tokens, among(read)))
+    return read

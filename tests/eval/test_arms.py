@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eval.__main__ import ARMS
+from eval.arms import Asked, Case, block_of, found_by, newest, told
+from eval.baseline import BM25
+from eval.condensed import condensed
+from tests.eval.building import QUESTIONS, dialogues
+from tests.support.transcripts import WORDS
+
+
+def cases(folder: Path, share: int = 8) -> list[tuple[frozenset[int], Case]]:
+    return [(evidence, case) for _, evidence, case in Asked(dialogues(folder)[0], WORDS).cases((share,))]
+
+
+def test_trimming_keeps_the_end_and_memory_finds_what_was_before(tmp_path: Path) -> None:
+    for evidence, case in cases(tmp_path):
+        assert not evidence <= ARMS["trimmed"](case)
+        assert evidence <= ARMS["inject"](case)
+        assert evidence <= ARMS["search"](case)
+
+
+@pytest.mark.parametrize("arm", ["trimmed", "five hits", "whole budget"])
+def test_messages_that_are_kept_have_no_more_tokens_than_the_view(tmp_path: Path, arm: str) -> None:
+    for _, case in cases(tmp_path):
+        assert sum(case.dialogue.tokens[at] for at in ARMS[arm](case)) <= case.tokens
+
+
+def test_block_and_search_have_no_more_tokens_than_they_are_given(tmp_path: Path) -> None:
+    for _, case in cases(tmp_path):
+        content, used = block_of(case, 120, lambda entry: False)
+        assert 0 < used <= 120
+        assert WORDS.text(content) < used
+        assert WORDS.text(found_by(case, 200, lambda entry: False)) < 200
+
+
+def test_a_message_is_told_only_with_its_place_and_role(tmp_path: Path) -> None:
+    (_, case), *_ = cases(tmp_path)
+
+    assert told(case, "[21] user: Hannah moves to Lisbon.") == {20}
+    assert told(case, "[22] user: Hannah moves to Lisbon.") == set()
+
+
+def test_the_newest_messages_have_no_gap(tmp_path: Path) -> None:
+    (_, case), *_ = cases(tmp_path)
+
+    kept = sorted(newest(case, case.tokens))
+    assert kept == list(range(kept[0], len(case.dialogue.tokens)))
+
+
+def test_the_baseline_ranks_by_shared_rare_words() -> None:
+    baseline = BM25(["the green door", "a green lake", "the lake", "城门的颜色"])
+
+    assert baseline.ranked("green door")[:2] == [0, 1]
+    assert baseline.ranked("城门") == [3]
+    assert baseline.ranked("zebra") == []
+
+
+@pytest.mark.parametrize("name", ["recent", "mask+half-window", "extract"])
+def test_a_strategy_brings_a_dialogue_to_its_goal(tmp_path: Path, name: str) -> None:
+    (dialogue,) = dialogues(tmp_path)
+
+    view = condensed(dialogue, name, 800, 4_000, WORDS)
+
+    assert view.tokens - view.items[-1].message.tokens <= 800
+
+
+def test_every_question_is_asked_once_for_each_share(tmp_path: Path) -> None:
+    asked = list(Asked(dialogues(tmp_path)[0], WORDS).cases((4, 16)))
+
+    assert [share for share, _, _ in asked] == [4, 16] * len(QUESTIONS)
