@@ -13,6 +13,9 @@ entry is a hint: it is written after the session, may outlive it, and is verifie
 Every key holds the tenant, so no call can reach another tenant's data. All of a session's time to live is
 renewed by each `save`.
 
+Facts belong to no session and to no tenant: what was learned of an upstream. They are found by a name, each for a
+time, and the last writer wins: a fact that is lost or stale is learned again.
+
 A tenant has leases besides, each by its name and for seconds: who holds one does a piece of work that others would do
 too, and may leave them what came of it. They save work and decide nothing.
 """
@@ -107,6 +110,14 @@ class SessionStore(Protocol):
 
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         """Ends a lease that the holder still has. Unless `left` is empty, whoever asks in `ttl` seconds is given it."""
+        ...
+
+    async def recall(self, name: str) -> bytes | None:
+        """The fact of that name, as safe in a key as a session's; None where there is none, or its time is over."""
+        ...
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        """Keeps a fact for `ttl` seconds from now, in place of the one that has its name."""
         ...
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:

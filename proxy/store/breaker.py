@@ -180,6 +180,12 @@ class BreakingStore:
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         await self._call(lambda: self._inner.release(tenant, name, holder, left, ttl))
 
+    async def recall(self, name: str) -> bytes | None:
+        return await self._call(lambda: self._inner.recall(name))
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        await self._call(lambda: self._inner.remember(name, fact, ttl))
+
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda: self._inner.sessions(tenant))
 

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.append import Line
-from proxy.sessions import Branch, Session
+from proxy.calibration import anchor as anchors
+from proxy.sessions import NO_BLOCK, Block, Branch, Session
 from proxy.store.base import Snapshot
-from strategies.core.condensation import Condensation, Keep, Kind, Literal, Piece
+from strategies.core.cards import from_json, to_json
+from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.protocol import Verdict
 
 VERSION = 1
@@ -33,13 +35,22 @@ def encode_session(session: Session) -> bytes:
             "settings": session.settings,
             "opened": session.opened,
             "totals": session.totals,
+            "saved": session.saved,
             "line": [session.line.head, session.line.block],
             "branches": [
-                [each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied, each.seen]
+                [
+                    *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
+                    *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None),
+                ]
                 for each in session.branches
             ],
             "verdicts": [encode_verdict(each) for each in session.verdicts],
             "judging": session.judging,
+            "patches": [
+                [each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches
+            ],
+            "added": json.loads(to_json(session.added)),
+            "forgotten": session.forgotten,
         }
     )
 
@@ -59,9 +70,13 @@ def decode_session(snapshot: Snapshot) -> Session | None:
         branches=tuple(_branch(each) for each in document["branches"]),
         opened=document["opened"],
         totals=document["totals"],
+        saved=document.get("saved", {}),
         line=Line(*document["line"]),
         verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
         judging=document.get("judging", {}),
+        patches=tuple(_patch(*each) for each in document.get("patches", ())),
+        added=tuple(from_json(json.dumps(document.get("added", [])))),
+        forgotten=tuple(document.get("forgotten", ())),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
     )
@@ -70,7 +85,13 @@ def decode_session(snapshot: Snapshot) -> Session | None:
 def _branch(row: Sequence[Any]) -> Branch:
     name, head, before, count, last_used, applied, *later = row
     seen = tuple((count, at) for count, at in later[0]) if later else ()
-    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied, seen)
+    block = Block(*later[1]) if len(later) > 1 else NO_BLOCK
+    anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
+    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied, seen, block, anchor)
+
+
+def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:
+    return Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces)))
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
@@ -107,6 +128,7 @@ def encode_condensation(condensation: Condensation) -> bytes:
             "created_at": condensation.created_at,
             "own_tokens": condensation.own_tokens,
             "parent": condensation.parent,
+            "cards": json.loads(to_json(condensation.cards)),
             "metadata": condensation.metadata,
         }
     )
@@ -119,6 +141,7 @@ def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
         return None
     document["digest"] = bytes.fromhex(document["digest"])
     document["pieces"] = tuple(_decode_pieces(document["pieces"]))
+    document["cards"] = tuple(from_json(json.dumps(document.get("cards", []))))
     known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
     return replace(Condensation(**known), standing=standing)
 

@@ -1,4 +1,4 @@
-"""Compressed values: a store around another that keeps metas, records, blocks and what leases leave smaller.
+"""Compressed values: a store around another that keeps metas, records, blocks, facts and what leases leave smaller.
 
 A compressed value begins with two bytes, the version of this format and the codec. Any other value is as it was
 given, so what was stored before there was compression reads as ever; the version byte begins no UTF-8 text, and a
@@ -114,6 +114,13 @@ class CompressedStore:
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         given = await _aside(lambda: compressed(left), len(left))
         await self.inner.release(tenant, name, holder, given, ttl)
+
+    async def recall(self, name: str) -> bytes | None:
+        stored = await self.inner.recall(name)
+        return None if stored is None else await _ours(stored, f"the fact {name}")
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        await self.inner.remember(name, await _aside(lambda: compressed(fact), len(fact)), ttl)
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self.inner.sessions(tenant)

@@ -8,6 +8,7 @@ Keys of one session share the hash tag in braces, so they are in one slot of a c
     condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
     condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
     condenser:{<tenant>:<name>}:lease          hash: its holder, or what that has left
+    condenser:{<name>}:fact                    the fact
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
 
@@ -102,6 +103,15 @@ class RedisStore:
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         command = _script("release", [_lease(tenant, name)], holder, left, _ms(ttl))
         await self._call(lambda until: self._one(command, until))
+
+    async def recall(self, name: str) -> bytes | None:
+        key = _fact(name)
+        fact: bytes | None = await self._call(lambda until: self._one(Command(("GET", key), key), until))
+        return fact
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        key = _fact(name)
+        await self._call(lambda until: self._one(Command(("SET", key, fact, "PX", _ms(ttl)), key), until))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         pattern = _META.format(tenant="*" if tenant is None else _literally(tenant), session="*")
@@ -242,6 +252,10 @@ def _chain(tenant: str, digest: str) -> str:
 
 def _lease(tenant: str, name: str) -> str:
     return f"condenser:{{{tenant}:{name}}}:lease"
+
+
+def _fact(name: str) -> str:
+    return f"condenser:{{{name}}}:fact"
 
 
 def _pointer(key: SessionKey, digest: str, ttl: int) -> Command:

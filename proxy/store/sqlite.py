@@ -109,6 +109,13 @@ class SqliteStore:
         claim = Claim(tenant, name, holder, ttl)
         await self._call(lambda connection, now: sqlite_leases.release(connection, claim, left, now))
 
+    async def recall(self, name: str) -> bytes | None:
+        return await self._call(lambda connection, now: _recall(connection, name, now))
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        self._count_write()
+        await self._call(lambda connection, now: _remember(connection, name, fact, now + ttl))
+
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda connection, now: _sessions(connection, tenant, now))
 
@@ -258,6 +265,16 @@ def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], n
     return dict(rows)
 
 
+def _recall(connection: sqlite3.Connection, name: str, now: float) -> bytes | None:
+    rows = rows_of(connection, "SELECT fact FROM facts WHERE name = ? AND expires_at > ?", name, now)
+    return rows[0][0] if rows else None
+
+
+def _remember(connection: sqlite3.Connection, name: str, fact: bytes, expires_at: float) -> None:
+    with transaction(connection, "IMMEDIATE"):
+        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (name, fact, expires_at))
+
+
 def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) -> list[SessionKey]:
     rows = rows_of(
         connection,
@@ -287,6 +304,8 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
             " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
             (now, PURGE_INDEX),
         )
+        # No more than there are upstreams with models.
+        connection.execute("DELETE FROM facts WHERE expires_at <= ?", (now,))
         sqlite_leases.purge(connection, now)
 
 

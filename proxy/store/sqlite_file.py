@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from proxy.store.base import StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
 
 _SCHEMA = (
@@ -97,6 +97,7 @@ _STEPS: dict[int, tuple[str, ...]] = {
         )
         """,
     ),
+    3: ("CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",),
 }
 
 

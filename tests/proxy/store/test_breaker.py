@@ -159,6 +159,13 @@ class ScriptedStore:
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         await self.ping()
 
+    async def recall(self, name: str) -> bytes | None:
+        await self.ping()
+        return None
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        await self.ping()
+
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         await self.ping()
         return []

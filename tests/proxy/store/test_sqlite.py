@@ -275,14 +275,14 @@ async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteSt
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA user_version = 4")
+        other.execute("PRAGMA user_version = 5")
 
-    with pytest.raises(StoreError, match="version 4 of a newer Condenser") as raised:
+    with pytest.raises(StoreError, match="version 5 of a newer Condenser") as raised:
         await SqliteStore.open(path)
 
     assert raised.value.reason == "store-schema"
     with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() == (4,)
+        assert other.execute("PRAGMA user_version").fetchone() == (5,)
 
 
 async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""What was learned of a model's window: from an upstream that refused a prompt, or silently kept only a part of one.
+
+It is known by upstream and model, in memory and, as a fact that belongs to no session, in the store: so replicas share
+it and a restart keeps it. A window that was learned only ever lowers what is known otherwise, and only lower ones take
+its place; after its time it is forgotten, for a server may have been started anew with more. A prompt that passes whole
+although it is longer than the learned window disproves that at once.
+
+A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
+before. The next refusal lowers it further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from hashlib import blake2b
+
+from proxy.overflow import Refusal
+from proxy.owned import OwnedTasks
+from proxy.store.base import StoreError
+from proxy.stored import StoredSessions
+from proxy.truncation import Judged, Reply, Standing, clears, judged
+from strategies.core.condensation import Condensation
+
+GUESS = 0.9  # of what was refused without a number
+FRESH = 30.0  # seconds after which the store is asked again what others have learned
+MOST_MODELS = 1_000
+_FIRST_LOOK = 0.25  # seconds that the first request for a model waits for the store
+_VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Origin(StrEnum):
+    """How a window was learned."""
+
+    OVERFLOW = "overflow"
+    GUESS = "guess"
+    TRUNCATION = "truncation"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindow:
+    """A window in tokens of the upstream, forgotten at `until`, in seconds since the epoch."""
+
+    tokens: int
+    origin: Origin
+    until: float
+
+    @property
+    def source(self) -> str:
+        """Where it is known from, in words."""
+        return f"learned: {self.origin}"
+
+    def disproved_by(self, reply: Reply) -> bool:
+        """Whether a prompt that was read whole is longer; a guess was of what we expect, and is held against that."""
+        return self.tokens < (reply.sent if self.origin is Origin.GUESS else reply.counted)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one model here: the longest prompt that `passed`, as it was expected to count, and the one that
+    was read `whole`, as it was counted; `read_at` is when the store was asked."""
+
+    window: LearnedWindow | None = None
+    suspect: Reply | None = None
+    last: Reply | None = None
+    passed: int = 0
+    whole: int = 0
+    read_at: float | None = None
+
+
+class LearnedWindows:
+    """The windows that one upstream has taught; one per app. `ttl` in seconds, `clock` in seconds since the epoch."""
+
+    def __init__(
+        self,
+        upstream: str,
+        stored: StoredSessions,
+        tasks: OwnedTasks[Condensation | None],
+        ttl: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._upstream = upstream
+        self._stored = stored
+        self._tasks = tasks
+        self._ttl = ttl
+        self._clock = clock
+        self._models: OrderedDict[str, _Known] = OrderedDict()
+
+    def window(self, model: str) -> LearnedWindow | None:
+        """What was learned of a model and still holds."""
+        known = self._models.get(model)
+        return self._alive(known.window) if known else None
+
+    def passed(self, model: str) -> int:
+        """Tokens of the longest prompt that this process saw pass, as they were expected to be counted; 0 for none."""
+        known = self._models.get(model)
+        return known.passed if known else 0
+
+    async def refresh(self, model: str) -> None:
+        """Has what others have learned read now and then; the first time it is waited for, but not for long."""
+        known, now = self._known(model), self._clock()
+        if known.read_at is not None and 0 <= now - known.read_at < FRESH:
+            return
+        is_first, known.read_at = known.read_at is None, now
+        key = ("learned", model)
+        self._tasks.start(self._read(model), key)
+        if is_first:
+            await self._tasks.landed(key, asyncio.get_running_loop().time() + _FIRST_LOOK)
+
+    async def refused(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
+        """What a refusal of a prompt teaches that the upstream was expected to count as `sent` tokens.
+
+        Where one may not be told of the request, it `shares` nothing, and this process alone has learned.
+        """
+        if refusal.window is not None:
+            tokens, origin = refusal.window, Origin.OVERFLOW
+        else:
+            tokens, origin = max(int(GUESS * (refusal.counted or sent)), self.passed(model)), Origin.GUESS
+        learned = self._lowered(model, tokens, origin)
+        if shares:
+            await self._keep(model)
+        return learned
+
+    async def replied(self, model: str, reply: Reply, *, shares: bool = True) -> Judged:
+        """What a reply says: that its prompt was read whole, or the first or second sign that it was not."""
+        known = self._known(model)
+        said = judged(reply, known.suspect, known.last, known.whole)
+        known.last, before = reply, (known.window, known.suspect)
+        match said.standing:
+            case Standing.WHOLE:
+                _read_whole(known, reply)
+            case Standing.SUSPECT:
+                known.suspect = reply
+            case Standing.CONFIRMED:
+                self._lowered(model, said.kept, Origin.TRUNCATION)
+        if shares and before != (known.window, known.suspect):
+            await self._keep(model)
+        return said
+
+    def _lowered(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
+        known = self._known(model)
+        learned = LearnedWindow(tokens, origin, self._clock() + self._ttl)
+        before = self._alive(known.window)
+        if before is not None and before.tokens < tokens:
+            learned = replace(before, until=learned.until)
+        known.window = learned
+        return learned
+
+    def _alive(self, window: LearnedWindow | None) -> LearnedWindow | None:
+        return window if window is not None and window.until > self._clock() else None
+
+    def _known(self, model: str) -> _Known:
+        known = self._models.setdefault(model, _Known())
+        self._models.move_to_end(model)
+        if len(self._models) > MOST_MODELS:
+            self._models.popitem(last=False)
+        return known
+
+    def _name(self, model: str) -> str:
+        return f"window-{blake2b(json.dumps([self._upstream, model]).encode(), digest_size=16).hexdigest()}"
+
+    async def _keep(self, model: str) -> None:
+        """Shares what is known; where the store fails, this process knows it all the same."""
+        known = self._known(model)
+        work = self._stored.store.remember(self._name(model), _encoded(known), self._ttl)
+        try:
+            await self._stored.in_time(work)
+        except StoreError as error:
+            _log.warning("what was learned of a window was not stored: %s", error)
+
+    async def _read(self, model: str) -> None:
+        try:
+            fact = await self._stored.in_time(self._stored.store.recall(self._name(model)))
+        except StoreError as error:
+            _log.warning("what was learned of a window was not read: %s", error)
+            return
+        if fact is not None:
+            self._take(self._known(model), fact)
+
+    def _take(self, known: _Known, fact: bytes) -> None:
+        """Takes over what another process knows, where that is lower or new."""
+        try:
+            window, suspect = _decoded(fact)
+        except (ValueError, LookupError, TypeError):
+            _log.warning("what was learned of a window cannot be read")
+            return
+        theirs, ours = self._alive(window), self._alive(known.window)
+        if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
+            known.window = theirs
+        known.suspect = known.suspect or suspect
+
+
+def _read_whole(known: _Known, reply: Reply) -> None:
+    """Takes in a prompt that was read whole: it may clear a suspicion, and disprove a window."""
+    known.passed, known.whole = max(known.passed, reply.sent), max(known.whole, reply.counted)
+    if known.suspect is not None and clears(reply, known.suspect):
+        known.suspect = None
+    if known.window is not None and known.window.disproved_by(reply):
+        known.window = None
+
+
+def _encoded(known: _Known) -> bytes:
+    window = known.window and [known.window.tokens, known.window.origin, known.window.until]
+    suspect = known.suspect and [known.suspect.sent, known.suspect.counted]
+    return json.dumps({"v": _VERSION, "window": window, "suspect": suspect}).encode()
+
+
+def _decoded(fact: bytes) -> tuple[LearnedWindow | None, Reply | None]:
+    """The window and the suspicion in a fact, nothing where a newer version wrote it; raises on what is no fact."""
+    document = json.loads(fact)
+    if document["v"] > _VERSION:
+        return None, None
+    window, suspect = document["window"], document["suspect"]
+    learned = LearnedWindow(int(window[0]), Origin(window[1]), float(window[2])) if window else None
+    return learned, Reply(int(suspect[0]), int(suspect[1])) if suspect else None

@@ -1,0 +1,134 @@
+"""The opening of a reply: what must be read of it before a byte goes to the client.
+
+An upstream that refuses a prompt for its length says so with an error status, with an error body under a good status,
+or with an error as the first event of a stream. Where that may be, the beginning is held back until it is known: a
+whole error body, or the first event. It is not held for long, nor for much; then it goes on as it came, byte for
+byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Protocol
+
+from proxy.errors import UpstreamUnavailable
+from proxy.headers import Headers, first
+from proxy.overflow import Refusal, recognise
+from proxy.usage import decoder
+
+MOST_HELD = 256 * 1024  # bytes
+LONGEST_HELD = 10.0  # seconds
+_ERROR, _CHOICES = b'"error"', b'"choices"'
+
+
+class Answer(Protocol):
+    """A reply whose head is there; `chunks` may be iterated once."""
+
+    status: int
+    headers: Headers
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body's bytes as they come in; raises `UpstreamUnavailable`."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the call."""
+        ...
+
+
+class OpenedReply:
+    """A reply of which the beginning is read first; `chunks` give all of it."""
+
+    def __init__(self, reply: Answer) -> None:
+        self.status = reply.status
+        self.headers = reply.headers
+        self._reply = reply
+        self._chunks = aiter(reply.chunks())
+        self._held: list[bytes] = []
+        self._next: asyncio.Task[bytes | None] | None = None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body's bytes as they come in; raises `UpstreamUnavailable`."""
+        for chunk in self._held:
+            yield chunk
+        if self._next is not None:
+            pending, self._next = self._next, None
+            if (late := await pending) is None:
+                return
+            yield late
+        async for chunk in self._chunks:
+            yield chunk
+
+    async def close(self) -> None:
+        """Ends the call."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._reply.close()
+
+    async def refusal(self) -> Refusal | None:
+        """What this reply refuses, if it does: reads as much as it takes to know that."""
+        deadline = asyncio.get_running_loop().time() + LONGEST_HELD
+        while not self._is_enough() and sum(map(len, self._held)) < MOST_HELD:
+            if not await self._held_one_more(deadline):
+                break
+        body = self._decoded()
+        return recognise(self.status, body) if body is not None else None
+
+    async def _held_one_more(self, deadline: float) -> bool:
+        """Whether there was another chunk before a time of the loop's clock."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(_following(self._chunks))
+        await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+        if not self._next.done() or isinstance(self._next.exception(), UpstreamUnavailable):
+            return False  # what it raised, it raises again for who relays it
+        chunk = self._next.result()
+        if chunk is None:
+            return False
+        self._next = None
+        self._held.append(chunk)
+        return True
+
+    def _is_enough(self) -> bool:
+        """Whether what is held tells a refusal from anything else."""
+        if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
+            return False
+        body = self._decoded()
+        if body is None:
+            return True
+        if (first(self.headers, b"content-type") or "").startswith("text/event-stream"):
+            return _has_event(body)
+        return _ERROR not in body[:2048] or _CHOICES in body[:2048]
+
+    def _decoded(self) -> bytes | None:
+        """What is held, without its content encoding; None where that is not known."""
+        undoing = decoder(first(self.headers, b"content-encoding") or "")
+        try:
+            return undoing.feed(b"".join(self._held)) if undoing else None
+        except zlib.error:
+            return None
+
+
+async def opened(reply: Answer, *, looks: bool) -> tuple[Answer, Refusal | None]:
+    """A reply, and what it refuses where one `looks`; ends the call where that is broken off."""
+    if not looks:
+        return reply, None
+    opening = OpenedReply(reply)
+    try:
+        return opening, await opening.refusal()
+    except BaseException:
+        await opening.close()
+        raise
+
+
+async def _following(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
+def _has_event(body: bytes) -> bool:
+    """Whether an event with data is there whole; comments that keep a connection alive are none."""
+    whole = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
+    return any(line.startswith(b"data:") for line in whole.split(b"\n"))

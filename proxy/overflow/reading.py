@@ -1,0 +1,141 @@
+"""All that an error says: its texts, codes and numbers, out of however many wrappings.
+
+A gateway puts the provider's body into its own, as an object, as JSON in a string, as text with a prefix. Servers send
+objects, arrays, bare strings, events. What an error quotes of the request is no part of it: a conversation about
+context lengths is not refused for its length.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MOST_TEXT = 8_000  # characters of one text that are looked at; an error says early what it is
+DEEPEST = 32
+
+# Members in which validators and gateways quote the request, the reply or themselves.
+_QUOTED = frozenset(
+    (
+        "input",
+        "inputs",
+        "messages",
+        "prompt",
+        "prompts",
+        "body",
+        "request",
+        "content",
+        "contents",
+        "tools",
+        "choices",
+        "delta",
+        "output",
+        "text",
+        "arguments",
+        "failed_generation",
+        "generated_text",
+        "headers",
+        "stack",
+        "stacktrace",
+        "traceback",
+        "url",
+        "loc",
+        "user",
+    )
+)
+_CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
+_EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
+_MARKS = re.compile(r"[`'\"*\\“”‘’]+")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a body says. Texts and codes are in lower case; texts without quotation marks and runs of white space."""
+
+    texts: tuple[str, ...]
+    codes: frozenset[str]
+    numbers: Mapping[str, int]
+    document: Any
+    event: str = ""
+
+
+def said_in(body: bytes) -> Said:
+    """Reads a body of any form; what is no JSON is one text."""
+    text = body.decode("utf-8", "replace").strip()
+    document, event = _document(text)
+    texts: list[str] = []
+    codes: set[str] = set()
+    numbers: dict[str, int] = {}
+    for key, value in _leaves(document, "", DEEPEST):
+        match value:
+            case bool():
+                continue
+            case int():
+                numbers.setdefault(key, value)
+                if key in _CODES:
+                    codes.add(str(value))
+            case str() if key in _CODES and " " not in value.strip():
+                codes.add(value.strip().lower())
+            case str():
+                texts.append(plain(value))
+    return Said(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
+
+
+def is_error(said: Said) -> bool:
+    """Whether a body that came with a good status is an error all the same."""
+    document = said.document
+    if said.event == "error":
+        return True
+    if not isinstance(document, Mapping):
+        return False
+    if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
+        return True
+    return not document.get("choices") and any(key in document for key in ("detail", "message", "error_msg"))
+
+
+def plain(text: str) -> str:
+    """A text as patterns expect it."""
+    return _SPACE.sub(" ", _MARKS.sub("", text[:MOST_TEXT])).strip().lower()
+
+
+def _document(text: str) -> tuple[Any, str]:
+    """The value of a body, and the name of the event that it is, if any."""
+    parsed = _parsed(text)
+    if parsed is not None:
+        return parsed, ""
+    events = _EVENT.findall(text) if text.startswith(("data:", "event:", ":", "id:", "retry:")) else []
+    if not events:
+        return text, ""
+    value = next((found for each in events if (found := _parsed(each)) is not None), None)
+    name = "error" if re.search(r"^event:[ ]?error\s*$", text, re.MULTILINE) else ""
+    return ("\n".join(events) if value is None else value), name
+
+
+def _parsed(text: str) -> Any:
+    """The value of JSON, None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """All strings and numbers with the key that they stand under; strings that hold JSON are opened."""
+    if depth == 0:
+        return
+    match value:
+        case Mapping():
+            for name, inner in value.items():
+                if str(name).lower() not in _QUOTED or isinstance(inner, int):
+                    yield from _leaves(inner, str(name).lower(), depth - 1)
+        case list():
+            for inner in value:
+                yield from _leaves(inner, key, depth - 1)
+        case str():
+            nested = _parsed(value) if value.lstrip()[:1] in ("{", "[") else None
+            yield from [(key, value)] if nested is None else _leaves(nested, key, depth - 1)
+        case int():
+            yield key, value

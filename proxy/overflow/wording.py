@@ -1,0 +1,191 @@
+"""What an error means, by its codes and its words.
+
+Codes are exact, and few servers have them. The words are many, so what is looked for is their form: something that a
+prompt has (tokens, a context length) is compared with a bound. Three questions in this order: is it about how often one
+asks, or what one pays; is it about the length of the reply; is it about the length of the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+from proxy.overflow.reading import Said
+
+
+class Meaning(Enum):
+    """What does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
+
+    INPUT = auto()
+    OUTPUT = auto()
+
+
+_INPUT_CODES = frozenset(
+    (
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "model_context_window_exceeded",
+        "context_exceeded",
+        "exceed_context_size_error",
+        "exceed_context_size",
+        "contextwindowexceedederror",
+        "context_length_exceeded_error",
+        "model_max_prompt_tokens_exceeded",
+        "tokens_limit_reached",
+        "tokens_too_long",
+        "prompt_too_long",
+        "input_too_long",
+        "max_context_length_exceeded",
+        "contextlengthexceeded",
+        "context_overflow",
+        "context_limit_exceeded",
+        "prompt_tokens_exceeded",
+        "input_tokens_exceeded",
+    )
+)
+_OTHER_CODES = frozenset(
+    (
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "ratelimiterror",
+        "insufficient_quota",
+        "tokens_per_minute",
+        "throttlingexception",
+        "string_above_max_length",
+        "array_above_max_length",
+        "billing_error",
+        "overloaded_error",
+    )
+)
+
+_RATE = re.compile(
+    r"\bper[ -_]?(?:min|minute|hour|day|second|month)\b|\b[ot]?[rt]p[md]\b|rate[ _-]?limit"
+    r"|quota|throttl|too many requests"
+    r"|\bcredits?\b|afford|\bbalance\b|\bbilling\b|\bpayment\b|please wait|overloaded|max budget|spend"
+    r"|\btokens? (?:has |have )?(?:expired|invalid)|\bapi[ _-]key\b|限流|频率|速率|余额|欠费|每分钟"
+)
+
+_REPLY = (
+    r"(?:max(?:imum)?[_ ]?(?:completion|new|output|gen|generated?)?[_ ]?(?:tokens|len)(?:_to_sample)?\b"
+    r"|maxoutputtokens)"
+)
+_OUTPUT = (
+    _REPLY + r"[^.;]{0,60}?(?:too (?:large|big|high|long|many)|exceed|must be|should be|cannot be|invalid|out of"
+    r"|greater than|larger than|less than|at most|> ?\d|<= ?\d|supported range|range)",
+    r"(?:range of|invalid|value for|reduce|lower|decrease|unsupported|illegal) (?:the )?(?:value (?:of|for) )?"
+    + _REPLY,
+    r"(?:completion|output|new|generated) tokens?[^.;]{0,40}(?:exceed|too (?:large|many)|at most|maximum|limit)",
+    r"(?:at most|maximum (?:allowed )?number of|supports? up to|limit of) ?[\d,]* (?:completion|output) tokens",
+    r"maximum (?:output )?tokens you requested exceed",
+    r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
+)
+# The reply that is asked for is added to a prompt: shortening the prompt helps.
+_TOGETHER = (
+    r"(?:input|inputs|prompt|query|messages?)\b[^.;]{0,60}(?:\+|\band\b|\bplus\b)[^.;]{0,40}" + _REPLY,
+    r"\d+ (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
+    r"(?:request|prompt|input)[^.;]{0,30}(?:has|have|contains?) (?:at least )?[\d,]+ (?:input |prompt )?tokens",
+    r"sum of (?:the )?prompt",
+    r"(?:passed|sent|got|given) [\d,]+ input tokens",
+    r"input and (?:maximum )?output tokens",
+    _REPLY + r"[^.;]{0,40}got -\d",  # what the prompt has left of the window for the reply
+)
+
+_BOUND = (
+    r"(?:context[ _-]?(?:length|window|size|limit|len)\b|\bn_ctx\b|\bcontext\b(?! (?:deadline|cancel))"
+    r"|max_(?:model_len|seq_len|seq_length|num_tokens|input_tokens|input_length|context"
+    r"|position|prompt|total_tokens)\w*"
+    r"|(?:max(?:imum)?|allowed|configured|supported)[^.;]{0,24}?(?:input|prompt|model|sequence|context)"
+    r" ?(?:sequence )?(?:length|tokens?|size|limit|window)"
+    r"|max(?:imum)? (?:allowed )?(?:number of )?(?:input |prompt |total )?tokens(?: allowed)?"
+    r"|(?:tokens?|input|prompt)[ _](?:length )?limit\b|(?:limit|maximum) of [\d,]+ tokens"
+    r"|max(?:imum)? seq\w* len\w*|max length\b|max_len\b)"
+)
+_SIZE = (
+    r"(?:\btokens?\b|\bn_(?:keep|past|tokens)\b|\b(?:prompt|input|inputs|conversation|request"
+    r"|messages?|query|history)"
+    r"(?: text| token| tokens| sequence| data)?(?: length| size| count)?)"
+)
+_OVER = (
+    r"(?:exceed\w*|overflow\w*|(?:too|is) (?:long|large|big)(?:er)?(?: than| for)?|(?:longer"
+    r"|larger|greater|bigger|more)"
+    r" than|>=?|beyond|over\b|surpass\w*|does ?n[o]?t fit|do not fit|cannot fit|not enough|must be (?:less|smaller|<)"
+    r"|should be (?:less|smaller|<)|should not|cannot exceed|reached|ran out of)"
+)
+_INPUT = (
+    rf"{_SIZE}[^;]{{0,90}}?{_OVER}[^.;]{{0,60}}?{_BOUND}",
+    rf"{_BOUND}[^.;]{{0,40}}?(?:exceed\w*|overflow\w*|reached|is not enough)",
+    r"(?:exceed\w*|overflow\w*|over|reached|beyond)[^.;]{0,40}(?:context[ _-]?(?:length|window|size|limit)|n_ctx)",
+    r"contextwindowexceeded|context[ _]?length[ _]?exceeded|context[ _]window[ _]exceeded",
+    (
+        r"max(?:imum)? (?:context|prompt|input|sequence|model) (?:length|window|size)(?: of "
+        r"[^.;]{0,60})? (?:is|of) [\d,]+"
+    ),
+    r"maximum context length",
+    r"\b(?:prompt|input|conversation|context)(?: text| tokens?| token length| length)?(?: is| are| was)? too long",
+    (
+        r"\b(?:request|prompt|messages?|conversation|input)(?: body)?(?: is| are)? too (?:large|big|long) for"
+        r"[^.;]{0,60}(?:model|context|window)"
+    ),
+    (
+        r"(?:too many|number of) (?:input |prompt )?tokens(?! per)[^.;]{0,60}(?:exceed|limit|max"
+        r"|cannot|greater|larger|model)"
+    ),
+    r"^too many (?:input |prompt |total )?tokens",
+    (
+        r"(?:reduce|shorten|decrease|trim)[^.;]{0,20}(?:length|size|number of tokens) (?:of|in) (?:the |your )?"
+        r"(?:input |prompt )?(?:messages?|prompt|input|conversation|either|context)"
+    ),
+    r"range of input length|input length should be",
+    (
+        r"(?:input|prompt|token)s?(?: token)?s?(?: count| length)?[^.;]{0,40}exceed\w*"
+        r"[^.;]{0,40}(?:limit|max\w*|token|allowed)"
+    ),
+    r"exceed\w* (?:the )?model token limit",
+    r"\btokens?\b[^.;]{0,60}exceed\w* (?:the )?limit of [\d,]+",
+    r"(?:token count|tokens?)[^.;]{0,12} [\d,]+,? but[^.;]{0,40}(?:supports?|limit|max\w*|only|allow)",
+    r"must have (?:less|fewer) than [\d,]+ tokens",
+    r"inputs? tokens? ?\+ ?max_\w+ must be",
+    r"prompt_tokens[^.;]{0,30}must be less",
+    r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
+    r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]+ tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
+    r"(?:request|prompt|input)[^.;]{0,40}too large[^;]{0,50}(?:max|limit)[^.;0-9]{0,12}[\d,]+ tokens",
+    r"[\d,]+ tokens? >=? [\d,]+",
+    r"[\d,]+ tokens?,? (?:but|which|while)[^.;]{0,60}(?:context|limit|max\w*) [^.;]{0,20}[\d,]+",
+    (
+        r"context (?:length|size|window)[^.;]{0,30} is [\d,]+k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
+        r"(?:request|has|have|got|given|provided|sent)\w*[^.;]{0,12}\d"
+    ),
+    _REPLY + r"[^.;]{0,40}got -\d",
+    (
+        r"(?:上下文|输入|提示词|提示|prompt|消息|对话|tokens?)[^。;]{0,16}(?:过长|超长|太长|超过|超出|超限|大于)"
+        r"(?![^。;]{0,12}(?:频率|次数|并发|字节))"
+    ),
+)
+
+# Sizes of other things than a prompt in tokens.
+_OTHER_SIZES = re.compile(
+    r"\b(?:array|images?|audio|video|files?|pdf|pages?|pixels?|megapixels?|bytes?|[kmg]i?b|characters?|chars|seconds"
+    r"|data-?uri|deadline|properties|items|tool_calls?|stop sequences?|batch size|max_retries|queue|connections?"
+    r"|cache_control|embeddings? dimension\w*|tool name|function name)\b"
+)
+_PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_ctx|上下文")
+
+_ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
+
+
+def meaning_of(said: Said) -> Meaning | None:
+    """What an error says does not fit; None where it says something else."""
+    if said.codes & _INPUT_CODES:
+        return Meaning.INPUT
+    if said.codes & _OTHER_CODES or any(_RATE.search(text) for text in said.texts):
+        return None
+    found = {_meaning(text) for text in said.texts}
+    return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
+
+
+def _meaning(text: str) -> Meaning | None:
+    if _OTHER_SIZES.search(text) and not _PROMPT.search(text):
+        return None
+    if _ANY_OUTPUT.search(text) and not _ANY_TOGETHER.search(text):
+        return Meaning.OUTPUT
+    return Meaning.INPUT if _ANY_INPUT.search(text) else None

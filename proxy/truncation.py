@@ -1,0 +1,104 @@
+"""Silent truncation: an upstream that answers well and has read only the newest part of what was sent. Pure.
+
+Its usage gives it away, in one of three signs. One sign proves nothing: a usage may leave out what came from a cache,
+a count may be of another tokenizer. So the first one only makes a reply suspect, and nothing is learned from that
+reply. A second sign on a longer request confirms it where both counts are of one size, and not small beside what was
+read whole before: a server keeps about as much of any prompt that is too long, while counts that leave something out
+go with what is new.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, auto
+from typing import NamedTuple
+
+SHARE = 0.70  # of a calibrated count; less than that was not read whole
+LEAST_ESTIMATE = 1_500  # tokens; below, framing and hidden prompts are too large a part of a count
+LEAST_KEPT = 1_000  # tokens; no server keeps less of a prompt
+ALIKE = 0.5  # of the larger count; a server keeps whole messages, so what it keeps varies by a message
+OF_WHOLE = 0.45  # of the longest prompt that was read whole; some servers cut down to half of their window
+LONGER = 1.02  # times the tokens of the request before: by more than what counts differ
+
+
+class Sign(StrEnum):
+    """What in a usage says that the prompt was not read whole."""
+
+    BELOW_PREFIX = "below-prefix"
+    BELOW_ESTIMATE = "below-estimate"
+    SAME_COUNT = "same-count"
+
+
+class Reply(NamedTuple):
+    """Tokens of one request: as they were `sent` by our calibrated count, and as the upstream has `counted` them.
+
+    `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known.
+    """
+
+    sent: int
+    counted: int
+    prefix: int | None = None
+
+
+class Standing(Enum):
+    """What a reply says of its upstream."""
+
+    WHOLE = auto()
+    SUSPECT = auto()
+    CONFIRMED = auto()
+
+
+class Judged(NamedTuple):
+    """The standing after a reply, the sign that it gave, and the tokens that are kept of a prompt once confirmed."""
+
+    standing: Standing
+    sign: Sign | None = None
+    kept: int = 0
+
+
+def sign_of(reply: Reply, last: Reply | None = None) -> Sign | None:
+    """The sign of truncation in a reply, after the `last` one of the same upstream and model; None without one."""
+    if reply.prefix is not None and reply.counted < reply.prefix:
+        return Sign.BELOW_PREFIX
+    if reply.sent <= LEAST_ESTIMATE:
+        return None
+    if reply.counted < SHARE * reply.sent:
+        return Sign.BELOW_ESTIMATE
+    if last is not None and reply.counted == last.counted and reply.sent >= last.sent * LONGER:
+        return Sign.SAME_COUNT
+    return None
+
+
+def judged(reply: Reply, suspect: Reply | None, last: Reply | None = None, whole: int = 0) -> Judged:
+    """What a reply says, after the `suspect` one if there is one, where up to `whole` tokens were read whole before."""
+    sign = sign_of(reply, last)
+    if sign is None:
+        return Judged(Standing.WHOLE)
+    if suspect is None or not _confirms(reply, suspect, whole):
+        return Judged(Standing.SUSPECT, sign)
+    return Judged(Standing.CONFIRMED, sign, max(reply.counted, suspect.counted))
+
+
+def clears(reply: Reply, suspect: Reply) -> bool:
+    """Whether a reply that was read whole speaks against a suspicion: its request was as long."""
+    return reply.sent >= suspect.sent
+
+
+def _confirms(reply: Reply, suspect: Reply, whole: int) -> bool:
+    fewer, more = sorted((reply.counted, suspect.counted))
+    return reply.sent > suspect.sent and fewer >= max(LEAST_KEPT, ALIKE * more, OF_WHOLE * whole)
+
+
+_SETTINGS = (
+    (("fp_ollama", ":11434", "ollama"), "num_ctx of the model, or OLLAMA_CONTEXT_LENGTH of the server (Ollama)"),
+    ((":1234", "lm studio", "lmstudio"), "the context length that the model is loaded with (LM Studio)"),
+    (("llama.cpp", "llama-server"), "--ctx-size divided by --parallel (llama.cpp)"),
+    (("vllm",), "--max-model-len (vLLM)"),
+    (("sglang",), "--context-length (SGLang)"),
+)
+_ANY_SETTING = "num_ctx (Ollama), --ctx-size (llama.cpp), the loaded context length (LM Studio), --max-model-len (vLLM)"
+
+
+def setting_of(traces: str) -> str:
+    """The setting that raises the window of a server, by what it has let us know of itself: address, headers, reply."""
+    said = traces.lower()
+    return next((setting for marks, setting in _SETTINGS if any(mark in said for mark in marks)), _ANY_SETTING)

@@ -1,0 +1,114 @@
+"""The usage that an upstream reports, read beside the relay.
+
+No event is decoded for it. A usage stands at the end of a reply, in some servers at its beginning, so the first and the
+last bytes are kept and searched once, when all has come. Its key cannot be mistaken: inside of a text its quotation
+marks would be escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
+_USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
+_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+
+
+class Usage(NamedTuple):
+    """Tokens as an upstream counts them: of the prompt, `cached` ones among them, and of the reply."""
+
+    prompt: int
+    completion: int = 0
+    cached: int = 0
+
+
+class UsageReader:
+    """Takes in a reply of any form; `encoding` is its content encoding. What it cannot decode has no usage."""
+
+    def __init__(self, encoding: str = "") -> None:
+        self._decoder = decoder(encoding)
+        self._head = b""
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes in the next bytes."""
+        if self._decoder is None:
+            return
+        try:
+            data = self._decoder.feed(chunk)
+        except zlib.error:
+            self._decoder = None
+            return
+        if len(self._head) < HEAD:
+            self._head += data[: HEAD - len(self._head)]
+        self._tail.append(data)
+        self._kept += len(data)
+        while self._kept - len(self._tail[0]) >= TAIL:
+            self._kept -= len(self._tail.popleft())
+
+    @property
+    def head(self) -> str:
+        """The beginning of the reply."""
+        return self._head.decode("utf-8", "replace")
+
+    def usage(self) -> Usage | None:
+        """The last usage of the reply; None where there is none."""
+        tail = b"".join(self._tail).decode("utf-8", "replace")
+        return _last_usage(tail) or _last_usage(self.head)
+
+
+class Decoder:
+    """Undoes a content encoding piece by piece."""
+
+    def __init__(self, bits: int | None) -> None:
+        self._inflating = None if bits is None else zlib.decompressobj(bits)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes that a chunk stands for; raises `zlib.error`."""
+        return chunk if self._inflating is None else self._inflating.decompress(chunk)
+
+
+def decoder(encoding: str) -> Decoder | None:
+    """What undoes a content encoding; None for one that the standard library does not know."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return Decoder(None)
+    return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
+
+
+def usage_in(value: Any) -> Usage | None:
+    """The usage in its JSON form, of OpenAI's API or of Anthropic's; None where it says nothing of a prompt.
+
+    Anthropic's counts what came from a cache, or went into one, apart.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    cached = _number(value.get("prompt_tokens_details"), "cached_tokens") or _number(value, "prompt_cache_hit_tokens")
+    completion = _number(value, "completion_tokens") or _number(value, "output_tokens")
+    if prompt := _number(value, "prompt_tokens"):
+        return Usage(prompt, completion, cached)
+    read, written = _number(value, "cache_read_input_tokens"), _number(value, "cache_creation_input_tokens")
+    prompt = _number(value, "input_tokens") + read + written
+    return Usage(prompt, completion, read) if prompt else None
+
+
+def _last_usage(text: str) -> Usage | None:
+    for found in reversed(list(_USAGE.finditer(text))):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue
+        if usage := usage_in(value):
+            return usage
+    return None
+
+
+def _number(value: Any, key: str) -> int:
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

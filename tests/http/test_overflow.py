@@ -1,0 +1,226 @@
+"""An upstream that refuses a prompt for its length: the window is learned, and the client gets its reply."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.http.strict import assert_view
+from tests.http.talking import MODEL, Stage, asked, body_of, count, garden, is_own, staged, summary, workshop
+from tests.support import replies, wire
+from tests.support.proxy import proxying
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Json, Reply
+from tests.support.signals import Signal
+
+WINDOW = 4_096
+Refuse = Callable[[int], Reply]
+
+
+def explicit(used: int) -> Reply:
+    return replies.overflow(WINDOW, used)
+
+
+def llama_cpp(used: int) -> Reply:
+    said = {"code": 400, "message": "the request exceeds the available context size, try increasing it"}
+    return replies.json_reply(
+        {"error": {**said, "type": "exceed_context_size_error", "n_prompt_tokens": used, "n_ctx": WINDOW}}, status=400
+    )
+
+
+def numberless(used: int) -> Reply:
+    return replies.error(400, "Please reduce the length of the messages or completion.", code="context_length_exceeded")
+
+
+def as_an_event(used: int) -> Reply:
+    said = f"This model's maximum context length is {WINDOW} tokens. However, your request has {used} input tokens."
+    return replies.stream(b": keep-alive\n\n", replies.stream_error(said, "BadRequestError"))
+
+
+def under_a_good_status(used: int) -> Reply:
+    message = f"This endpoint's maximum context length is {WINDOW} tokens. However, you requested about {used} tokens."
+    return replies.json_reply({"error": {"message": message, "code": 400}})
+
+
+def zipped(used: int) -> Reply:
+    body = gzip.compress(cast("bytes", explicit(used).steps[0]))
+    return replies.raw(body, status=400, headers=[("content-encoding", "gzip")])
+
+
+SHAPES: dict[str, Refuse] = {
+    each.__name__: each for each in (explicit, llama_cpp, numberless, as_an_event, under_a_good_status, zipped)
+}
+
+
+@contextmanager
+def narrow(refuse: Refuse = explicit, *, limit: int = WINDOW, **settings: Any) -> Iterator[Stage]:
+    """A proxy that does not know the window of the upstream behind it."""
+    with staged(**{"window": None, **settings}) as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            used = count(exchange.json()) if exchange.path == CHAT else 0
+            if used > limit:
+                return refuse(used)
+            return summary() if is_own(exchange) else None
+
+        stage.upstream.answer(answer)
+        yield stage
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reply_comes_however_the_upstream_words_its_refusal(shape: str) -> None:
+    with narrow(SHAPES[shape]) as stage:
+        for rounds in range(2, 60, 4):
+            answer = stage.ask(garden(rounds), asked(session="s"))
+            assert b"echo" in answer.body
+            assert_view(stage.last_view, garden(rounds))
+
+
+def test_the_first_request_of_all_is_healed_and_says_so() -> None:
+    with narrow() as stage:
+        answer = stage.ask(garden(60), asked(session="s"))
+
+        assert answer.header("x-condenser-trigger") == "overflow"
+        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.header("x-condenser-window") == str(WINDOW)
+        assert len(stage.forwarded) == 2
+        assert count(stage.forwarded[1].json()) < WINDOW
+
+
+def test_the_window_is_known_from_then_on_to_all_conversations_with_the_model() -> None:
+    with narrow() as stage:
+        stage.ask(garden(60), asked(session="s"))
+        before = len(stage.forwarded)
+
+        answer = stage.ask(garden(61), asked(session="another"))
+
+        assert len(stage.forwarded) == before + 1
+        assert answer.header("x-condenser-trigger") == "context_limit"
+        assert answer.header("x-condenser-window") == str(WINDOW)
+
+
+def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
+    store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
+    with narrow(store=store) as stage:
+        stage.ask(garden(60), asked(session="s"))
+        with proxying(stage.upstream.url, store=store) as restarted:
+            answer = Stage(restarted, stage.upstream).ask(garden(62), asked(session="new"))
+
+        assert answer.header("x-condenser-trigger") == "context_limit"
+
+
+def test_a_window_that_was_set_too_large_is_lowered_and_one_that_was_set_smaller_stays() -> None:
+    with narrow(window=100_000) as stage:
+        assert stage.ask(garden(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
+        answer = stage.ask(garden(5), asked(session="t", window=2_048))
+        assert answer.header("x-condenser-window") == "2048"
+
+
+def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
+    with staged(window=None) as stage:
+        refusal = replies.overflow(WINDOW, 9_000)
+        stage.upstream.answer(lambda exchange: summary() if is_own(exchange) else refusal)
+
+        answer = stage.post(body_of(garden(60)))
+
+        assert answer.status == 400
+        assert answer.body == refusal.steps[0]
+        assert len(stage.forwarded) == 2
+
+
+ORDINARY = {
+    "rate limit": replies.error(429, "Request too large for m on tokens per min (TPM): Limit 6000, Requested 9000."),
+    "TPM as 413": replies.error(413, "Request too large on tokens per minute (TPM): Limit 6000, Requested 9000"),
+    "output cap": replies.error(
+        400, "max_tokens is too large: 100000. This model supports at most 4096 completion tokens"
+    ),
+    "bad request": replies.error(400, "messages with role 'tool' must be a response to a preceeding message"),
+    "server error": replies.error(500, "The server had an error while processing your request."),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
+    with staged(window=None) as stage:
+        stage.upstream.reply(ORDINARY[name])
+        answer = stage.post(body_of(garden(60)))
+
+        assert answer.status == ORDINARY[name].status
+        assert answer.body == ORDINARY[name].steps[0]
+        assert len(stage.forwarded) == 1
+        assert stage.ask(garden(60)).header("x-condenser-window") == "unknown"
+
+
+@pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
+def test_where_nothing_may_be_changed_the_refusal_is_passed_on_but_learned(strategy: str) -> None:
+    with narrow() as stage:
+        answer = stage.post(body_of(garden(60)), asked(strategy=strategy))
+
+        assert answer.status == 400
+        assert len(stage.forwarded) == 1
+        assert stage.ask(garden(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
+
+
+def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
+    gate = Signal("the rest of the stream")
+    with staged(window=None) as stage:
+        chunks = replies.text_chunks("one two three")
+        stage.upstream.reply(replies.stream(*chunks[:2], gate, *chunks[2:]))
+        with wire.opened(stage.proxy.url, "POST", CHAT, body_of(garden(60), stream=True), wire.JSON) as response:
+            while b"one " not in (line := response.readline()):
+                assert line
+            gate.set()
+            assert b"three" in response.read()
+
+
+def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
+    """Nothing can be condensed: one system message is all there is."""
+    with narrow() as stage:
+        messages = [{"role": "user", "content": "word " * 9_000}]
+        answer = stage.post(body_of(messages))
+
+        assert answer.status == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_without_a_store_the_prompt_is_shrunk_all_the_same() -> None:
+    with narrow(store={"url": "redis://127.0.0.1:1/0"}) as stage:
+        answer = stage.ask(garden(60), asked(session="s"))
+        assert answer.header("x-condenser-action") == "degraded"
+        assert answer.header("x-condenser-trigger") == "overflow"
+
+
+def test_an_agent_s_view_stays_legal_when_it_is_shrunk_for_an_overflow() -> None:
+    with narrow() as stage:
+        for rounds in range(4, 60, 8):
+            stage.ask(workshop(rounds), asked(session="s"), tools=[_tool()])
+            assert_view(stage.last_view, workshop(rounds))
+
+
+def test_overflows_are_counted() -> None:
+    with narrow() as stage:
+        stage.ask(garden(60), asked(session="s"))
+        text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert 'condenser_overflows_total{outcome="retried"} 1.0' in text
+        assert 'condenser_condensations_total{trigger="overflow"} 1.0' in text
+
+
+def _tool() -> Json:
+    return {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("window", [4_096, 8_192, 32_768])
+@pytest.mark.parametrize("step", [1, 40])
+def test_every_turn_of_a_long_conversation_gets_its_reply_whatever_the_window(window: int, step: int) -> None:
+    """60,000 tokens, in many small turns or in few large ones."""
+    with narrow(lambda used: replies.overflow(window, used), limit=window) as stage:
+        whole = garden(240, words=95)
+        assert count({"messages": whole, "model": MODEL}) > 60_000
+        for rounds in range(1, 240, step if step > 1 else 12):
+            stage.ask(whole[: 2 + 2 * rounds], asked(session="s"))
+            assert count(stage.forwarded[-1].json()) <= window

@@ -1,0 +1,129 @@
+"""An upstream that answers well and has silently read only the newest part of the prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.http.talking import MODEL, Stage, asked, count, counter, garden, is_own, staged, summary
+from tests.support import replies, wire
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply
+
+KEPT = 4_096
+RULE = "Never water at noon"
+
+
+def read_by_upstream(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The newest messages that have `KEPT` tokens: what an upstream reads that says nothing of the others."""
+    left = KEPT - counter().overhead(body)
+    newest: list[Mapping[str, Any]] = []
+    for message in reversed(body["messages"]):
+        left -= counter().message(message)
+        if left < 0:
+            break
+        newest.insert(0, message)
+    return newest
+
+
+@contextmanager
+def forgetful(*, streams: bool = False, **settings: Any) -> Iterator[Stage]:
+    """A proxy before an upstream that keeps the newest part of each prompt, and counts what it keeps."""
+
+    def answer(exchange: Exchange) -> Reply | None:
+        if exchange.path != CHAT:
+            return None
+        if is_own(exchange):
+            return summary()
+        body = exchange.json()
+        used = count({**body, "messages": read_by_upstream(body)})
+        if not body.get("stream"):
+            return replies.completion("fine", tokens=(used, 2))
+        wanted = (body.get("stream_options") or {}).get("include_usage")
+        ending = [replies.usage_chunk(used, 2)] if wanted else []
+        return replies.stream(*replies.text_chunks("fine"), *ending)
+
+    with staged(**{"window": None, **settings}) as stage:
+        stage.upstream.answer(answer)
+        yield stage
+
+
+def over_long(stage: Stage, turns: Sequence[int], **members: Any) -> list[wire.Answer]:
+    return [stage.ask(garden(rounds, words=95), asked(session="s"), **members) for rounds in turns]
+
+
+def is_whole(exchange: Exchange) -> bool:
+    body = exchange.json()
+    return len(read_by_upstream(body)) == len(body["messages"])
+
+
+@pytest.mark.parametrize("members", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
+def test_from_the_third_over_long_request_on_nothing_is_truncated(members: dict[str, Any]) -> None:
+    with forgetful() as stage:
+        answers = over_long(stage, range(20, 240, 5), **members)
+
+        assert [is_whole(each) for each in stage.forwarded[:2]] == [False, False]
+        assert all(map(is_whole, stage.forwarded[2:]))
+        for each in stage.forwarded:
+            assert RULE in json.dumps(each.json()["messages"])
+        assert answers[2].header("x-condenser-reason") == "silent-truncation"
+        assert answers[2].header("x-condenser-action") == "condensed"
+        assert int(answers[2].header("x-condenser-window") or 0) <= KEPT
+        assert answers[3].header("x-condenser-reason") != "silent-truncation"
+
+
+def test_a_conversation_that_grows_turn_by_turn_loses_nothing_after_its_second_over_long_request() -> None:
+    with forgetful() as stage:
+        over_long(stage, range(1, 60))
+        cut = [place for place, each in enumerate(stage.forwarded) if not is_whole(each)]
+        assert len(cut) <= 12
+        assert all(map(is_whole, stage.forwarded[max(cut) + 1 :]))
+
+
+def test_one_sign_alone_changes_nothing() -> None:
+    with forgetful() as stage:
+        over_long(stage, [40])
+        answer = stage.ask(garden(40, words=95), asked(session="s"))
+
+        assert answer.header("x-condenser-window") == "unknown"
+        assert stage.forwarded[-1].json()["messages"] == garden(40, words=95)
+
+
+def test_one_line_names_the_setting_that_raises_the_window(caplog: pytest.LogCaptureFixture) -> None:
+    with forgetful() as stage, caplog.at_level("WARNING", "proxy.watching"):
+        over_long(stage, [40, 50, 60, 70])
+
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.watching"]
+    assert "num_ctx" in line
+    assert MODEL in line
+
+
+def test_a_usage_that_leaves_out_what_was_cached_is_no_truncation() -> None:
+    """Some servers count only what they had to read anew: that goes with what is new, not with a window."""
+    with staged(window=None) as stage:
+        before = 0
+
+        def answer(exchange: Exchange) -> Reply | None:
+            nonlocal before
+            if exchange.path != CHAT:
+                return None
+            used = count(exchange.json())
+            new, before = used - before, used
+            return replies.completion("fine", tokens=(new, 2))
+
+        stage.upstream.answer(answer)
+        for rounds in range(10, 200, 3):
+            answer_ = stage.ask(garden(rounds, words=95), asked(session="s"))
+            assert answer_.header("x-condenser-window") == "unknown"
+
+
+def test_suspicions_and_confirmations_are_counted() -> None:
+    with forgetful() as stage:
+        over_long(stage, [40, 50])
+        text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert 'condenser_truncations_total{standing="suspect"} 1.0' in text
+        assert 'condenser_truncations_total{standing="confirmed"} 1.0' in text

@@ -1,0 +1,105 @@
+"""Bodies of many servers: what they refuse for its length is recognised, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+
+from proxy.overflow import Kind, Refusal, recognise
+
+Case = dict[str, Any]
+HERE = Path(__file__).parent
+
+
+def cases(name: str) -> list[Case]:
+    listed: list[Case] = json.loads((HERE / name).read_text("utf-8"))
+    return listed
+
+
+def named(case: Case) -> str:
+    return str(case["name"])
+
+
+def body_of(case: Case) -> bytes:
+    body = case["body"]
+    return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
+
+
+OVERFLOWS, ORDINARY = cases("overflows.json"), cases("ordinary.json")
+INPUT = [case for case in OVERFLOWS if case["kind"] == "input"]
+
+
+@pytest.mark.parametrize("case", OVERFLOWS, ids=named)
+def test_a_refusal_is_recognised_with_its_kind(case: Case) -> None:
+    refusal = recognise(case["status"], body_of(case))
+    assert refusal is not None
+    assert refusal.kind == case["kind"]
+
+
+@pytest.mark.parametrize("case", INPUT, ids=named)
+def test_the_numbers_of_a_refusal_are_read(case: Case) -> None:
+    expected = Refusal(Kind.INPUT, case["window"], case["counted"], case["asked"])
+    assert recognise(case["status"], body_of(case)) == expected
+
+
+@pytest.mark.parametrize("case", ORDINARY, ids=named)
+def test_an_ordinary_answer_is_no_refusal_for_its_length(case: Case) -> None:
+    assert recognise(case["status"], body_of(case)) is None
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 429])
+def test_a_status_that_is_about_the_caller_is_never_one(status: int) -> None:
+    assert recognise(status, b"This model's maximum context length is 4096 tokens.") is None
+
+
+@pytest.mark.parametrize("case", INPUT[:40], ids=named)
+def test_a_refusal_is_recognised_through_two_gateways(case: Case) -> None:
+    inner = body_of(case).decode()
+    if case["status"] < 400 or not inner:
+        return
+    wrapped = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": inner}}}
+    twice = {"detail": {"error": json.dumps(wrapped)}}
+    refusal = recognise(400, json.dumps(twice).encode())
+    assert refusal == Refusal(Kind.INPUT, case["window"], case["counted"], case["asked"])
+
+
+def test_what_an_error_quotes_of_the_conversation_says_nothing() -> None:
+    for case in INPUT:
+        quoting = {"detail": [{"msg": "Field required", "loc": ["body", "model"], "input": case["body"]}]}
+        assert recognise(422, json.dumps(quoting).encode()) is None
+
+
+def test_a_conversation_about_context_lengths_is_no_refusal() -> None:
+    for case in INPUT:
+        message = {"role": "assistant", "content": body_of(case).decode()}
+        reply = {"choices": [{"message": message}], "usage": {"prompt_tokens": 3}}
+        chunk = {"choices": [{"delta": message, "finish_reason": None}]}
+        assert recognise(200, json.dumps(reply).encode()) is None
+        assert recognise(200, b"data: " + json.dumps(chunk).encode() + b"\n\n") is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff\xfe", b"null", b"[]", b"{", b'{"error":null}', b'{"error":' * 60 + b"1" + b"}" * 60, b"[" * 100_000],
+    ids=lambda body: repr(body[:20]),
+)
+def test_a_body_of_no_known_form_is_no_refusal(body: bytes) -> None:
+    assert recognise(400, body) is None
+
+
+@pytest.mark.parametrize("word", ["tokens exceed ", "context length ", "input ", "9 > ", "max_tokens ", "prompt + "])
+def test_a_long_error_is_read_in_bounded_time(word: str) -> None:
+    started = process_time()
+    recognise(400, json.dumps({"error": {"message": word * 20_000}}).encode())
+    assert process_time() - started < 2
+
+
+def test_a_number_that_cannot_be_a_window_is_none() -> None:
+    for text in ("context window exceeds limit (2013)", "maximum context length is 12 tokens"):
+        refusal = recognise(400, json.dumps({"error": {"message": text}}).encode())
+        assert refusal is not None
+        assert refusal.window is None

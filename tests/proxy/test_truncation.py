@@ -1,0 +1,80 @@
+"""The signs that an upstream has not read a prompt whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.truncation import Judged, Reply, Sign, Standing, clears, judged, setting_of, sign_of
+
+WHOLE = Judged(Standing.WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("reply", "sign"),
+    [
+        (Reply(9_000, 8_800), None),
+        (Reply(9_000, 6_300), None),
+        (Reply(9_000, 6_299), Sign.BELOW_ESTIMATE),
+        (Reply(1_500, 100), None),
+        (Reply(1_400, 1_000, prefix=1_001), Sign.BELOW_PREFIX),
+        (Reply(1_400, 1_001, prefix=1_001), None),
+        (Reply(9_000, 12_000), None),
+    ],
+)
+def test_a_usage_that_is_too_small_is_a_sign(reply: Reply, sign: Sign | None) -> None:
+    assert sign_of(reply) == sign
+
+
+def test_two_longer_requests_with_the_same_count_are_a_sign() -> None:
+    last = Reply(5_000, 4_096)
+    assert sign_of(Reply(5_600, 4_096), last) is Sign.SAME_COUNT
+    assert sign_of(Reply(5_600, 4_097), last) is None
+    assert sign_of(Reply(5_010, 4_096), last) is None  # the same request, told otherwise
+    assert sign_of(Reply(1_400, 1_000), Reply(1_200, 1_000)) is None  # too short for a count to say anything
+
+
+def test_the_first_sign_makes_suspect_and_the_second_on_a_longer_request_confirms() -> None:
+    first, second = Reply(9_000, 4_000), Reply(12_000, 4_090)
+    assert judged(first, None) == Judged(Standing.SUSPECT, Sign.BELOW_ESTIMATE)
+    assert judged(second, first) == Judged(Standing.CONFIRMED, Sign.BELOW_ESTIMATE, 4_090)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        Reply(9_000, 4_000),  # the same request again
+        Reply(8_000, 4_000),  # a shorter one
+        Reply(12_000, 1_200),  # a count of another size: it goes with what is new
+        Reply(12_000, 8_300),
+    ],
+)
+def test_a_second_sign_that_does_not_agree_with_the_first_confirms_nothing(second: Reply) -> None:
+    assert judged(second, Reply(9_000, 4_000)).standing is not Standing.CONFIRMED
+
+
+def test_counts_that_are_small_beside_what_was_read_whole_before_confirm_nothing() -> None:
+    first, second = Reply(9_000, 1_200), Reply(10_500, 1_300)
+    assert judged(second, first, whole=2_600).standing is Standing.CONFIRMED
+    assert judged(second, first, whole=8_000).standing is Standing.SUSPECT
+    assert judged(Reply(3_000, 400), Reply(2_600, 400)).standing is Standing.SUSPECT  # no server keeps so little
+
+
+def test_a_prompt_that_was_read_whole_speaks_for_those_that_are_no_longer() -> None:
+    suspect = Reply(9_000, 4_000)
+    assert judged(Reply(9_000, 9_100), suspect) == WHOLE
+    assert clears(Reply(9_000, 9_100), suspect)
+    assert not clears(Reply(3_000, 3_000), suspect)
+
+
+@pytest.mark.parametrize(
+    ("traces", "setting"),
+    [
+        ("http://localhost:11434/v1", "num_ctx"),
+        ('http://models/v1 {"system_fingerprint":"fp_ollama"', "num_ctx"),
+        ("http://localhost:1234/v1", "LM Studio"),
+        ("http://models/v1 llama.cpp", "--ctx-size"),
+        ("http://models/v1 uvicorn", "--max-model-len"),
+    ],
+)
+def test_the_setting_that_raises_the_window_is_named_for_the_server_at_hand(traces: str, setting: str) -> None:
+    assert setting in setting_of(traces)
