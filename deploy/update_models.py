@@ -11,8 +11,9 @@ What is kept, and why so little: a wrong window is worse than an unknown one, be
 learned from the upstream while a wrong one is believed.
 
 - A vendor's models come from that vendor's own rows, never from resellers and regions.
-- Open models come from the hosts that use plain repository names, and only where at least two hosts
-  agree; the most frequent value wins, the smaller one in a tie.
+- A name under which weights are published is left out, whoever else serves it: a server loads such a model with
+  the window that it has memory for, so that the published one is a ceiling and no window. The proxy asks the
+  server instead (proxy/discovery). A vendor's own aliases stay: nobody loads weights as `mistral-small-latest`.
 - A dated name is dropped when the undated name says the same: the look-up strips dates by itself.
 
 Columns. The table's `max_input_tokens` is, for nearly all models, the context length that input and output
@@ -32,7 +33,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -67,9 +67,17 @@ VENDORS = {
     "xiaomi_mimo": r"mimo-",
     "inception": r"mercury-",
 }
-HOSTS = re.compile(
-    r"baseten|cerebras|deepinfra|friendliai|groq|hyperbolic|lambda_ai|nebius|novita|nscale|sambanova"
-    r"|scaleway|together_ai|wandb"
+WEIGHTS = re.compile(
+    r"^(?!.*-latest$)("
+    r".*(^|[-.x])[ae]?\d+(\.\d+)?b\b"  # names that say how many parameters there are
+    r"|gpt-oss|gemma|c4ai|mimo|mixtral|ministral|devstral-small|devstral-2|magistral-small|pixtral-12b|voxtral|open-"
+    r"|mistral-(small|nemo|large-\d\b)|codestral-(mamba|22b)|command-(r|r-plus|a)$|grok-[12]$"
+    r"|deepseek-(?!(chat|reasoner|flash|pro)$)"
+    r"|kimi-k\d(?!.*-(preview|turbo))"
+    r"|glm-(?!.*(plus|long|airx|flashx))"
+    r"|minimax-m(?!.*-lightning)"
+    r"|qw(en(\d[\d.]*)?|q)-(?!.*(max|plus|flash|turbo|coder$))"
+    r")"
 )
 NOT_CHAT = re.compile(r"tts|lyria|image|guard|robotics|realtime|embed|rerank|^ft:|multi-agent|experimental")
 SPLIT_WINDOWS = (400_000, 1_050_000)
@@ -88,6 +96,7 @@ HEADER = """\
 # max_input   only where the input alone has a smaller limit
 # max_output  only where the reply has a limit of its own
 #
+# No names of published weights: servers load those with less than what they were made for.
 # Names are lower case, without vendor prefix. Looked up exactly, then without prefix, then without date.
 
 [models]
@@ -142,7 +151,7 @@ def download(requirement: str) -> Table:
 def merge(tables: list[Table]) -> dict[str, Limits]:
     models: dict[str, Limits] = {}
     for table in tables:
-        for name, limits in (*vendor_rows(table), *agreed_rows(table)):
+        for name, limits in vendor_rows(table):
             window = CORRECTIONS.get(name, limits.window)
             models.setdefault(name, limits._replace(window=window))
     return models
@@ -151,20 +160,8 @@ def merge(tables: list[Table]) -> dict[str, Limits]:
 def vendor_rows(table: Table) -> Iterator[tuple[str, Limits]]:
     for provider, pattern in VENDORS.items():
         for name, row in rows(table):
-            if row["litellm_provider"] == provider and re.match(pattern, name):
+            if row["litellm_provider"] == provider and re.match(pattern, name) and not WEIGHTS.match(name):
                 yield name, limits_of(row)
-
-
-def agreed_rows(table: Table) -> Iterator[tuple[str, Limits]]:
-    """Open models by plain name where two hosts agree; their output limits are the hosts', so left out."""
-    offered: dict[str, Counter[int]] = defaultdict(Counter)
-    for name, row in rows(table):
-        if HOSTS.fullmatch(str(row["litellm_provider"])):
-            offered[name][limits_of(row).window] += 1
-    for name, windows in offered.items():
-        window, hosts = min(windows.items(), key=lambda item: (-item[1], item[0]))
-        if hosts >= 2 and re.search(r"\d", name):
-            yield name, Limits(window)
 
 
 def rows(table: Table) -> Iterator[tuple[str, Mapping[str, object]]]:

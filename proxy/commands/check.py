@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from proxy.cli import FAILED, OK, add_settings_arguments, settings_from
+from proxy.discovery import Stated, nothing_stated
 from proxy.errors import UpstreamUnavailable
+from proxy.measure import BY_LENGTH
 from proxy.policy import Policies, Window
 from proxy.resources import config_directory
 from proxy.routes.health import store_state
@@ -29,20 +31,51 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each thing that was looked at; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
-    good = asyncio.run(_check(settings, ask_upstream=not arguments.offline))
-    if arguments.model:
-        print("\n".join(budget_lines(settings, arguments.model)))
-    return OK if good else FAILED
+    return OK if asyncio.run(_check(settings, arguments.model, ask_upstream=not arguments.offline)) else FAILED
 
 
-async def _check(settings: Settings, *, ask_upstream: bool) -> bool:
+async def _check(settings: Settings, model: str | None, *, ask_upstream: bool) -> bool:
     print("settings    ok")
+    discovered: Stated = nothing_stated
     try:
         async with services(settings) as built:
-            return await _parts(built, ask_upstream=ask_upstream)
+            good = await _parts(built, ask_upstream=ask_upstream)
+            if model and good and ask_upstream and settings.upstream.discover:
+                await _ask_server(built)
+                discovered = built.discovered.window
+            if model and good:
+                print("\n".join([each async for each in calibration_lines(built, model)]))
     except StoreError as error:
         print(f"store       {redacted(settings.store.url)}: {error}")
-        return False
+        good = False
+    if model:
+        print("\n".join(budget_lines(settings, model, discovered)))
+    return good
+
+
+async def calibration_lines(built: Services, model: str) -> AsyncIterator[str]:
+    """How well the upstream's own count of a model is known: by the tokenizer's count, and by length."""
+    counted = built.tokenizers.for_model(model).cache_key
+    for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
+        progress = await built.calibrator.progress(model, counter)
+        first, anchored, line = progress
+        if line.is_even and first is None and anchored is None:
+            yield f"calibration {name}: nothing learned yet"
+            continue
+        yield (
+            f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
+            f" hidden {line.prices.requests:,.0f} tokens, text × {line.prices.words:.2f}"
+        )
+
+
+def _share(error: float | None) -> str:
+    return "unknown" if error is None else f"{error:.1%}"
+
+
+async def _ask_server(built: Services) -> None:
+    await built.discovered.ask()
+    kind = built.discovered.kind
+    print(f"server      {kind or 'states no windows, or wants a credential for that'}")
 
 
 async def _parts(built: Services, *, ask_upstream: bool) -> bool:
@@ -66,16 +99,18 @@ async def _upstream(built: Services) -> bool:
     return True
 
 
-def budget_lines(settings: Settings, model: str) -> Iterator[str]:
-    """The effective numbers in tokens, each with where it comes from."""
-    policies = Policies(settings, ModelTable.load(config_directory() / "models.toml"))
+def budget_lines(settings: Settings, model: str, discovered: Stated = nothing_stated) -> Iterator[str]:
+    """The effective numbers in tokens, each with where it comes from; `discovered` are windows as the server states
+    them."""
+    policies = Policies(settings, ModelTable.load(config_directory() / "models.toml"), discovered)
     window = policies.window(None, model)
     entry = settings.for_model(model)
     budget = policies.budget(window, entry, None)
     yield f"model       {model}"
     yield f"  window    {window} ({window.source})"
     if budget is None:
-        yield "  nothing is condensed until the window is known: set `window` in [[models]]"
+        yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
+        yield "  the server loads models when they are asked for, send it a request and check again"
         return
     yield from _numbers(budget, window, settings, model)
 

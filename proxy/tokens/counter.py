@@ -5,7 +5,8 @@ any thread may use it. Tokenizers hands them out: it chooses the encoding by the
 rank file once, and falls back to the estimator, with one warning, where a file is missing or wrong;
 counting itself never fails. CountingPool keeps long counts away from the event loop: tiktoken releases
 the interpreter lock, so two workers of its own help, while below 16k characters (half a millisecond) the
-hop would cost more than it saves.
+hop would cost more than it saves. What is very long has a third worker to itself, one after the other, so
+that it keeps no other request waiting for its count.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from proxy.tokens import chunks, images, ranks
@@ -25,7 +27,11 @@ from proxy.tokens.prompt import Prompt
 ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
 INLINE_CHARS = 16_384
+LONG_CHARS = 524_288
+"""From here on counting takes a tenth of a second, and hostile text more."""
 WORKERS = 2
+REMEMBERED_CHARS = 256
+REMEMBERED_TEXTS = 4_096
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
@@ -116,27 +122,62 @@ class Tokenizers:
             self._problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
             return ESTIMATE, estimate_long
-        return encoding, lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate)
+        return encoding, remembering(lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate))
 
 
 class CountingPool:
-    """Counts messages without holding up the event loop. Close it when the app stops."""
+    """Counts messages and tools without holding up the event loop. Close it when the app stops."""
 
     def __init__(self) -> None:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokens")
+        self._patient = ThreadPoolExecutor(1, thread_name_prefix="tokens-long")
 
     async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
         """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
         if is_short(bodies):
             return [counter.message(body) for body in bodies]
         loop = asyncio.get_running_loop()
+        if not is_short(bodies, LONG_CHARS):
+            return await loop.run_in_executor(self._patient, _count, counter, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
         return [tokens for half in await asyncio.gather(*counting) for tokens in half]
 
+    async def overhead(self, counter: Counter, request: Mapping[str, object], chars: int) -> int:
+        """As `Counter.overhead` of a request whose tools and the like are written with `chars` characters."""
+        if chars <= INLINE_CHARS:
+            return counter.overhead(request)
+        worker = self._workers if chars <= LONG_CHARS else self._patient
+        return await asyncio.get_running_loop().run_in_executor(worker, counter.overhead, request)
+
     def close(self) -> None:
-        """Drop what waits; what runs ends by itself, within two seconds at worst."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        """Drop what waits; what runs ends by itself, within two seconds for each text at worst."""
+        for workers in (self._workers, self._patient):
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+def remembering(count: Callable[[str], int]) -> Callable[[str], int]:
+    """`count` with the results for the last long texts: a summary that stands is part of every view of its session.
+
+    They are kept by a hash, without the text, in two generations: when the younger one is full it becomes the older.
+    Threads that race lose at most an entry.
+    """
+    generations: list[dict[bytes, int]] = [{}, {}]
+
+    def counted(text: str) -> int:
+        if len(text) < REMEMBERED_CHARS:
+            return count(text)
+        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        young, old = generations
+        tokens = young.get(key)
+        if tokens is None:
+            tokens = old.get(key)
+            young[key] = tokens = count(text) if tokens is None else tokens
+            if len(young) >= REMEMBERED_TEXTS:
+                generations[:] = {}, young
+        return tokens
+
+    return counted
 
 
 def plain_name(model: str) -> str:
@@ -155,16 +196,20 @@ def estimate_long(text: str) -> int:
     return chunks.count(text, estimate, estimate)
 
 
-def is_short(bodies: Sequence[Mapping[str, object]]) -> bool:
-    """Whether counting takes well under a millisecond; stops adding up as soon as it does not."""
-    room = INLINE_CHARS
+def is_short(bodies: Sequence[Mapping[str, object]], chars: int = INLINE_CHARS) -> bool:
+    """Whether messages have less than about `chars`, by default what is counted in well under a millisecond.
+
+    Stops adding up as soon as they have more.
+    """
+    room = chars
     for body in bodies:
-        room -= _FRAME_CHARS + _chars(body.get("content")) + _chars(body.get("tool_calls"))
+        room -= _FRAME_CHARS + sum(_chars(body.get(member)) for member in _COUNTED)
         if room < 0:
             return False
     return True
 
 
+_COUNTED = ("role", "name", "content", "tool_calls", "function_call")
 _FRAME_CHARS = 40
 _MEDIA_CHARS = 4_096
 """What reading a picture's size costs, in characters of text."""
@@ -172,17 +217,23 @@ _MEDIA_CHARS = 4_096
 
 def _chars(value: object) -> int:
     """About how much work a member of a message is, in characters of text; what is unknown is much."""
-    match value:
-        case None:
-            return 0
+    if isinstance(value, list):
+        return sum(map(_chars_of_part, value[:INLINE_CHARS]))
+    return 0 if value is None else _chars_of_part(value)
+
+
+def _chars_of_part(part: object) -> int:
+    match part:
         case str():
-            return len(value)
-        case list():
-            return sum(_chars(item) for item in value[:INLINE_CHARS])
-        case {"text": str(text)} | {"function": {"arguments": str(text)}}:
+            return len(part)
+        case {"text": str(text)}:
             return len(text)
-        case {"type": "image_url" | "input_audio" | "file"}:
+        case {"function": {"name": str(name), "arguments": str(text)}} | {"name": str(name), "arguments": str(text)}:
+            return len(name) + len(text)
+        case {"type": "image_url" | "input_audio"}:
             return _MEDIA_CHARS
+        case {"type": "file", "file": {"filename": str(name)}}:
+            return len(name) + _MEDIA_CHARS
         case _:
             return INLINE_CHARS
 

@@ -1,10 +1,11 @@
 """The bundled table of model windows: data from a file, exact look-ups, no guessing.
 
 A window that is wrong is believed until a request fails, one that is unknown is learned from the
-upstream. So the look-up knows three forms of a name and nothing else: as written, without a vendor prefix
-(`openrouter/openai/gpt-4o`), and without the date of a snapshot (`gpt-4o-2024-08-06`,
-`claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has another window than
-`kimi-k2`.
+upstream. So the table has no names of published weights, which servers load with less than what they were
+made for (deploy/update_models.py). And the look-up knows three forms of a name and nothing else: as
+written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the date of a snapshot
+(`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has
+another window than `kimi-k2`.
 """
 
 from __future__ import annotations

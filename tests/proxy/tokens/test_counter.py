@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiktoken
 
 from proxy.tokens import ranks
-from proxy.tokens.counter import Counter, CountingPool, Tokenizers, encoding_name, is_short, plain_name
+from proxy.tokens.counter import (
+    INLINE_CHARS,
+    LONG_CHARS,
+    REMEMBERED_CHARS,
+    REMEMBERED_TEXTS,
+    Counter,
+    CountingPool,
+    Tokenizers,
+    encoding_name,
+    is_short,
+    plain_name,
+    remembering,
+)
 from proxy.tokens.images import DEFAULT
 
 Encodings = Callable[[str], tiktoken.Encoding]
 HELLO = {"role": "user", "content": "Hello, how are you?"}
+# Requests of OpenAI's cookbook, "How to count tokens with tiktoken", with what the API counted for them.
+COOKBOOK = json.loads((Path(__file__).parent / "cookbook_counts.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -54,6 +70,19 @@ def test_a_message_costs_its_published_count(encodings: Encodings) -> None:
     counter = Tokenizers().for_model("gpt-4o")
     assert (counter.name, counter.exact) == ("o200k_base", True)
     assert counter.message(HELLO) + counter.overhead({}) == 13
+
+
+@pytest.mark.parametrize(
+    ("model", "case"),
+    [(model, case) for case in COOKBOOK for model in case["tokens"]],
+    ids=lambda value: value if isinstance(value, str) else value["case"],
+)
+def test_the_counts_of_openai_s_cookbook_are_met_exactly(
+    model: str, case: dict[str, Any], encodings: Encodings
+) -> None:
+    counter, request = Tokenizers().for_model(model), case["request"]
+    total = sum(map(counter.message, request["messages"])) + counter.overhead(request)
+    assert total == case["tokens"][model]
 
 
 def test_a_text_costs_what_the_encoding_makes_of_it(encodings: Encodings) -> None:
@@ -155,6 +184,36 @@ async def test_the_loop_runs_on_while_a_long_message_is_counted(pool: CountingPo
     assert await pool.messages(counter, bodies(1, 20_000)) == [5]
 
 
+async def test_a_very_long_text_keeps_nobody_else_waiting(pool: CountingPool) -> None:
+    release = threading.Event()
+
+    def hostile(text: str) -> int:
+        assert release.wait(30)
+        return 1
+
+    slow, quick = Counter("o200k_base", hostile, DEFAULT), Threads().counter
+    stuck = [asyncio.ensure_future(pool.messages(slow, bodies(2, LONG_CHARS))) for _ in range(3)]
+    assert await pool.messages(quick, bodies(4, 4_000)) == [4_004 + n for n in range(4)]
+    assert await pool.overhead(quick, TOOLS, 20_000) > 3
+    assert await pool.messages(quick, bodies(1, 5)) == [9]
+    release.set()
+    assert await asyncio.gather(*stuck) == [[5, 5]] * 3
+
+
+TOOLS: dict[str, object] = {"tools": [{"type": "function", "function": {"name": "f", "description": "a tool"}}]}
+
+
+@pytest.mark.parametrize(
+    ("chars", "thread"), [(INLINE_CHARS, "MainThread"), (INLINE_CHARS + 1, "tokens_"), (LONG_CHARS + 1, "tokens-long")]
+)
+async def test_tools_are_counted_where_their_length_does_no_harm(pool: CountingPool, chars: int, thread: str) -> None:
+    threads = Threads()
+    assert await pool.overhead(threads.counter, TOOLS, chars) == threads.counter.overhead(TOOLS)
+    threads.seen.discard(threading.current_thread().name if chars > INLINE_CHARS else "")
+    assert threads.seen
+    assert all(name.startswith(thread) for name in threads.seen)
+
+
 async def test_no_messages_are_no_counts(pool: CountingPool) -> None:
     assert await pool.messages(Threads().counter, []) == []
 
@@ -174,6 +233,12 @@ async def test_a_closed_pool_still_counts_short_messages_and_refuses_long_ones()
         {"content": None, "tool_calls": [{"function": {"arguments": "x" * 20_000}}]},
         {"content": {"anything": "x" * 20_000}},
         {"content": [{"type": "novel", "novel": "x" * 20_000}]},
+        {"content": "hi", "name": "x" * 20_000},
+        {"role": "x" * 20_000, "content": "hi"},
+        {"content": None, "tool_calls": [{"function": {"name": "x" * 20_000, "arguments": "{}"}}]},
+        {"content": None, "function_call": {"name": "f", "arguments": "x" * 20_000}},
+        {"content": [{"type": "file", "file": {"filename": "x" * 20_000}}]},
+        {"content": [[["x" * 20_000]]]},
     ],
 )
 def test_length_is_seen_wherever_it_hides(body: dict[str, object]) -> None:
@@ -182,3 +247,34 @@ def test_length_is_seen_wherever_it_hides(body: dict[str, object]) -> None:
 
 def test_a_picture_does_not_make_a_message_long() -> None:
     assert is_short([{"content": [{"type": "image_url", "image_url": {"url": "x" * 1_000_000}}]}])
+
+
+def test_a_long_text_is_counted_once_and_a_short_one_each_time() -> None:
+    asked: list[str] = []
+
+    def count(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    counted = remembering(count)
+    long, short = "é" * REMEMBERED_CHARS, "short"
+    assert [counted(long), counted(long), counted(short), counted(short)] == [256, 256, 5, 5]
+    assert asked == [long, short, short]
+
+
+def test_texts_that_are_counted_again_and_again_outlive_those_that_are_not() -> None:
+    asked: list[str] = []
+
+    def count(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    counted = remembering(count)
+    often = "o" * REMEMBERED_CHARS
+    counted("once".ljust(REMEMBERED_CHARS))
+    for number in range(2 * REMEMBERED_TEXTS):
+        counted(often)
+        counted(str(number).ljust(REMEMBERED_CHARS))
+    counted("once".ljust(REMEMBERED_CHARS))
+    assert asked.count(often) == 1
+    assert asked.count("once".ljust(REMEMBERED_CHARS)) == 2

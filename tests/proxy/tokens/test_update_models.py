@@ -42,16 +42,33 @@ def test_a_vendor_speaks_for_its_own_models_only() -> None:
     assert update_models.merge([table]) == {"gpt-4o": Limits(128_000)}
 
 
-def test_an_open_model_needs_two_hosts_that_agree() -> None:
-    table = {
-        "groq/a/open-7b": row("groq", 32_768, 1_000),
-        "novita/b/Open-7B": row("novita", 32_768),
-        "nebius/c/open-7b": row("nebius", 8_192),
-        "groq/a/lonely-7b": row("groq", 8_192),
-        "novita/a/disputed-7b": row("novita", 8_192),
-        "groq/a/disputed-7b": row("groq", 4_096),
-    }
-    assert update_models.merge([table]) == {"open-7b": Limits(32_768)}
+PUBLISHED_WEIGHTS = (
+    *("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b-it", "gemma3", "c4ai-aya-expanse-32b", "command-r", "command-r-plus"),
+    *("qwen2.5-72b-instruct", "qwen3-32b", "qwen3-30b-a3b", "qwen3.5-397b-a17b", "qwen3-next-80b-a3b-instruct"),
+    *("qwen3-coder-480b-a35b-instruct", "qwq-32b", "nvidia-nemotron-nano-9b-v2", "mimo-v2.5-pro", "grok-2"),
+    *("mixtral-8x7b-instruct-v0.1", "ministral-8b-2512", "mistral-small", "mistral-small-2603", "mistral-large-3"),
+    *("open-mistral-nemo", "devstral-small-2507", "devstral-2512", "pixtral-12b-2409", "magistral-small-2506"),
+    *("voxtral-small-2507", "deepseek-r1", "deepseek-v3.2", "deepseek-coder", "glm-4.6", "glm-4.5-air"),
+    *("kimi-k2-instruct", "kimi-k2-thinking", "kimi-k2.5", "minimax-m2", "minimax-m2.5"),
+)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_WEIGHTS)
+def test_a_name_under_which_weights_are_published_is_left_out(name: str) -> None:
+    assert update_models.WEIGHTS.match(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt-4o", "o3", "claude-sonnet-4-5", "gemini-2.5-flash", "grok-4", "grok-2-latest", "sonar-pro"),
+        *("mistral-small-latest", "mistral-medium-2505", "mistral-large-2411", "magistral-small-latest"),
+        *("deepseek-chat", "deepseek-reasoner", "kimi-latest", "kimi-k2-turbo-preview", "moonshot-v1-32k"),
+        *("qwen-plus", "qwen3-max", "qwen3-coder-plus", "command-r-08-2024", "nova-pro-v1"),
+    ],
+)
+def test_a_name_that_only_its_vendor_serves_is_kept(name: str) -> None:
+    assert not update_models.WEIGHTS.match(name)
 
 
 def test_a_newer_table_goes_before_an_older_one() -> None:

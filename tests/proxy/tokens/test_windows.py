@@ -29,7 +29,6 @@ def table() -> ModelTable:
         ("gpt-4.1", 1_047_576),
         ("claude-sonnet-4-5-20250929", 200_000),
         ("vertex_ai/claude-sonnet-4-5@20250929", 200_000),
-        ("meta-llama/Llama-3.3-70B-Instruct", 131_072),
     ],
 )
 def test_a_model_is_found_by_name_without_vendor_and_date(table: ModelTable, model: str, window: int) -> None:
@@ -42,6 +41,20 @@ def test_a_model_is_found_by_name_without_vendor_and_date(table: ModelTable, mod
     "model", ["", "/", "gpt", "gpt-4o-experiment", "my-gpt-4o", "llama3", "gpt-4o:free", "gpt-4o-0806"]
 )
 def test_a_similar_name_is_unknown(table: ModelTable, model: str) -> None:
+    assert table.find(model) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gpt-oss:20b", "openai/gpt-oss-20b", "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-32B", "qwen3:8b"),
+        *("google/gemma-3-27b-it", "deepseek-r1", "deepseek-ai/DeepSeek-V3.2", "mistral-small", "command-r"),
+        *("zai-org/GLM-4.6", "moonshotai/Kimi-K2-Instruct", "MiniMaxAI/MiniMax-M2", "xai-org/grok-2"),
+    ],
+)
+def test_the_ceiling_of_a_model_that_servers_load_smaller_is_not_taken_for_its_window(
+    table: ModelTable, model: str
+) -> None:
     assert table.find(model) is None
 
 

@@ -1,0 +1,95 @@
+"""The model list, `GET /v1/models`: what kind of server answers, and which windows it states there. Pure.
+
+| server | told by | window |
+|---|---|---|
+| vLLM, SGLang, others | `max_model_len` | that |
+| llama.cpp | `owned_by: llamacpp` | `meta.n_ctx`, which is that of one slot; never `meta.n_ctx_train` |
+| OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
+| Groq | `active`, `context_window` | `context_window` |
+| Mistral | `capabilities`, `max_context_length` | `max_context_length` |
+| Anthropic | `type: model`, `max_input_tokens` | `max_input_tokens` |
+| Ollama | `owned_by: library` | on a page of its own |
+| LM Studio | `owned_by: organization_owner` | on a page of its own |
+| LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
+| TGI | one row that belongs to itself | on a page of its own |
+
+`max_context_length` alone is a model's ceiling on other servers, and `context_length` may be: neither is taken from a
+row that does not look like a host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.discovery.reading import Found, Kind, Reading, by_name, found, members, smallest
+
+Row = Mapping[str, Any]
+
+OWNERS = {
+    "vllm": Kind.VLLM,
+    "sglang": Kind.SGLANG,
+    "llamacpp": Kind.LLAMA_CPP,
+    "library": Kind.OLLAMA,
+    "organization_owner": Kind.LM_STUDIO,
+}
+LITELLM_CREATED = 1_677_610_602
+"""The moment at which, to LiteLLM's list, every model was created."""
+
+
+def kind_of(data: object) -> Kind | None:
+    """The kind of server whose model list this is, as far as the list tells."""
+    rows = members(data, "data")
+    owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
+    if len(owners) == 1 and (owner := owners.pop()) is not None:
+        return owner
+    if rows and all("top_provider" in row for row in rows):
+        return Kind.OPENROUTER
+    if rows and all(row.get("created") == LITELLM_CREATED for row in rows):
+        return Kind.LITELLM
+    if len(rows) == 1 and rows[0].get("owned_by") == rows[0].get("id"):
+        return Kind.TGI
+    return None
+
+
+def windows_in(data: object) -> Reading | None:
+    """The windows that a model list states; None where it states none."""
+    rows, kind = members(data, "data"), kind_of(data) or Kind.HOST
+    if kind is Kind.LITELLM:
+        return None  # what it states here is not told from a ceiling
+    windows = by_name((row.get("id"), _window(row, rows, kind)) for row in rows)
+    if not windows:
+        return None
+    return Reading(kind, windows, _only(rows, windows, kind))
+
+
+def _window(row: Row, rows: Sequence[Row], kind: Kind) -> Found | None:
+    if "max_model_len" in row:
+        return found(kind, row["max_model_len"] or _of_parent(row, rows))
+    if kind is Kind.LLAMA_CPP:
+        meta = row.get("meta")
+        return found(kind, meta.get("n_ctx")) if isinstance(meta, Mapping) else None
+    if kind is Kind.OPENROUTER:
+        provider = row["top_provider"]
+        provided = provider.get("context_length") if isinstance(provider, Mapping) else None
+        return found(kind, smallest((row.get("context_length"), provided)))
+    return found(kind, _hosted(row)) if kind is Kind.HOST else None
+
+
+def _of_parent(row: Row, rows: Sequence[Row]) -> object:
+    """The window of the model that an adapter is for: vLLM states none for the adapter itself."""
+    return next((each.get("max_model_len") for each in rows if each.get("id") == row.get("parent")), None)
+
+
+def _hosted(row: Row) -> object:
+    if "active" in row:
+        return row.get("context_window")
+    if isinstance(row.get("capabilities"), Mapping):
+        return row.get("max_context_length")
+    return row.get("max_input_tokens") if row.get("type") == "model" else None
+
+
+def _only(rows: Sequence[Row], windows: Mapping[str, Found], kind: Kind) -> Found | None:
+    """llama.cpp answers by any name with the one model it has loaded; with `status` it routes to several by name."""
+    is_one = kind is Kind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]
+    return next(iter(windows.values())) if is_one else None

@@ -1,0 +1,171 @@
+"""From what servers answer, the windows that they have loaded are read, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.discovery.listing import kind_of, windows_in
+from proxy.discovery.reading import Found, Kind, Reading
+from proxy.discovery.servers import PAGES, Page
+from tests.proxy.discovery import pages
+
+ASKED = {page.path: page for page in PAGES}
+
+
+def windows(reading: Reading | None) -> dict[str, int]:
+    assert reading is not None
+    return {name: each.window for name, each in reading.windows.items()}
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        (pages.VLLM, Kind.VLLM),
+        (pages.SGLANG, Kind.SGLANG),
+        (pages.LLAMA_CPP, Kind.LLAMA_CPP),
+        (pages.LLAMA_CPP_ROUTER, Kind.LLAMA_CPP),
+        (pages.OLLAMA, Kind.OLLAMA),
+        (pages.LM_STUDIO, Kind.LM_STUDIO),
+        (pages.TGI, Kind.TGI),
+        (pages.LITELLM, Kind.LITELLM),
+        (pages.OPENROUTER, Kind.OPENROUTER),
+        (pages.GROQ, None),
+        (pages.OPENAI, None),
+        ({"object": "list", "data": []}, None),
+    ],
+)
+def test_most_servers_are_known_by_their_model_list(listed: object, kind: Kind | None) -> None:
+    assert kind_of(listed) is kind
+
+
+@pytest.mark.parametrize(
+    ("listed", "stated"),
+    [
+        (pages.VLLM, {"meta-llama/Meta-Llama-3.1-8B-Instruct": 8_096}),
+        (pages.VLLM_WITH_ADAPTER, {"base": 16_384, "sql-lora": 16_384}),
+        (pages.SGLANG, {"Qwen/Qwen3.5-4B": 16_384}),
+        (pages.LLAMA_CPP, {"Ling-3.0-flash-Q4_K_M": 65_536}),
+        (pages.LLAMA_CPP_ROUTER, {"gemma": 8_192}),
+        (pages.OPENROUTER, {"qwen/qwen3-coder:free": 262_000, "openai/gpt-4o": 128_000}),
+        (pages.GROQ, {"llama-3.3-70b-versatile": 131_072, "gemma2-9b-it": 8_192}),
+    ],
+)
+def test_a_list_that_states_windows_is_enough(listed: object, stated: dict[str, int]) -> None:
+    assert windows(windows_in(listed)) == stated
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [pages.LLAMA_CPP_OLDER, pages.OLLAMA, pages.LM_STUDIO, pages.LM_STUDIO_V0, pages.TGI, pages.LITELLM, pages.OPENAI],
+)
+def test_a_list_that_states_ceilings_or_nothing_is_not(listed: object) -> None:
+    assert windows_in(listed) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "stated"),
+    [
+        ("/api/ps", pages.OLLAMA_PS, {"gemma4:latest": 4_096, "gemma4": 4_096}),
+        ("/api/ps", pages.OLLAMA_PS_OLDER, {}),
+        ("/api/ps", {"models": []}, {}),
+        ("/api/v0/models", pages.LM_STUDIO_V0, {"qwen3-8b": 4_096}),
+        ("/api/v1/models", pages.LM_STUDIO_V1, {"qwen/qwen3-8b": 8_192, "qwen/qwen3-8b:2": 8_192}),
+        ("/model/info", pages.LITELLM_INFO, {"work-laptop-smart": 32_768}),
+    ],
+)
+def test_a_page_states_what_is_loaded_by_name(path: str, page: object, stated: dict[str, int]) -> None:
+    assert windows(ASKED[path].read(page)) == stated
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "found"),
+    [
+        ("/props", pages.LLAMA_CPP_PROPS, Found(1_024, None, "stated by llama.cpp")),
+        ("/slots", pages.LLAMA_CPP_SLOTS, Found(65_536, None, "stated by llama.cpp")),
+        ("/info", pages.TGI_INFO, Found(2_048, 1_024, "stated by TGI")),
+        ("/info", pages.TGI_INFO_OLDER, Found(2_048, 1_024, "stated by TGI")),
+        ("/info", {**pages.TGI_INFO, "max_input_tokens": 2_048}, Found(2_048, None, "stated by TGI")),
+    ],
+)
+def test_a_server_of_one_model_states_its_window_for_any_name(path: str, page: object, found: Found) -> None:
+    reading = ASKED[path].read(page)
+    assert reading is not None
+    assert reading.of("whatever-a-client-calls-it") == found
+
+
+def test_llama_cpp_answers_by_any_name_unless_it_routes_to_several_models() -> None:
+    alone, router = windows_in(pages.LLAMA_CPP), windows_in(pages.LLAMA_CPP_ROUTER)
+    assert alone is not None
+    assert router is not None
+    assert (alone.of("gpt-4o"), router.of("gpt-4o")) == (Found(65_536, None, "stated by llama.cpp"), None)
+
+
+def test_a_router_that_has_loaded_nothing_states_no_window() -> None:
+    reading = ASKED["/props"].read({"default_generation_settings": {"n_ctx": 0, "params": {}}, "role": "router"})
+    assert reading == Reading(Kind.LLAMA_CPP)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_what_another_server_answers_to_a_page_is_no_reading(page: Page) -> None:
+    own = {
+        "/props": {"LLAMA_CPP_PROPS"},
+        "/slots": {"LLAMA_CPP_SLOTS"},
+        "/api/ps": {"OLLAMA_PS"},
+        "/api/v0/models": {"LM_STUDIO_V0"},
+        "/api/v1/models": {"LM_STUDIO_V1"},
+        "/info": {"TGI_INFO", "TGI_INFO_OLDER"},
+        "/model/info": {"LITELLM_INFO"},
+    }[page.path]
+    told = {name for name, body in pages.EVERY.items() if not _is_nothing(page.read(body))}
+    assert told == own
+
+
+def _is_nothing(reading: Reading | None) -> bool:
+    return reading is None or reading.is_silent
+
+
+@pytest.mark.parametrize("value", [0, -1, 1, 255, 10**12, True, None, "8192", 8192.0, [8192], {}])
+def test_what_is_no_number_of_tokens_is_no_window(value: object) -> None:
+    row = {"id": "m", "owned_by": "vllm", "max_model_len": value}
+    assert windows_in({"data": [row]}) is None
+
+
+def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() -> None:
+    first = Reading(Kind.OLLAMA, {"a": Found(4_096, None, ""), "b": Found(8_192, None, "")})
+    second = Reading(Kind.OLLAMA, {"a": Found(16_384, None, "")})
+    assert windows(second.after(first)) == {"a": 16_384, "b": 8_192}
+    assert windows(second.after(Reading(Kind.LM_STUDIO, first.windows))) == {"a": 16_384}
+
+
+def test_a_server_that_loads_nothing_by_itself_is_believed_when_it_drops_a_model() -> None:
+    first = Reading(Kind.VLLM, {"a": Found(4_096, None, ""), "b": Found(8_192, None, "")})
+    assert windows(Reading(Kind.VLLM, {"a": Found(4_096, None, "")}).after(first)) == {"a": 4_096}
+
+
+KEYS = st.sampled_from(
+    """data id owned_by models name model context_length meta n_ctx max_model_len parent top_provider active
+    context_window capabilities max_context_length type max_input_tokens created status default_generation_settings
+    loaded_context_length loaded_instances config key max_total_tokens max_input_length model_info model_name
+    litellm_params compatibility_type""".split()  # noqa: SIM905 - a table of words
+)
+SCALARS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-10, 10**6),
+    st.floats(),
+    st.sampled_from(["vllm", "llamacpp", "library", "organization_owner", "m", "model", "ollama/m"]),
+)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=30
+)
+
+
+@given(JSON | st.builds(lambda rows: {"data": rows, "models": rows}, st.lists(st.dictionaries(KEYS, JSON, max_size=6))))
+def test_no_answer_makes_a_reader_fail(body: object) -> None:
+    assert kind_of(body) in {None, *Kind}
+    readings = [windows_in(body), *(page.read(body) for page in PAGES)]
+    assert all(isinstance(each, Reading | None) for each in readings)
