@@ -57,7 +57,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
         os.environ[CONFIG_VARIABLE] = arguments.config
     given: dict[str, Any] = {
         key: value
-        for key in ("host", "port", "strategy", "window")
+        for key in ("host", "port", "workers", "strategy", "window")
         if (value := getattr(arguments, key, None)) is not None
     }
     if arguments.upstream:

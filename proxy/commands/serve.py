@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
 
 from proxy.admin import is_loopback
 from proxy.app import create_app
@@ -20,6 +23,9 @@ whoever reaches the port could use your key. Ways out, one of them:
   - leave upstream.api_key out, so that callers bring their own credential
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
   - say that it is meant: open_to_all = true"""
+APART = """condenser: refusing to start several workers with memory://, which is the memory of one of them:
+a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
+NOT_STARTED = 3
 KEEP_ALIVE = 75
 DRAIN = 30
 
@@ -28,6 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `serve`."""
     command.add_argument("--host", help="the address to listen on (127.0.0.1)")
     command.add_argument("--port", type=int, help="the port to listen on (8484)")
+    command.add_argument("--workers", metavar="N", type=int, help="processes that serve the port (1)")
     add_settings_arguments(command)
 
 
@@ -37,11 +44,26 @@ def run(arguments: argparse.Namespace) -> int:
     if gives_the_key_away(settings):
         print(REFUSAL.format(host=settings.host), file=sys.stderr)
         return USAGE
-    configure_logging(settings.log_format)
+    if settings.workers > 1 and settings.store.url == "memory://":
+        print(APART, file=sys.stderr)
+        return USAGE
     print(banner(settings), flush=True)
-    server = uvicorn.Server(server_config(settings))
+    config = server_config(settings)
+    return _run_workers(config) if settings.workers > 1 else _run_here(config)
+
+
+def _run_here(config: uvicorn.Config) -> int:
+    server = uvicorn.Server(config)
     server.run()
-    return 0 if server.started else 3
+    return 0 if server.started else NOT_STARTED
+
+
+def _run_workers(config: uvicorn.Config) -> int:
+    """One process listens, the workers accept; one that dies is replaced, unless it could not start."""
+    with config.bind_socket() as listening:
+        watch = Multiprocess(config, sockets=[listening])
+        watch.run()
+    return NOT_STARTED if any(each.exitcode == NOT_STARTED for each in watch.processes) else 0
 
 
 def gives_the_key_away(settings: Settings) -> bool:
@@ -52,11 +74,18 @@ def gives_the_key_away(settings: Settings) -> bool:
 
 
 def server_config(settings: Settings) -> uvicorn.Config:
-    """uvicorn as a proxy wants it: upstream's own `date` and `server`, no access log, a bounded drain."""
+    """uvicorn as a proxy wants it: upstream's own `date` and `server`, no access log, a bounded drain.
+
+    uvloop and httptools are what it takes where they are installed. Each worker makes an app of its own.
+    """
     return uvicorn.Config(
-        create_app(settings),
+        partial(worker, settings),
+        factory=True,
         host=settings.host,
         port=settings.port,
+        workers=settings.workers,
+        lifespan="on",
+        ws="none",
         access_log=False,
         log_level="warning",
         date_header=False,
@@ -65,6 +94,12 @@ def server_config(settings: Settings) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=DRAIN,
     )
+
+
+def worker(settings: Settings) -> FastAPI:
+    """The app of one process, with its log."""
+    configure_logging(settings.log_format)
+    return create_app(settings)
 
 
 def banner(settings: Settings) -> str:

@@ -1,0 +1,223 @@
+"""Requests of clients on their way to the upstream, over aiohttp: the only module that knows it.
+
+Nothing is added to a request and nothing in a reply is decoded: no cookies, no redirects, no proxies of the
+environment, no headers of the library's own. Why aiohttp, and when a request is sent a second time, is in
+docs/decisions/0011-aiohttp-for-the-relay.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from aiohttp import hdrs
+from aiohttp.abc import AbstractStreamWriter, ResolveResult
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.payload import Payload
+from yarl import URL
+
+from proxy.headers import Headers
+from proxy.setting_tables import UpstreamSettings
+from proxy.upstream.messages import late, unreachable
+
+IDLE = 4.0
+"""Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
+UNREAD = 1.0
+"""Seconds after its sending in which the end of a connection that had idled means that a request was not read."""
+_AUTOMATIC = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
+_BUFFER = 65_536
+_LONGEST_LINE = 65_536
+_MOST_HEADERS = 1_000
+
+Pairs = list[tuple[str, str]]
+
+
+class ConnectionLost(aiohttp.ClientConnectionError):
+    """A connection ended without a reply; `unread` where the server cannot have read the request."""
+
+    def __init__(self, *, unread: bool) -> None:
+        super().__init__("The connection was closed.")
+        self.unread = unread
+
+
+class Forwarder:
+    """One pool of connections; made inside of a running loop."""
+
+    def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=_Pool(settings, tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=_Request,
+            skip_auto_headers=_AUTOMATIC,
+            auto_decompress=False,
+            read_bufsize=_BUFFER,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+            max_headers=_MOST_HEADERS,
+            timeout=aiohttp.ClientTimeout(
+                connect=settings.read_timeout, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+            ),
+        )
+
+    async def send(self, method: str, url: str, headers: Pairs, body: bytes | AsyncIterator[bytes]) -> ForwardedReply:
+        """Sends a request and returns when the answer's head is there; raises `UpstreamUnavailable`."""
+        content = _Bytes(body) if isinstance(body, bytes) else _Upload(body)
+        try:
+            return ForwardedReply(await self._answer(method, URL(url, encoded=True), headers, content))
+        except TimeoutError as error:
+            raise late() from error
+        except aiohttp.ClientError as error:
+            if isinstance(content, _Upload) and content.failure is not None:
+                raise content.failure from None
+            raise unreachable(error) from error
+
+    async def _answer(self, method: str, url: URL, headers: Pairs, content: _Bytes | _Upload) -> aiohttp.ClientResponse:
+        send = functools.partial(
+            self._session.request, method, url, headers=headers, data=content or None, allow_redirects=False
+        )
+        try:
+            return await send()
+        except ConnectionLost as error:
+            if not error.unread or isinstance(content, _Upload):
+                raise
+        return await send()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._session.close()
+
+
+class ForwardedReply:
+    """An answer whose head is there; `chunks` may be iterated once."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: Headers = list(response.raw_headers)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body's bytes as they come in; what came in together is one chunk."""
+        content = self._response.content
+        try:
+            while chunk := await content.readany():
+                yield chunk
+        except (TimeoutError, aiohttp.ClientError) as error:
+            # What came in before the end is still to be had, though the public methods raise first.
+            if rest := content._read_nowait(-1):  # noqa: SLF001
+                yield rest
+            raise (late() if isinstance(error, TimeoutError) else unreachable(error)) from error
+
+    async def close(self) -> None:
+        """Ends the call. A connection that is still at work is cut: a farewell would wait for the other side."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        self._response.close()
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request without the `content-length: 0` that the library gives to every method but GET."""
+
+    def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
+        if body is not None:
+            super().update_body_from_data(body, _stacklevel)
+
+
+class _Bytes(Payload):
+    """A body that is whole. The library's own warns of large ones, which are usual here."""
+
+    _autoclose = True
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+        self._size = len(value)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await writer.write(self._value)
+
+
+class _Upload(AsyncIterator[bytes]):
+    """A body that comes in parts, and what ended it early: the library reports only that something did."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+        self.failure: Exception | None = None
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._parts)
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+class _Pool(aiohttp.TCPConnector):
+    """Connections that know whether they may have lost a request."""
+
+    def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
+        super().__init__(
+            limit=settings.max_connections,
+            keepalive_timeout=IDLE,
+            ssl=tls,
+            resolver=_Resolver(settings.connect_timeout),
+        )
+        made: type[ResponseHandler] = _Connection
+        self._factory = functools.partial(made, loop=asyncio.get_running_loop())
+
+
+class _Connection(ResponseHandler):
+    """A connection; when it ends, `ConnectionLost` says whether its last request can have been read.
+
+    It cannot where the connection had served before, not a byte came back, and the end came at once: then the
+    server had closed it while it was idle. All other losses are errors: nothing of the library's own is retried.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._requests = 0
+        self._sent_at = 0.0
+        self._heard = False
+
+    def set_response_params(self, **params: Any) -> None:
+        """Called when a request is about to be sent."""
+        self._requests += 1
+        self._sent_at = self._loop.time()
+        self._heard = False
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        super().data_received(data)
+
+    def set_exception(self, exc: BaseException, *cause: Any) -> None:
+        if isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError):
+            at_once = self._loop.time() - self._sent_at < UNREAD
+            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and at_once)
+        super().set_exception(exc, *cause)
+
+
+class _Resolver(aiohttp.ThreadedResolver):
+    """The system's resolver, within the time that a connection may take."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._timeout = timeout
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        async with asyncio.timeout(self._timeout):
+            return await super().resolve(host, port, family)

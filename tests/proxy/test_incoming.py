@@ -1,0 +1,115 @@
+"""Work that ends when the client leaves, and only then: in the task of the request, which lives on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Message
+
+from proxy.relay import ClientGone, Incoming
+
+pytestmark = pytest.mark.anyio
+
+
+class Client:
+    """Sends a body, and leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self._has_sent = False
+
+    async def receive(self) -> Message:
+        if not self._has_sent:
+            self._has_sent = True
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+
+async def read(client: Client) -> Incoming:
+    incoming = Incoming(client.receive)
+    assert [part async for part in incoming.body()] == [b"{}"]
+    return incoming
+
+
+async def test_work_that_is_done_at_once_gives_its_result() -> None:
+    async def work() -> str:
+        return "done"
+
+    client = Client()
+    client.leaves.set()
+    assert await (await read(client)).unless_gone(work()) == "done"
+
+
+async def test_what_work_raises_is_raised() -> None:
+    async def work() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await (await read(Client())).unless_gone(work())
+
+
+async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() -> None:
+    client, ended = Client(), asyncio.Event()
+
+    async def work() -> None:
+        client.leaves.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    incoming = await read(client)
+    for _ in range(2):
+        with pytest.raises(ClientGone):
+            await incoming.unless_gone(work())
+    assert ended.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_work_that_ends_well_although_it_was_cancelled_keeps_its_result() -> None:
+    client = Client()
+
+    async def work() -> str:
+        client.leaves.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "settled"
+        return "never"
+
+    assert await (await read(client)).unless_gone(work()) == "settled"
+    await asyncio.sleep(0)  # a cancellation that is still due would come here
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["client stays", "client leaves too"])
+async def test_a_task_that_another_cancels_is_cancelled(leaves: bool) -> None:
+    client, working = Client(), asyncio.Event()
+
+    async def work() -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future((await read(client)).unless_gone(work()))
+    await working.wait()
+    if leaves:
+        client.leaves.set()
+        asyncio.get_running_loop().call_soon(task.cancel)
+    else:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_client_that_has_not_sent_its_body_is_not_said_to_have_left() -> None:
+    client = Client()
+    client.leaves.set()
+    incoming = Incoming(client.receive)
+
+    async def work() -> int:
+        return len([part async for part in incoming.body()])
+
+    assert await incoming.unless_gone(work()) == 1

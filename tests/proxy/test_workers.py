@@ -1,0 +1,66 @@
+"""Several workers behind one port: real processes of `condenser serve --workers`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from proxy.cli import main
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.redis_server import await_true, free_port
+from tests.support.replicas import ROOT, SERVE
+from tests.support.signals import BOUND
+from tests.support.upstream import ScriptedUpstream
+
+HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of a proxy that need not answer yet, and its first process."""
+    port = free_port()
+    command = [sys.executable, "-c", SERVE, "serve", "--port", str(port), "--workers", "2", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            process.terminate()
+            process.wait(2 * BOUND)
+
+
+def answers(url: str) -> bool:
+    try:
+        return wire.request(url, "GET", "/livez").status == 200
+    except (OSError, HTTPException):
+        return False
+
+
+def test_workers_share_a_port_and_its_sessions_and_end_together(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/condenser.db"
+    with serving("--upstream", upstream.base_url, "--store", store) as (url, process):
+        await_true(lambda: answers(url), "a worker answers")
+        named = [*wire.JSON, ("X-Condenser-Session", "one")]
+        replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
+        assert [reply.status for reply in replies] == [200] * 8
+        assert len({reply.header("x-condenser-session") for reply in replies}) == 1
+        process.terminate()
+        assert process.wait(2 * BOUND) == 0
+        assert not answers(url)
+    assert (tmp_path / "tenant.key").stat().st_size > 0
+
+
+def test_workers_that_cannot_start_end_the_proxy(upstream: ScriptedUpstream) -> None:
+    with serving("--upstream", upstream.base_url, "--store", "sqlite:////dev/null/condenser.db") as (_, process):
+        assert process.wait(2 * BOUND) == 3
+
+
+def test_a_store_that_is_one_workers_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--workers", "2", "--store", "memory://"]) == 2
+    assert "memory://" in capsys.readouterr().err
