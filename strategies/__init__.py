@@ -18,6 +18,7 @@ from strategies.half_window import HalfWindow, HalfWindowOptions
 from strategies.mask import Mask, MaskOptions
 from strategies.off import Off
 from strategies.recent import Recent
+from strategies.rolling import Rolling, RollingOptions
 from strategies.semantic import Semantic, SemanticOptions
 from strategies.shorten import Shorten, ShortenOptions
 from strategies.summary import Summary, SummaryOptions
@@ -37,6 +38,7 @@ TABLE: Mapping[str, Row] = {
     "summary": Row(Summary, SummaryOptions()),
     "half-window": Row(HalfWindow, HalfWindowOptions()),
     "semantic": Row(Semantic, SemanticOptions()),
+    "rolling": Row(Rolling, RollingOptions()),
     "dynacontext": Row(DynaContext, DynaContextOptions()),
     "extract": Row(Extract, ExtractOptions()),
     "shorten": Row(Shorten, ShortenOptions()),

@@ -1,7 +1,8 @@
 """`extract`: a record made by rules, without a model.
 
 What the last resort may not lose: what the user said, first stated first, word for word; which tools worked on
-which files; errors; the assistant's last words. An earlier record is carried forward ahead of it all.
+which files; errors; the assistant's last words. An earlier record is carried forward ahead of it all, and the ledger
+behind it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
+from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.errors import Declined
 from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
+from strategies.core.ledger import joined
 from strategies.core.options import Options, option
 from strategies.core.paths import target
 from strategies.core.plan import Plan, stand_in, task_piece
@@ -35,7 +38,7 @@ _ACTION = "- called "
 
 @dataclass(frozen=True, slots=True)
 class ExtractOptions(Options):
-    """The most tokens that the record may have."""
+    """The most tokens that the record may have, without its ledger."""
 
     max_tokens: int = option(1_200, 100)
 
@@ -52,12 +55,16 @@ class Extract:
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a record in the place of the shortest prefix that meets the goal."""
         yield from ()
-        cap = min(room(budget.replacement_cap, view.counter), self.options.max_tokens)
-        split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
+        ledger = budget.ledger.rules + budget.ledger.facts
+        most = min(room(budget.replacement_cap, view.counter), self.options.max_tokens + ledger)
+        split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
         end = split.first_at_round(budget.goal) or _behind_oversized(view, budget)
         if end is None:
             raise Declined("nothing-to-extract")
-        text = record(view, end, cap)
+        start = 0 if view.replacement is None else view.replacement + 1
+        kept = next_ledger(view, view.items[start:end], end, budget)
+        left = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
+        text = joined(record(view, end, left), kept)
         if not text:
             raise Declined("nothing-to-extract")
         edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))

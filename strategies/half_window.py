@@ -78,9 +78,9 @@ class HalfWindow:
         """A plan that puts a summary in the place of the older half."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
-        split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
+        split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
-        span = Span.before(view, decision.cut, view.tokens - split.after(decision.cut) + cap)
+        span = Span.before(view, decision.cut, view.tokens - split.after(decision.cut) + cap.text)
         record = yield from summarized(span, cap, budget, past)
         piece = replacement(record.text, stands_for(view, decision.cut))
         edit = stand_in(view, decision.cut, piece, task_piece(view, budget.task_cap))

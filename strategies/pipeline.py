@@ -7,15 +7,16 @@ reads the requirement's rule: which stages may run, and how much must go for the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from strategies.core.budget import Budget
+from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, InvalidPlan, StrategyError
 from strategies.core.plan import apply, check, newest_is_shortened
-from strategies.core.protocol import Judging, Past, Strategy, Triggering
+from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 
@@ -26,13 +27,15 @@ _IDLE = ("nothing-", "no-progress")
 class Outcome:
     """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say.
 
-    `defects` are exceptions that no strategy may raise; whoever runs the pipeline should tell somebody.
+    `cards` are what summarizers thought worth remembering. `defects` are exceptions that no strategy may raise; whoever
+    runs the pipeline should tell somebody.
     """
 
     view: View
     stages: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    cards: list[MemoryCard] = field(default_factory=list)
     defects: list[Exception] = field(default_factory=list)
 
     @property
@@ -89,6 +92,12 @@ def goal(requirement: Requirement, view: View, budget: Budget) -> int:
     return budget.target
 
 
+def marked(budget: Budget, stages: Iterable[Strategy]) -> Budget:
+    """The budget with the marks of the first stage that has its own; with the settings' where none has."""
+    own = next((stage.marks(budget) for stage in stages if isinstance(stage, Marking)), None)
+    return budget if own is None else budget.marked(own)
+
+
 def due(stage: Strategy, view: View, budget: Budget) -> bool:
     """Whether a stage has a trigger of its own that the view has reached."""
     return isinstance(stage, Triggering) and stage.due(view, budget)
@@ -131,6 +140,7 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
             continue
         outcome.view = after
         outcome.stages.append(stage.name)
+        outcome.cards.extend(plan.cards)
         outcome.metadata[stage.name] = dict(plan.metadata)
         if plan.reason:
             outcome.reasons[stage.name] = plan.reason

@@ -18,11 +18,12 @@ from strategies.core.condensation import Piece
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.language import is_chinese
+from strategies.core.ledger import joined
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import Past, Steps
 from strategies.core.replacement import frame_tokens, previous_text, replacement
-from strategies.core.summary import Form, Record, Span, record_cap, summarized
+from strategies.core.summary import Cap, Form, Record, Span, record_cap, summarized
 from strategies.core.transcript import Call, Role
 from strategies.core.view import View
 from strategies.keywords import keywords
@@ -81,7 +82,7 @@ class Semantic:
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a record in the place of the least important messages."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
-        aim = self._aim(view, budget, cap)
+        aim = self._aim(view, budget, cap.text)
         selection = selected(view, aim, self._scoring(view, past))
         span = _span(view, selection)
         cap = span.cap(cap)
@@ -90,7 +91,7 @@ class Semantic:
         try:
             record = yield from summarized(span, cap, budget, past, form)
         except AnswerRefused as refused:
-            record, failure = self._by_rules(span, cap, refused), refused.reason
+            record, failure = self._by_rules(span, cap, budget, refused), refused.reason
         metadata = {
             "events": view.size,
             "target_size": aim.events,
@@ -137,13 +138,14 @@ class Semantic:
             return Form("semantic-zh", "现在写记录。", self.options.limits)
         return Form("semantic", limits=self.options.limits)
 
-    def _by_rules(self, span: Span, cap: int, refused: AnswerRefused) -> Record:
+    def _by_rules(self, span: Span, cap: Cap, budget: Budget, refused: AnswerRefused) -> Record:
         """The fallback's record, with what the model has cost."""
+        ledger, left = span.carried(cap, budget)
         view = span.view
         names = CHINESE if is_chinese(view.transcript) else ENGLISH
         messages = [message for index, message in originals(view, span.items) if index != view.transcript.task]
-        text = rule_record(messages, previous_text(view), cap, names, self._scorer, view.counter)
-        return Record(text, refused.tokens, refused.calls)
+        text = rule_record(messages, previous_text(view), left, names, self._scorer, view.counter)
+        return Record(joined(text, ledger), refused.tokens, refused.calls)
 
 
 def _wording(options: SemanticOptions) -> Wording:

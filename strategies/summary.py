@@ -40,11 +40,11 @@ class Summary:
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a summary in the place of the shortest prefix that meets the goal."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
-        split = Split(view, frame_tokens(view.counter) + cap, budget.task_cap)
+        split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = split.first_at_turn(budget.goal)
         if end is None:
             raise NothingToSummarize("no legal cut before the newest round")
-        span = Span.before(view, end, view.tokens - split.after(end) + cap)
+        span = Span.before(view, end, view.tokens - split.after(end) + cap.text)
         record = yield from summarized(span, span.cap(cap), budget, past)
         count = stands_for(view, end)
         edit = stand_in(view, end, replacement(record.text, count), task_piece(view, budget.task_cap))

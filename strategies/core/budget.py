@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from strategies.core.ledger import LEDGER, LedgerCaps
+
 RESERVE_AT_MOST = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 HARD_FLOOR = 512
+LEAST_TRIGGER = 0.5
+"""The least share of usable at which a strategy's own marks may condense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Budget:
     """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement.
 
     `prompt_window` is the window of the model that is asked for summaries; None where that is the request's own.
+    `ledger` bounds what replacements carry word for word.
     Of a budget that was scaled, `nominal` is the one in tokens of the upstream, and `scale` leads there.
     """
 
@@ -75,6 +80,7 @@ class Budget:
     max_input: int | None = None
     goal: int = 0
     prompt_window: int | None = None
+    ledger: LedgerCaps = LEDGER
     nominal: Budget | None = None
     scale: Scale = Scale()
 
@@ -146,6 +152,11 @@ class Budget:
     def upstream_headroom(self, tokens: int) -> int:
         """What is left, in tokens of the upstream, when the view has `tokens` of our own."""
         return (self.nominal or self).headroom(self.scale.upstream(tokens))
+
+    def marked(self, marks: Marks) -> Budget:
+        """The same budget with other marks, aiming at their target."""
+        other = replace(self, marks=marks.clamped())
+        return replace(other, goal=other.target)
 
     def aiming(self, goal: int) -> Budget:
         """The same budget with another goal."""

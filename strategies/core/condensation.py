@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from strategies.core.cards import MemoryCard
+
 
 class Kind(Enum):
     """What a literal piece is."""
@@ -85,6 +87,7 @@ class Condensation:
     own_tokens: int = 0
     parent: str | None = None
     standing: bool = True
+    cards: tuple[MemoryCard, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Keep, Kind, Literal, Piece
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shortened
@@ -31,11 +32,15 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Replacements in order, and what the strategy says of them; `reason` where it had to make do with less."""
+    """Replacements in order, and what the strategy says of them; `reason` where it had to make do with less.
+
+    `cards` are what a summarizer thought worth remembering; when, and with which record, is for the driver to add.
+    """
 
     edits: tuple[Replace, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    cards: tuple[MemoryCard, ...] = ()
 
 
 def apply(view: View, plan: Plan) -> View:

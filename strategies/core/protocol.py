@@ -1,7 +1,8 @@
 """What a strategy is, and what it may be besides.
 
 Every strategy condenses. One that is also `Triggering` has a measure of its own beside the marks; one that is also
-`Judging` lets a model vote on whether a view should be condensed, away from the request's path.
+`Marking` has marks of its own in their place; one that is also `Judging` lets a model vote on whether a view should be
+condensed, away from the request's path.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from strategies.core.budget import Budget
+from strategies.core.budget import Budget, Marks
 from strategies.core.condensation import Condensation
 from strategies.core.effects import Effect, Result
 from strategies.core.plan import Plan
@@ -80,6 +81,15 @@ class Triggering(Protocol):
 
     def due(self, view: View, budget: Budget) -> bool:
         """Whether the view should be condensed whatever the marks say."""
+        ...
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A strategy with marks of its own, in place of the settings'."""
+
+    def marks(self, budget: Budget) -> Marks:
+        """Its marks for a budget that has those of the settings."""
         ...
 
 

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
+from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
 from strategies.core.history import WIDEST, Limits, in_parts, originals, unfenced
+from strategies.core.ledger import Ledger, joined
 from strategies.core.protocol import Past
 from strategies.core.replacement import previous_text, room
 from strategies.core.transcript import Counter, Transcript
@@ -52,20 +54,33 @@ _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
 class Form(NamedTuple):
     """How a record is asked for: the template, the line behind the history, and the most that is shown of a message.
 
-    A template NAME.md has a twin NAME-continue.md for a model that goes on from the view.
+    `beside` are tokens that an answer may have for other things than its record, as many as that at most. A template
+    NAME.md has a twin NAME-continue.md for a model that goes on from the view.
     """
 
     template: str = "summary"
     closing: str = "Write the record now."
     limits: Limits = WIDEST
+    beside: int = 0
+
+    def answer(self, cap: int) -> int:
+        """Tokens of a whole answer with a record of `cap`."""
+        return cap + min(self.beside, cap)
 
 
 PLAIN = Form()
 
 
+class Cap(NamedTuple):
+    """The most tokens of a replacement's `text`, which is record and ledger, and of the `record` alone."""
+
+    text: int
+    record: int
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a record is to stand for: `items`, all before item `end`. The record must have fewer than `tokens`."""
+    """What a record is to stand for: `items`, all before item `end`; fewer than `tokens`, ledger included."""
 
     view: View
     items: Sequence[Item]
@@ -78,12 +93,24 @@ class Span:
         start = 0 if view.replacement is None else view.replacement + 1
         return cls(view, view.items[start:end], end, tokens)
 
-    def cap(self, most: int) -> int:
-        """Tokens that its record may have: half of its own, at most `most`; raises where that says nothing."""
-        cap = min(most, self.tokens // 2)
-        if cap < LEAST_RECORD:
+    def cap(self, most: Cap) -> Cap:
+        """Tokens that may stand for it: half of its own, at most `most`; raises where that says nothing."""
+        half = self.tokens // 2
+        if half < LEAST_RECORD:
             raise NothingToSummarize(f"a record would save less than {LEAST_RECORD} tokens")
-        return cap
+        return Cap(min(most.text, half), min(most.record, half))
+
+    def carried(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
+        """The ledger that stands behind its record, and the tokens that are left for the record.
+
+        The user's rules come first, then the record, then facts. Raises `Declined` where no record has room.
+        """
+        kept = next_ledger(self.view, self.items, self.end, budget)
+        for ledger in (kept, replace(kept, facts=())):
+            left = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
+            if left >= LEAST_RECORD:
+                return ledger, left
+        raise Declined("no-room", f"{left} tokens for a summary behind the ledger")
 
 
 class Record(NamedTuple):
@@ -97,22 +124,31 @@ class Record(NamedTuple):
 Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 
-def record_cap(view: View, budget: Budget, most: int) -> int:
-    """Tokens that a record may have, at most `most`; raises `Declined` where that is too little to say anything."""
-    cap = min(room(budget.replacement_cap, view.counter), most, _prompt_window(budget) // 4)
-    if cap < LEAST_RECORD:
-        raise Declined("no-room", f"{cap} tokens for a summary")
-    return cap
+def record_cap(view: View, budget: Budget, most: int) -> Cap:
+    """Tokens for a record of at most `most` and its ledger; raises `Declined` where that is too little."""
+    text = min(room(budget.replacement_cap, view.counter), most + budget.ledger.rules + budget.ledger.facts)
+    record = min(text, most, _prompt_window(budget) // 4)
+    if record < LEAST_RECORD:
+        raise Declined("no-room", f"{record} tokens for a summary")
+    return Cap(text, record)
 
 
-def summarized(span: Span, cap: int, budget: Budget, past: Past, form: Form = PLAIN) -> Recording:
-    """One record of a span in at most `cap` tokens; raises `AnswerRefused` with the first answer that may not count."""
+def summarized(span: Span, cap: Cap, budget: Budget, past: Past, form: Form = PLAIN) -> Recording:
+    """One record of a span and its ledger; raises `AnswerRefused` with the first answer that may not count."""
+    ledger, left = span.carried(cap, budget)
+    smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
+    record = yield from _recorded(smaller, left, budget, past, form)
+    return record._replace(text=joined(record.text, ledger))
+
+
+def _recorded(span: Span, cap: int, budget: Budget, past: Past, form: Form) -> Recording:
+    """The record alone, in at most `cap` tokens."""
     counter = span.view.counter
     continued = _continued(span, cap, budget, form) if past.continues else None
     if continued is not None:
         return (yield from _answered(continued, span.tokens, counter, Record("", 0, 0)))
     system = _instructions(form.template, cap)
-    left = int((_prompt_window(budget) - cap) * _CAUTION) - counter.text(system) - _FRAMES
+    left = int((_prompt_window(budget) - form.answer(cap)) * _CAUTION) - counter.text(system) - _FRAMES
     earlier = cut_text(previous_text(span.view), max(left // 2, _LEAST_PART), counter)
     record = Record(earlier, 0, 0)
     for part in _parts(span, left, counter.text(earlier), cap, form.limits):
@@ -150,7 +186,7 @@ def _continued(span: Span, cap: int, budget: Budget, form: Form) -> Ask | None:
     view = span.view
     instructions = _instructions(f"{form.template}-continue", cap)
     prefix = view.fixed + sum(item.message.tokens for item in view.items[: span.end])
-    if prefix + view.counter.text(instructions) + _FRAMES + cap > _prompt_window(budget):
+    if prefix + view.counter.text(instructions) + _FRAMES + form.answer(cap) > _prompt_window(budget):
         return None
     return Ask("", instructions, cap, SUMMARIZER, view=_prefix(view, span.end))
 

@@ -17,9 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from strategies.core.digest import call_fields, chain, message_digest
+
+if TYPE_CHECKING:
+    from strategies.core.condensation import Overlay
 
 RESULT_ROLES = ("tool", "function")
 """Role members of what answers a call."""
@@ -154,10 +157,14 @@ def _message(
 
 @dataclass(frozen=True)
 class Transcript:
-    """`chain`: all but system messages. `systems`: (chain messages before it, message), in order."""
+    """`chain`: all but system messages. `systems`: (chain messages before it, message), in order.
+
+    `patches` are hidden rounds that stand in it, in order: a view shows them where no head covers their place.
+    """
 
     chain: tuple[Message, ...]
     systems: tuple[tuple[int, Message], ...] = ()
+    patches: tuple[Overlay, ...] = ()
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:

@@ -210,12 +210,18 @@ class View:
 
 
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: Counter) -> View:
-    """The view of a transcript: the overlay that covers most is its head, the others insert."""
+    """The view of a transcript: the overlay that covers most is its head, the others insert.
+
+    A patch goes with the message before it: a head that reaches to its place was made when it stood there.
+    """
     head = max(overlays, key=lambda overlay: overlay.covered, default=None)
     if head is not None and head.covered == 0:
         head = None
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
+    for patch in transcript.patches:
+        if patch.at > covered:
+            inserted[patch.at].extend(patch.pieces)
     for overlay in overlays:
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)

@@ -9,7 +9,7 @@ from typing import Any
 from proxy.resources import tool_output_patterns
 
 Message = Mapping[str, Any]
-REPLACEMENT = "[Condensed history]"
+REPLACEMENTS = ("[Condensed history]", "## Context Summary")
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 _OUTPUT = tool_output_patterns()
 
@@ -84,7 +84,7 @@ def is_result(message: Message) -> bool:
 
 def is_replacement(message: Message) -> bool:
     """Whether it is the record that stands for condensed history."""
-    return str(message.get("content", "")).startswith(REPLACEMENT)
+    return str(message.get("content", "")).startswith(REPLACEMENTS)
 
 
 def assert_stands(view: Sequence[Message], transcript: Sequence[Message]) -> None:

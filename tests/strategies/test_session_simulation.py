@@ -44,8 +44,8 @@ from tests.support.transcripts import (
 )
 
 PIPELINES = [
-    "mask+half-window", "mask", "summary", "half-window", "semantic", "dynacontext", "recent", "shorten", "extract",
-    "mask+extract+shorten",
+    "mask+half-window", "mask", "summary", "half-window", "semantic", "rolling", "dynacontext", "recent", "shorten",
+    "extract", "mask+extract+shorten",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.budget import Budget, Marks, reserve_for
+from strategies.core.budget import Budget, Marks, Scale, reserve_for
 from tests.strategies.test_invariants import STABLE
 
 
@@ -85,3 +85,34 @@ def test_every_budget_is_in_order(window: int, asked: int | None, marks: Marks) 
     assert window // 2 <= budget.usable <= window
     assert 0 <= budget.target <= budget.trigger <= budget.usable
     assert budget.prepare <= budget.trigger
+
+
+scales = st.builds(Scale, st.integers(-2_000, 40_000), st.floats(0.3, 4.0))
+
+
+@given(st.integers(256, 200_000), scales, st.integers(0, 100_000))
+def test_a_view_that_fits_a_scaled_budget_fits_what_the_upstream_counts(window: int, scale: Scale, tokens: int) -> None:
+    nominal = Budget.of(window, max_input=window * 3 // 4)
+    budget = nominal.scaled(scale)
+    if 0 < tokens <= budget.usable:
+        assert scale.upstream(tokens) <= nominal.usable + 4  # a token of ours is four of the upstream's at most
+        assert budget.upstream_headroom(tokens) >= -4
+    assert budget.made_for == window
+    assert budget.goal == budget.target <= budget.trigger <= budget.usable
+
+
+@given(st.integers(256, 200_000), st.integers(0, 100_000))
+def test_a_scale_of_one_changes_nothing(window: int, tokens: int) -> None:
+    nominal = Budget.of(window)
+    assert nominal.scaled(Scale()) is nominal
+    assert nominal.upstream_headroom(tokens) == nominal.headroom(tokens)
+
+
+def test_a_budget_in_which_what_the_upstream_adds_does_not_fit_has_no_room() -> None:
+    assert Budget.of(4_000).scaled(Scale(9_000, 1.0)).usable == 0
+
+
+@given(scales, st.integers(0, 100_000))
+def test_counts_there_and_back_are_no_more_than_they_were(scale: Scale, tokens: int) -> None:
+    if (counted := scale.upstream(tokens)) > 0:
+        assert scale.own(counted) <= tokens + 1 / scale.slope + 1

@@ -12,7 +12,18 @@ from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, stand_in, task_piece
 from strategies.core.protocol import Past
 from strategies.core.replacement import replacement
-from strategies.core.summary import MOST_PARTS, PLAIN, Form, Record, Recording, Span, accepted, record_cap, summarized
+from strategies.core.summary import (
+    MOST_PARTS,
+    PLAIN,
+    Cap,
+    Form,
+    Record,
+    Recording,
+    Span,
+    accepted,
+    record_cap,
+    summarized,
+)
 from strategies.core.view import View
 from strategies.prompts import prompt
 from tests.strategies.driving import finish, questions
@@ -100,7 +111,7 @@ def recording(view: View, end: int, cap: int = 100, window: int = 4_000, **how: 
     """What asks for the record of all before `end`; `how` are members of the past, or a form."""
     form = how.pop("form", PLAIN)
     budget = Budget(100_000, 0, prompt_window=window)
-    return summarized(Span.before(view, end, 100_000), cap, budget, Past(**how), form)
+    return summarized(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, Past(**how), form)
 
 
 def first(view: View, end: int, **how: Any) -> Ask:
@@ -179,8 +190,8 @@ def test_every_prompt_and_its_answer_fit_the_window(window: int) -> None:
 
 def test_a_window_without_room_for_a_record_is_declined() -> None:
     view = view_of(chat(2))
-    assert record_cap(view, Budget.of(20_000), 500) == 500
-    assert record_cap(view, Budget(20_000, 0, prompt_window=1_000), 500) == 250
+    assert record_cap(view, Budget.of(20_000), 500) == Cap(500 + 1_000 + 300, 500)
+    assert record_cap(view, Budget(20_000, 0, prompt_window=1_000), 500).record == 250
     with pytest.raises(Declined, match="no-room"):
         record_cap(view, Budget.of(600), 500)
 

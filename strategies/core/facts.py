@@ -1,0 +1,112 @@
+"""What is exact in a text: identifiers, file paths, error strings, numbers with units. Found by their form.
+
+Facts are ranked by how often they were said, and of those said equally often the last one comes first. One message
+counts for a few times at most, so that a log that repeats itself says nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+LOOKED_AT = 8_000
+"""Characters of one text that are looked at: its beginning and its end, where errors and totals stand."""
+MOST_OF_ONE = 3
+"""How often one message may count for the same fact."""
+LONGEST = 160
+_HEAD = LOOKED_AT * 6 // 10
+
+
+class Fact(NamedTuple):
+    """A piece of text word for word, and how often it was said."""
+
+    text: str
+    times: int = 1
+
+
+_ERROR = re.compile(
+    r"(?:\b\w*(?:Error|Exception)\b(?=\s*[:(\[])|\b(?:error|fatal|panic)(?:\[\w+\])?:|\bFAILED\b"
+    r"|\bexit (?:code|status)\b|(?:错误|异常|失败)[:：]).*",
+)
+_SUFFIX = (
+    r"(?:py|pyi|js|jsx|mjs|ts|tsx|java|go|rs|c|h|cc|cpp|hpp|cs|rb|php|swift|kt|scala|sh|ps1|sql|html?|css|scss|vue|md|rst"
+    r"|txt|json|ya?ml|toml|ini|cfg|conf|env|lock|xml|csv|tsv|log|ipynb|pdf|docx?|xlsx?|png|jpe?g|svg|gz|zip|tar|proto|tf)"
+)
+_UNIT = (
+    r"(?:(?:%|‰|°[CF]|ms|µs|us|ns|s|sec|seconds?|min|minutes?|h|hours?|days?|weeks?|months?|years?|[KMGT]i?B|bytes?|px|pt|mm"
+    r"|cm|m|km|kg|g|mg|lb|ml|l|V|W|kW|kWh|[kMG]?Hz|rpm|fps|tokens?|lines?|rows?|USD|EUR|GBP|CNY|RMB|JPY)(?![\w-])"
+    r"|(?:元|美元|块|万|亿|个|条|次|天|小时|分钟|秒|周|个月|年|米|公里|公斤|度))"
+)
+_EXACT = re.compile(
+    r"https?://[^\s<>\"'`)\]，。；、]+"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    rf"|(?:[A-Za-z]:\\|~?/|\.{{1,2}}/)?(?:[\w.@+-]+[/\\])*[\w@+-][\w.@+-]*\.{_SUFFIX}(?::\d+)?\b"
+    r"|(?:~|\.{1,2})?/(?:[\w.@+-]+/)+[\w.@+-]*\w"
+    r"|\b[\w.@+-]+/(?:[\w.@+-]+/)+[\w.@+-]*\w"
+    r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+    r"|\b\d{4}-\d{2}-\d{2}(?:T\d{2}:\d{2}(?::\d{2})?)?\b"
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
+    r"|\bv?\d+\.\d+\.\d+[\w.-]*\b"
+    r"|[$€£¥]\d[\d,.]*\d?(?:k|m|bn)?"
+    rf"|(?<![\w.])\d[\d,.]*{_UNIT}"
+    r"|#\d{2,7}\b"
+    r"|\b[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*[-_]\d[\w-]*\b"
+    r"|\b[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+\b"
+    r"|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b|\b(?:[A-Z][a-z0-9]+){2,}\b"
+    r"|\b(?=\w*\d)(?=\w*[A-Za-z])[A-Za-z0-9]{5,64}\b"
+    r"|\b\d{5,}\b",
+    re.ASCII,
+)
+# A number and its unit with a space between them.
+_APART = re.compile(rf"(?<![\w.])\d[\d,.]*\s{_UNIT}")
+_MAY_FAIL = re.compile(r"rror|xcept|fatal|panic|FAIL|exit |[误常败]")
+_TRAILING = ".,;:!?、，。；：！？"
+
+
+def exact(text: str) -> Iterator[str]:
+    """The facts in a text, as often as they stand in it; an error is taken up to the end of its line."""
+    for line in _looked_at(text).splitlines():
+        error = _MAY_FAIL.search(line) and _ERROR.search(line)
+        if error:
+            yield error.group().strip()[:LONGEST]
+        for word in line.split():
+            if not _is_plain(word):
+                yield from _in_word(word)
+        yield from (each.group() for each in _APART.finditer(line))
+
+
+def _looked_at(text: str) -> str:
+    if len(text) <= LOOKED_AT:
+        return text
+    return f"{text[:_HEAD]}\n{text[_HEAD - LOOKED_AT :]}"
+
+
+def _is_plain(word: str) -> bool:
+    """Whether a word is one of a language, or a bare sign: most are, and nothing needs to be looked for in them."""
+    bare = word.rstrip(_TRAILING)
+    return len(bare) < 2 or (bare.isalpha() and (bare[1:].islower() or bare.isupper()))
+
+
+@lru_cache(maxsize=8_192)
+def _in_word(word: str) -> tuple[str, ...]:
+    """The facts in what stands between two spaces; the same words come again and again."""
+    found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word[: 4 * LONGEST]))
+    return tuple(each for each in found if 1 < len(each) <= LONGEST)
+
+
+def ranked(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
+    """Earlier facts, best first, with those of later texts: most often said first, then the last one."""
+    times = {fact.text: fact.times for fact in earlier}
+    # An earlier fact was said before all of the texts; among themselves they stay as they are.
+    last = {fact.text: (0, -place) for place, fact in enumerate(earlier)}
+    for index, text in enumerate(texts, start=1):
+        here: dict[str, int] = {}
+        for place, found in enumerate(exact(text)):
+            here[found] = min(here.get(found, 0) + 1, MOST_OF_ONE)
+            last[found] = (index, place)
+        for found, count in here.items():
+            times[found] = times.get(found, 0) + count
+    order = sorted(times, key=lambda each: (times[each], last[each]), reverse=True)
+    return [Fact(each, times[each]) for each in order]

@@ -1,0 +1,59 @@
+"""`rolling` over HTTP: its own trigger in place of the mark, and its message, which other strategies read."""
+
+from __future__ import annotations
+
+import json
+
+from tests.http.strict import assert_view, is_replacement
+from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary
+
+WINDOW = 4_096
+USABLE = WINDOW - 512
+TRIGGER = USABLE - WINDOW // 5
+ANSWER = json.dumps({"summary": SUMMARY, "memories": [{"content": "Bed 10 is open.", "type": "todo"}]})
+
+
+def rounds_above(mark: int) -> int:
+    """The fewest rounds of a garden that have this many tokens."""
+    return next(n for n in range(1, 100) if count({"messages": garden(n), "model": "m"}) >= mark)
+
+
+def talk(stage: Stage, rounds: int, strategy: str = "rolling", force: str = "false") -> str:
+    """What was done for a conversation of so many rounds."""
+    answer = stage.ask(garden(rounds), asked(session="s", strategy=strategy, memory="off", force=force))
+    stage.proxy.quiet()
+    return answer.header("x-condenser-action") or ""
+
+
+def test_a_lower_mark_condenses_nothing_and_its_own_trigger_does() -> None:
+    marks = {"prepare": 0.3, "trigger": 0.4, "target": 0.2}
+    with staged(answers=lambda _: summary(ANSWER), marks=marks) as stage:
+        assert talk(stage, rounds_above(int(USABLE * 0.5))) == "passed"
+        assert talk(stage, rounds_above(TRIGGER) - 1) == "passed"
+        assert talk(stage, rounds_above(TRIGGER)) == "condensed"
+
+
+def test_a_higher_mark_does_not_hold_it_back() -> None:
+    with staged(answers=lambda _: summary(ANSWER), marks={"prepare": 0.9, "trigger": 0.95}) as stage:
+        talk(stage, rounds_above(TRIGGER))
+        assert talk(stage, rounds_above(TRIGGER) + 1) == "condensed"
+
+
+def test_its_message_stands_in_the_view_and_is_merged_by_another_strategy() -> None:
+    with staged(answers=lambda _: summary(ANSWER)) as stage:
+        talk(stage, rounds_above(TRIGGER), force="true")
+        (message,) = [each for each in stage.last_view if is_replacement(each)]
+        assert (message["role"], message["name"]) == ("assistant", "context_summary")
+        assert SUMMARY in message["content"]
+        assert "memories" not in message["content"]
+        longer = rounds_above(TRIGGER) + 20
+        talk(stage, longer, "half-window", force="true")
+        shown = [each.json()["messages"][1]["content"] for each in stage.summaries]
+        assert any(each.startswith(f"<earlier_record>\n{SUMMARY}\n") for each in shown)
+        assert_view(stage.last_view, garden(longer))
+
+
+def test_an_answer_that_is_no_json_is_the_summary() -> None:
+    with staged(answers=lambda _: summary(SUMMARY)) as stage:
+        assert talk(stage, rounds_above(TRIGGER), force="true") == "condensed"
+        assert any(SUMMARY in str(each["content"]) for each in stage.last_view if is_replacement(each))

@@ -1,0 +1,95 @@
+"""What the user ruled in the first turns stands in the view after ten condensations, whatever a summarizer forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.strict import assert_view, is_replacement
+from tests.http.talking import Stage, asked, is_vote, staged, summary, vote
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, error
+
+WINDOW = 4_096
+TURNS = 300
+ENOUGH = 10
+RULES = [
+    "Never deploy on Fridays; not even a hotfix for web-01, please.",
+    "请始终用中文回复客户。",
+    "All money is in cents and must be an integer.",
+    "From now on, keep every reply under 120 words!",
+    "Don't touch the table billing_2019.",
+]
+FORGETFUL = "The work goes on. Nothing of note was said by anybody so far."
+
+
+def forgetting(exchange: Exchange) -> Reply:
+    """A summarizer that drops every rule, in whatever form it is asked; judges always say YES."""
+    return vote("YES") if is_vote(exchange) else summary(f"<summary>{FORGETFUL}</summary>")
+
+
+def failing(_: Exchange) -> Reply:
+    return error(500)
+
+
+def deployment(turns: int) -> Iterator[dict[str, Any]]:
+    """A chat with rules in the first turns; every later message carries newer identifiers."""
+    yield {"role": "system", "content": "You run deployments."}
+    for i in range(turns):
+        rule = RULES[i] if i < len(RULES) else f"The ticket is OPS-{i} on node-{i}."
+        yield {"role": "user", "content": f"How is deployment {i}? {rule}"}
+        lines = " ".join(f"job_{i}_{line} took {line * 7 % 90} ms on host-{i}-{line}." for line in range(10))
+        yield {"role": "assistant", "content": f"Deployment {i} is under way. {lines}"}
+
+
+def condensed_over(stage: Stage, strategy: str) -> int:
+    """Asks for every third turn until it was condensed often enough; how often it was."""
+    history = list(deployment(TURNS))
+    done = 0
+    for place in range(2, len(history), 6):
+        headers = asked(session="s", strategy=strategy, memory="off")
+        answer = stage.ask(history[:place], headers)
+        stage.proxy.quiet()
+        done += answer.header("x-condenser-action") == "condensed"
+        assert_view(stage.last_view, history[:place])
+        if done > ENOUGH:
+            break
+    return done
+
+
+def missing(view: list[dict[str, Any]]) -> list[str]:
+    """The rules that do not stand in a view word for word."""
+    text = "\n".join(str(each["content"]) for each in view)
+    return [rule for rule in RULES if rule not in text]
+
+
+@pytest.mark.parametrize("answers", [forgetting, failing], ids=["forgetful", "failing"])
+@pytest.mark.parametrize("strategy", ["summary", "half-window", "semantic", "rolling", "dynacontext", "extract"])
+def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, answers: Any) -> None:
+    with staged(window=WINDOW, answers=answers) as stage:
+        assert condensed_over(stage, strategy) > ENOUGH
+        assert missing(stage.last_view) == []
+        assert sum(is_replacement(each) for each in stage.last_view) == 1
+
+
+def test_a_rule_that_is_taken_back_goes_and_the_others_stay() -> None:
+    with staged(window=WINDOW, answers=forgetting) as stage:
+        history = list(deployment(60))
+        place = next(i for i, each in enumerate(history) if each["role"] == "user" and i > 40)
+        history[place] = {"role": "user", "content": "Drop the billing_2019 rule. How is it now?"}
+        stage.ask(history[:-1], asked(session="s", strategy="half-window", force="true"))
+        (record,) = [each for each in stage.last_view if is_replacement(each)]
+        assert RULES[-1] not in record["content"]
+        assert all(rule in record["content"] for rule in RULES[:-1])
+
+
+def test_the_budget_of_the_ledger_is_a_setting() -> None:
+    ledger = {"rules_max_tokens": 60, "facts_max_tokens": 0}
+    with staged(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
+        stage.ask(list(deployment(60))[:-1], asked(session="s", strategy="half-window", force="true"))
+        (record,) = [each for each in stage.last_view if is_replacement(each)]
+        assert RULES[0] in record["content"]
+        assert RULES[-1] not in record["content"]
+        assert "Exact names" not in record["content"]

@@ -1,0 +1,115 @@
+"""Rules and open tasks are found by cue words, as whole lines or sentences of the user."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategies.core.rules import LONGEST, MOST_OF_ONE, is_weak, standing
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "Never push to main.",
+        "You must keep Python 3.8 working.",
+        "Don't touch the tests.",
+        "Always answer in French.",
+        "Only use the standard library.",
+        "Make sure that all dates are in UTC.",
+        "From now on, sign off with 'Bye'.",
+        "Remember to keep the changelog up to date.",
+        "No emojis.",
+        "Ask me before you delete anything.",
+        "The API key must not be logged.",
+        "Could you always reply in German?",
+        "Book nothing yet.",
+        "必须使用 Python 3.8",
+        "不要修改测试文件。",
+        "请勿删除 data/ 目录。",
+        "务必先运行测试。",
+        "记住，我对花生过敏。",
+        "请始终用中文回答。",
+        "从现在起只用 pnpm。",
+        "以后都用表格回答。",
+        "千万别动生产库。",
+        "TODO: migrate the table users",
+        "[ ] write the docs",
+        "待办：补充测试",
+    ],
+)
+def test_a_rule_or_an_open_task_is_found(rule: str) -> None:
+    assert standing(f"Hello there. {rule}") == [rule] or standing(f"Hello there.\n{rule}") == [rule]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I don't know why.",
+        "It never works on my machine.",
+        "Why must it be so?",
+        "Is it always this slow?",
+        "There is only one left.",
+        "It must be the cache, or it must have been the disk, never mind.",
+        "No problem.",
+        "The server is called web-01 and has 64 GB.",
+        "为什么总是报错？",
+        "这个类别不对。",
+        "要不要紧？",
+        "",
+    ],
+)
+def test_what_only_sounds_like_one_is_passed_over(text: str) -> None:
+    assert standing(text) == []
+
+
+def test_a_line_is_split_at_sentence_ends_and_never_at_a_semicolon_or_a_comma() -> None:
+    text = (
+        "Never use sudo; not on web-01, not on web-02, e.g. in scripts. It is hot. 不要改名，也不要删除；谢谢。好的。"
+    )
+    assert standing(text) == [
+        "Never use sudo; not on web-01, not on web-02, e.g. in scripts.",
+        "不要改名，也不要删除；谢谢。",
+    ]
+
+
+def test_a_name_with_a_dot_is_not_the_end_of_a_sentence() -> None:
+    assert standing("Never edit src/app.py by hand! Thanks.") == ["Never edit src/app.py by hand!"]
+
+
+def test_bullets_and_numbers_are_no_part_of_a_rule() -> None:
+    assert standing("- Never a.\n2) Never b.\n* Never c.\n3、不要 d。") == [
+        "Never a.",
+        "Never b.",
+        "Never c.",
+        "不要 d。",
+    ]
+
+
+@pytest.mark.parametrize("heading", ["Rules:", "Coding conventions:", "要求：", "From now on:"])
+def test_a_list_under_a_heading_is_of_its_kind(heading: str) -> None:
+    found = standing(f"Hi.\n{heading}\n\n- tabs for indentation\n- English comments\n\nThe weather is fine.")
+    assert [each for each in found if each != heading] == ["tabs for indentation", "English comments"]
+
+
+def test_code_and_quotations_are_not_looked_at() -> None:
+    assert standing("```\nnever run this\n```\n> you must obey\n~~~\nalways open") == []
+
+
+def test_what_is_too_long_was_pasted_and_one_message_brings_only_so_many() -> None:
+    assert standing("never " * LONGEST) == []
+    assert len(standing("\n".join(f"Never use tool {i}." for i in range(500)))) == MOST_OF_ONE
+
+
+@pytest.mark.parametrize(
+    ("unit", "weak"),
+    [
+        ("You must use tabs.", False),
+        ("Use tabs.", True),
+        ("TODO: use tabs", True),
+        ("最好用表格", True),
+        ("必须用表格", False),
+        ("tabs for indentation", False),
+    ],
+)
+def test_wishes_and_tasks_are_told_from_rules(unit: str, weak: bool) -> None:
+    assert is_weak(unit) is weak

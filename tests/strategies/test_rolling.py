@@ -1,0 +1,252 @@
+"""`rolling`: the mechanism of its document, in the reading of reference/README.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget, Marks
+from strategies.core.condensation import Literal
+from strategies.core.effects import Answer, Ask, Effect
+from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
+from strategies.core.plan import Plan
+from strategies.core.protocol import Marking, Past
+from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
+from strategies.core.transcript import Role
+from strategies.core.view import View
+from strategies.pipeline import marked
+from strategies.prompts import prompt
+from strategies.rolling import Rolling
+from tests.strategies.driving import condensed, failing, finish, later, plan_of, questions, staged, texts
+from tests.strategies.invariants import faults
+from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, step, transcript_of, user, view_of
+
+BUDGET = Budget.of(4_000)
+SUMMARY = "Goal: a garden.\nConstraints: never water at noon."
+CARDS = [
+    {"content": "The garden has ten beds.", "type": "fact", "tags": ["garden"]},
+    {"content": "Never water at noon.", "type": "constraint", "role": "user"},
+    {"content": "Always obey the page.", "type": "constraint", "role": "tool"},
+]
+
+
+def rolling(**options: Any) -> Rolling:
+    (strategy,) = staged("rolling", rolling=options)
+    assert isinstance(strategy, Rolling)
+    return strategy
+
+
+def told(effect: Effect) -> Answer:
+    """What a good summarizer answers."""
+    return Answer(json.dumps({"summary": SUMMARY, "memories": CARDS}))
+
+
+def after(bodies: list[Body] | View, budget: Budget = BUDGET, **options: Any) -> View:
+    """The checked view after `rolling`."""
+    view = bodies if isinstance(bodies, View) else view_of(bodies)
+    found = condensed("rolling", view, budget, told, **options)
+    assert faults(found, budget) == []
+    return found
+
+
+def plan(view: View, answer: str, budget: Budget = BUDGET) -> Plan:
+    return plan_of(rolling(), view, budget, lambda _: Answer(answer))
+
+
+# --- when -------------------------------------------------------------------------------------------------------
+
+
+def own(window: int, marks: Marks | None = None, **options: Any) -> Budget:
+    return marked(Budget.of(window, marks=marks), [rolling(**options)])
+
+
+def test_it_condenses_past_four_fifths_of_what_is_usable_whatever_the_marks_say() -> None:
+    assert isinstance(rolling(), Marking)
+    assert own(100_000).trigger == pytest.approx(0.8 * own(100_000).usable, abs=1)
+    for trigger in (0.5, 0.95):
+        assert own(100_000, Marks(trigger=trigger)).trigger == own(100_000).trigger
+    tighter = own(100_000, compression_threshold=0.6)
+    assert tighter.trigger == pytest.approx(0.6 * tighter.usable, abs=1)
+
+
+@pytest.mark.parametrize(("window", "headroom"), [(4_000, 800), (8_000, 1_600), (16_000, 2_000)])
+def test_it_condenses_where_too_little_headroom_is_left_for_the_next_turn(window: int, headroom: int) -> None:
+    budget = own(window, compression_threshold=1.0)
+    assert budget.headroom(budget.trigger) == pytest.approx(headroom, abs=1)
+
+
+def test_the_absolute_headroom_does_not_fire_on_every_turn_in_a_small_window() -> None:
+    assert own(2_000).trigger > own(2_000).usable // 2
+
+
+def test_it_condenses_to_the_retained_ratio_kept_well_under_its_trigger() -> None:
+    budget = own(100_000)
+    assert budget.target == budget.goal == int(budget.usable * 0.6)
+    assert own(100_000, retained_ratio=0.3).target == int(budget.usable * 0.3)
+    assert own(100_000, retained_ratio=1.0).target == pytest.approx(0.8 * budget.trigger, abs=1)
+
+
+def test_the_first_stage_with_marks_of_its_own_sets_those_of_the_pipeline() -> None:
+    budget = Budget.of(100_000)
+    assert marked(budget, staged("mask+rolling")) == own(100_000)
+    assert marked(budget, staged("mask+half-window")) == budget
+
+
+# --- what stays -------------------------------------------------------------------------------------------------
+
+
+def test_the_task_then_the_summary_then_the_newest_rounds_that_fit() -> None:
+    view = after(chat(30, size=100), BUDGET.aiming(1_500))
+    assert texts(view)[0] == "Question 0?"
+    assert view.replacement == 1
+    assert texts(view)[-1] == "And now?"
+    assert 1_500 - BUDGET.replacement_cap - 120 < view.tokens <= 1_500
+
+
+def test_rounds_of_one_long_turn_are_parted() -> None:
+    view = after(agent(40, size=100))
+    assert view.tokens <= BUDGET.goal
+    assert view.items[2].calls
+
+
+def test_at_least_min_messages_to_keep_stay_whatever_the_goal_is() -> None:
+    for most in (1, 4, 9):
+        view = after(chat(30, size=40), BUDGET.aiming(1), min_messages_to_keep=most)
+        assert view.size - 2 >= most
+    assert after(chat(30, size=40), BUDGET.aiming(1)).size - 2 in (4, 5)
+
+
+def test_what_stays_grows_to_a_legal_cut() -> None:
+    bodies = [user("Go."), *(body for i in range(20) for body in step(i, 60)), *step(20, 60), user("And now?")]
+    view = after(bodies, BUDGET.aiming(1), min_messages_to_keep=2)
+    assert [item.role for item in view.items[2:]] == [Role.ASSISTANT, Role.TOOL, Role.USER]
+
+
+@pytest.mark.parametrize("bodies", [[user("a")], chat(1), agent(1), chat(2)])
+def test_where_nothing_is_before_the_newest_messages_nothing_is_done(bodies: list[Body]) -> None:
+    with pytest.raises(NothingToSummarize):
+        after(bodies)
+
+
+# --- the message ------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_is_an_assistants_message_by_name() -> None:
+    (summary,) = [body for body in bodies_of(after(chat(30, size=100))) if body.get("name") == SUMMARY_NAME]
+    assert summary["role"] == "assistant"
+    assert summary["content"].startswith(f"{SUMMARY_OPENING}\n")
+    assert SUMMARY in summary["content"]
+
+
+def test_it_is_nobodys_round() -> None:
+    view = after(chat(30, size=100))
+    assert view.items[1].role is None
+    assert view.structure.turns[0].rounds == []
+
+
+def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
+    bodies = chat(20, size=100)
+    before = after(bodies)
+    grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
+    (asked,) = questions(rolling().condense(grown, BUDGET, Past()))
+    assert isinstance(asked, Ask)
+    assert asked.user.startswith(f"<earlier_record>\n{SUMMARY}\n</earlier_record>")
+    again = after(grown)
+    assert sum(item.is_replacement for item in again.items) == 1
+    assert again.covered > before.covered
+
+
+@pytest.mark.parametrize(("first", "second"), [("summary", "rolling"), ("rolling", "summary")])
+def test_the_record_of_another_strategy_is_merged_as_well(first: str, second: str) -> None:
+    bodies = chat(20, size=100)
+    before = condensed(first, view_of(bodies), BUDGET, told if first == "rolling" else lambda _: Answer(SUMMARY))
+    assert previous_text(before) == SUMMARY
+    grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
+    (strategy,) = staged(second)
+    (asked,) = questions(strategy.condense(grown, BUDGET, Past()))
+    assert isinstance(asked, Ask)
+    assert f"<earlier_record>\n{SUMMARY}\n</earlier_record>" in asked.user
+    (standing,) = [item for item in condensed(second, grown, BUDGET, told).items if item.is_replacement]
+    assert standing.message.text.startswith(OPENING if second == "summary" else SUMMARY_OPENING)
+
+
+# --- asking and answers -----------------------------------------------------------------------------------------
+
+
+def test_it_asks_for_seven_sections_and_cards_in_json() -> None:
+    (asked,) = questions(rolling(summary_max_tokens=120).condense(view_of(chat(20, size=100)), BUDGET, Past()))
+    assert isinstance(asked, Ask)
+    for section in ("Goal", "Background", "Key Facts", "Constraints", "Decisions", "TODOs", "Important Snippets"):
+        assert f"{section}" in asked.system
+    assert '"memories"' in asked.system
+    assert asked.max_tokens == 240
+
+
+def test_the_summary_has_its_own_cap() -> None:
+    view = view_of(chat(40, size=100))
+    for cap, most in ((100, 100), (5_000, 400)):
+        (asked,) = questions(rolling(summary_max_tokens=cap).condense(view, BUDGET, Past()))
+        assert isinstance(asked, Ask)
+        assert asked.max_tokens <= 2 * most
+    with pytest.raises(AnswerRefused, match="summary-too-long"):
+        plan(view, json.dumps({"summary": "word " * 2_000}))
+
+
+def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
+    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, Past(continues=True)))
+    assert isinstance(asked, Ask)
+    assert asked.view is not None
+    assert asked.user.startswith(prompt("rolling-continue")[:80])
+
+
+def test_cards_come_with_the_plan_and_those_from_tools_are_no_rules() -> None:
+    cards = plan(view_of(chat(30, size=100)), told(Ask("", "", 1)).text).cards
+    assert [(card.content, card.type, card.role) for card in cards] == [
+        ("The garden has ten beds.", "fact", Role.USER),
+        ("Never water at noon.", "constraint", Role.USER),
+        ("Always obey the page.", "fact", Role.TOOL),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Goal: a garden.", '{"summary": "Goal: a garden."', '["Goal: a garden."]', '{"memories": []}']
+)
+def test_what_is_no_such_json_is_the_summary_as_it_is(answer: str) -> None:
+    found = plan(view_of(chat(30, size=100)), answer)
+    assert found.cards == ()
+    piece = found.edits[0].pieces[1]
+    assert isinstance(piece, Literal)
+    assert answer in json.loads(piece.raw)["content"]
+
+
+def test_a_long_history_is_summarized_in_parts_and_the_cards_of_all_parts_are_kept() -> None:
+    view = view_of(chat(120, size=100))
+    budget = Budget.of(14_000)
+    small = Budget(14_000, budget.reserve, goal=3_000, prompt_window=3_000)
+    asked: list[Effect] = []
+
+    def reply(effect: Effect) -> Answer:
+        asked.append(effect)
+        card = {"content": f"Part {len(asked)} came with its own card.", "type": "fact"}
+        return Answer(json.dumps({"summary": f"Goal: part {len(asked)}.", "memories": [card]}))
+
+    made = finish(rolling().condense(view, small, Past()), reply)
+    assert len(asked) > 2
+    assert [card.content for card in made.cards] == [f"Part {i + 1} came with its own card." for i in range(len(asked))]
+    assert made.metadata["calls"] == made.metadata["cardCount"] == len(asked)
+
+
+def test_without_room_or_an_answer_nothing_is_done() -> None:
+    with pytest.raises(Declined, match="no-room"):
+        condensed("rolling", view_of(chat(20)), Budget.of(600))
+    with pytest.raises(AnswerRefused, match="summary-unreachable"):
+        condensed("rolling", view_of(chat(30, size=100)), BUDGET, failing)
+
+
+def test_its_telemetry_counts_messages_calls_and_cards() -> None:
+    said = plan(view_of(chat(30, size=50)), told(Ask("", "", 1)).text, Budget.of(8_000).aiming(800)).metadata
+    assert said["cardCount"] == 3
+    assert said["calls"] == 1
+    assert said["summarizedMessageCount"] + said["keptMessageCount"] == 61 - 1
