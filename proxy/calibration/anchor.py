@@ -1,0 +1,126 @@
+"""Anchors: what the upstream has counted for the beginning of a view. Pure but for the memory that keeps them.
+
+An anchor names a forwarded view by what made it: the condensation in it, and the chain digest of its last message. So
+finding it again costs a look at the newest digests of a transcript, and what is new behind it is counted by itself.
+What stands outside of the chain, tools and system messages, may change from turn to turn; then the anchor holds still,
+and the difference is estimated like new messages.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from proxy.calibration.features import Features, of_messages
+from strategies.core.transcript import Message, Transcript
+
+MOST = 8_192
+DEEPEST = 512  # chain messages behind an anchor; a turn adds fewer
+
+
+class Asked(NamedTuple):
+    """What is counted of one request. `counter` names what counts; `frame` and `offering` are digests of all that
+    stands outside of the chain, and of the tools; `overhead` are tokens of our own; `offers` tells whether there are
+    tools. `most` are the tokens that no tokenizer exceeds, where that is known; `hidden` are messages of hidden rounds,
+    each with the chain messages before it."""
+
+    transcript: Transcript
+    overhead: int
+    counter: str
+    frame: str
+    offering: str = ""
+    offers: bool = False
+    most: int | None = None
+    hidden: tuple[tuple[int, Message], ...] = ()
+
+    @property
+    def fixed(self) -> Features:
+        """What no condensation touches: tools, framing and system messages."""
+        systems = of_messages(message for _, message in self.transcript.systems)
+        return systems._replace(requests=1.0, offers=float(self.offers), outside=float(self.overhead))
+
+    @property
+    def own(self) -> int:
+        """Tokens of the whole transcript by our own count."""
+        return self.transcript.tokens + self.overhead
+
+    def since(self, length: int) -> list[Message]:
+        """What stands behind the first chain messages."""
+        return [*(each for at, each in self.hidden if at >= length), *self.transcript.chain[length:]]
+
+
+class Anchor(NamedTuple):
+    """`counted` is the upstream's figure for the view that ended after `length` chain messages, with the chain digest
+    `node`, and applied the condensation `applied`, "" for none. `own` and `fixed` are of that view, by `counter`."""
+
+    node: str
+    length: int
+    applied: str
+    counted: int
+    own: int
+    counter: str
+    frame: str
+    fixed: Features
+
+
+class Growth(NamedTuple):
+    """What a request has that its anchor had not; `own` are all tokens of the grown view by our own count."""
+
+    features: Features
+    own: int
+
+
+def growth(anchor: Anchor, asked: Asked) -> Growth | None:
+    """What came since an anchor whose node stands in the transcript; None where the two cannot be compared.
+
+    They cannot where another counter counted what has changed since, or what stands in the place of history.
+    """
+    new = asked.since(anchor.length)
+    features, tokens = of_messages(new), sum([message.tokens for message in new])
+    if anchor.counter == asked.counter:
+        fixed = asked.fixed
+        own = anchor.own + tokens + round(fixed.own - anchor.fixed.own)
+        return Growth(features.plus(fixed.minus(anchor.fixed)), own)
+    if anchor.applied or anchor.frame != asked.frame:
+        return None
+    return Growth(features, asked.own)
+
+
+def stands(anchor: Anchor, digests: Sequence[bytes]) -> bool:
+    """Whether a transcript with these chain digests begins with what the anchor was made of."""
+    return 0 < anchor.length <= len(digests) and digests[anchor.length - 1].hex() == anchor.node
+
+
+def row(anchor: Anchor) -> list[Any]:
+    """An anchor as JSON."""
+    return [*anchor[:-1], list(anchor.fixed)]
+
+
+def from_row(value: Sequence[Any]) -> Anchor:
+    """The anchor in JSON; raises `ValueError`, `LookupError` or `TypeError`."""
+    node, length, applied, counted, own, counter, frame, fixed = value
+    return Anchor(node, length, applied, counted, own, counter, frame, Features(*map(float, fixed)))
+
+
+class Anchors:
+    """The anchors of late, of all conversations of a process; at most `most` of them."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, str, str], Anchor] = OrderedDict()
+
+    def keep(self, tenant: str, model: str, anchor: Anchor) -> None:
+        """Keeps an anchor; of one node, only the newest."""
+        key = (tenant, model, anchor.node)
+        self._kept[key] = anchor
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+    def newest(self, tenant: str, model: str, digests: Sequence[bytes]) -> Anchor | None:
+        """The anchor of the longest beginning of a transcript with these chain digests."""
+        if not self._kept:
+            return None
+        nodes = ((tenant, model, digest.hex()) for digest in reversed(digests[-DEEPEST:]))
+        return next((self._kept[node] for node in nodes if node in self._kept), None)

@@ -1,0 +1,246 @@
+"""Calibration of one app: what is known before a request is sent, and what its reply teaches.
+
+What was learned of a model is kept in memory and, as a fact that belongs to no session, in the store: so replicas share
+it and a restart keeps it. It is counts alone. Nothing waits for the store but the first request for a model, and that
+not for long; where the store fails, this process knows what it has learned itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from proxy.calibration.anchor import Anchor, Anchors, Asked, stands
+from proxy.calibration.features import of_messages
+from proxy.calibration.fit import Observation
+from proxy.calibration.ledger import NOTHING, Ledger, Line, could_be, decoded, encoded
+from proxy.calibration.scaling import Calibrated, calibrated
+from proxy.owned import OwnedTasks
+from proxy.store.base import StoreError
+from proxy.stored import StoredSessions
+from strategies.core.view import View
+
+FRESH = 60.0  # seconds after which the store is asked again what others have learned
+MOST_MODELS = 256
+_FIRST_LOOK = 0.25  # seconds that the first request for a model waits for the store
+_SHARE = 8  # a fit and a write to the store for every eighth part of what is known that is new
+_FEW = 16  # observations up to which each new one counts, and a fit is quick
+_LATER = 0.05  # seconds
+_LEAST_ERROR = 0.02
+_MARGIN = 3.0  # mean errors
+_LEAST_LEFT = 0.7  # of what was counted for the beginning of a prompt; templates leave old reasoning out, but not more
+
+_log = logging.getLogger(__name__)
+
+
+class About(NamedTuple):
+    """Whose request it is, and for which model; `by` is a digest of the conversation."""
+
+    tenant: str
+    model: str
+    by: str = ""
+
+
+class Forwarded(NamedTuple):
+    """What was sent: the view, and the id of the condensation in it, "" for none."""
+
+    view: View
+    applied: str
+
+
+class Progress(NamedTuple):
+    """How good estimates for a model are: mean relative errors of requests without and with an anchor, None where too
+    few are known; `line` is what is used without one."""
+
+    first: float | None
+    anchored: float | None
+    line: Line
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one model by one way of counting; `read_at` is when the store was asked."""
+
+    ledger: Ledger = Ledger()  # noqa: RUF009 - immutable
+    line: Line = NOTHING
+    unfitted: int = 0
+    unshared: int = 0
+    read_at: float | None = None
+
+
+class Calibrator:
+    """What one upstream has taught; one per app. `ttl` in seconds, `clock` in seconds since the epoch.
+
+    `told` is given a model and its progress when that has changed.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        stored: StoredSessions,
+        tasks: OwnedTasks[Any],
+        *,
+        ttl: int,
+        clock: Callable[[], float],
+        told: Callable[[str, Progress], None],
+    ) -> None:
+        self._upstream = upstream
+        self._stored = stored
+        self._tasks = tasks
+        self._ttl = ttl
+        self._clock = clock
+        self._told = told
+        self._anchors = Anchors()
+        self._models: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    # -- before a request ----------------------------------------------------------------------------
+
+    async def refresh(self, model: str, *counters: str) -> None:
+        """Has what others have learned read now and then; the first time it is waited for, but not for long."""
+        now, waited_for = self._clock(), []
+        for counter in counters:
+            known = self._known(model, counter)
+            if known.read_at is not None and 0 <= now - known.read_at < FRESH:
+                continue
+            if known.read_at is None:
+                waited_for.append(_reading(model, counter))
+            known.read_at = now
+            self._tasks.start(self._read(model, counter), _reading(model, counter))
+        for key in waited_for:
+            await self._tasks.landed(key, asyncio.get_running_loop().time() + _FIRST_LOOK)
+
+    def hidden(self, model: str, *counters: str) -> int:
+        """Tokens that the upstream may add to a request by itself, whatever stands in it, as far as is known."""
+        return max(self._known(model, counter).line.hidden for counter in counters)
+
+    def calibrated(self, about: About, asked: Asked, stored: Anchor | None, window: int | None) -> Calibrated:
+        """What is known of a request; `stored` is the anchor of its branch, if it has one."""
+        digests = asked.transcript.digests
+        found = [self._anchors.newest(about.tenant, about.model, digests), stored]
+        standing = [each for each in found if each is not None and stands(each, digests)]
+        anchor = max(standing, key=lambda each: each.length, default=None)
+        known = self._known(about.model, asked.counter)
+        # Whatever is condensed, the count is no worse than one of a first request.
+        mean = known.ledger.error(anchored=False)
+        error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
+        return calibrated(asked, known.line, anchor, window)._replace(error=error)
+
+    # -- after a reply -------------------------------------------------------------------------------
+
+    def learned(
+        self, about: About, asked: Asked, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
+    ) -> Anchor | None:
+        """Takes in what the upstream has counted for what was sent; the anchor for the next request of the branch.
+
+        A count that cannot be of this prompt, or is far below that of its beginning, is not used. Where it `teaches`
+        not, for not all of it is text, it is an anchor all the same.
+        """
+        digests, own = asked.transcript.digests, sent.view.tokens
+        since = known.grown_from(sent.applied)
+        if not digests or not could_be(counted, own) or (since and counted < _LEAST_LEFT * since[0].counted):
+            return None
+        if teaches:
+            self._teach(about, asked, known, sent, counted)
+        node, length = digests[-1].hex(), len(digests)
+        anchor = Anchor(node, length, sent.applied, counted, own, asked.counter, asked.frame, asked.fixed)
+        self._anchors.keep(about.tenant, about.model, anchor)
+        return anchor
+
+    def _teach(self, about: About, asked: Asked, known: Calibrated, sent: Forwarded, counted: int) -> None:
+        entry, since, now = self._known(about.model, asked.counter), known.grown_from(sent.applied), int(self._clock())
+        if since is not None or entry.ledger.wholes:
+            off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
+            entry.ledger = entry.ledger.off(off, anchored=since is not None)
+        if since is not None:
+            anchor, grown = since
+            lesson = Observation(grown.features, counted - anchor.counted, about.by, asked.offering, now)
+        else:
+            whole = asked.fixed.plus(of_messages(sent.view.shown))
+            lesson = Observation(whole, counted, about.by, asked.offering, now)
+        taught = entry.ledger.taught(lesson)
+        if taught is not entry.ledger:
+            entry.ledger = taught
+            entry.unfitted += 1
+            entry.unshared += 1
+            self._follow(about.model, asked.counter, entry)
+        self._told(about.model, _progress(entry))
+
+    def _follow(self, model: str, counter: str, entry: _Known) -> None:
+        """Fits and shares what is new, often while little is known and seldom later."""
+        known = len(entry.ledger.wholes) + len(entry.ledger.growths)
+        due = max(known // _SHARE, 1)
+        if entry.unfitted >= due and known < _FEW:
+            self._fit(model, counter, entry)
+        elif entry.unfitted >= due:
+            self._tasks.start(self._fit_later(model, counter, entry), ("calibration-fit", model, counter))
+        if entry.unshared >= due:
+            entry.unshared = 0
+            self._tasks.start(self._share(model, counter), ("calibration-share", model, counter))
+
+    # -- shared --------------------------------------------------------------------------------------
+
+    async def progress(self, model: str, counter: str) -> Progress:
+        """How good estimates for a model are, by what is known here and in the store."""
+        await self._read(model, counter)
+        return _progress(self._known(model, counter))
+
+    async def _share(self, model: str, counter: str) -> None:
+        await self._read(model, counter)
+        fact = encoded(self._known(model, counter).ledger)
+        try:
+            await self._stored.in_time(self._stored.store.remember(self._name(model, counter), fact, self._ttl))
+        except StoreError as error:
+            _log.warning("a calibration was not stored: %s", error)
+
+    async def _read(self, model: str, counter: str) -> None:
+        """Takes over what other processes have learned."""
+        try:
+            fact = await self._stored.in_time(self._stored.store.recall(self._name(model, counter)))
+            theirs = decoded(fact) if fact else None
+        except StoreError as error:
+            _log.warning("a calibration was not read: %s", error)
+            return
+        except (ValueError, LookupError, TypeError):
+            _log.warning("a calibration in the store cannot be read")
+            return
+        known = self._known(model, counter)
+        merged = known.ledger.merged(theirs) if theirs is not None else known.ledger
+        if merged != known.ledger:
+            known.ledger = merged
+            self._fit(model, counter, known)
+
+    async def _fit_later(self, model: str, counter: str, entry: _Known) -> None:
+        """Fits when the reply at hand has left: by then a fit takes some milliseconds."""
+        await asyncio.sleep(_LATER)
+        self._fit(model, counter, entry)
+
+    def _fit(self, model: str, counter: str, entry: _Known) -> None:
+        others = [known for (name, by), known in self._models.items() if name == model and by != counter]
+        hints = [hint for other in others for hint in other.ledger.hint(other.line)]
+        entry.line, entry.unfitted = entry.ledger.line(hints), 0
+
+    def _name(self, model: str, counter: str) -> str:
+        named = json.dumps([self._upstream, model, counter]).encode()
+        return f"calibration-{blake2b(named, digest_size=16).hexdigest()}"
+
+    def _known(self, model: str, counter: str) -> _Known:
+        key = (model, counter)
+        known = self._models.setdefault(key, _Known())
+        self._models.move_to_end(key)
+        if len(self._models) > MOST_MODELS:
+            self._models.popitem(last=False)
+        return known
+
+
+def _reading(model: str, counter: str) -> tuple[str, str, str]:
+    return "calibration-read", model, counter
+
+
+def _progress(known: _Known) -> Progress:
+    return Progress(known.ledger.error(anchored=False), known.ledger.error(anchored=True), known.line)

@@ -1,0 +1,93 @@
+"""Prices of what a request is made of, fitted to what an upstream has counted. Pure.
+
+Ridge regression towards what is true without any knowledge: our own count, and nothing besides. So few replies move
+the prices little, what no reply has shown keeps its price, and exact replies of our own tokenizer keep all of them.
+What lies far off, such as a reply whose template has dropped old reasoning, weighs by its distance only, not by the
+square of it (Huber). Every price stays within its bounds, whatever was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from proxy.calibration.features import Features
+
+EVEN = Features(words=1.0, code=1.0, wide=1.0, outside=1.0)
+"""The prices where nothing was learned: a token is a token."""
+LOWEST = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3)
+HIGHEST = Features(64_000, 8_000, 24, 4, 4, 4, 4)
+_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6)  # how far a price is from `EVEN`, as a rule
+_ROUNDS = 4
+_FAR = 1.5  # spreads of its noise, from where on an observation weighs less
+
+
+class Observation(NamedTuple):
+    """What an upstream has `counted` for `features`.
+
+    `by` tells conversations apart and `offering` sets of tools; both are digests. `at` is in seconds since the epoch.
+    """
+
+    features: Features
+    counted: int
+    by: str = ""
+    offering: str = ""
+    at: int = 0
+
+    @property
+    def noise(self) -> float:
+        """Tokens by which a good estimate may be off."""
+        own = self.features.own
+        return 20 + 0.03 * own if self.features.requests else 8 + 0.06 * own
+
+
+def fitted(observations: Sequence[Observation], start: Features = EVEN) -> Features:
+    """The prices that fit best; `start` is a guess, which decides at most how soon they are found."""
+    prices = start
+    for _ in range(_ROUNDS):
+        prices = Features(*_solved(*_normal(observations, prices)))
+    return bounded(prices)
+
+
+def bounded(prices: Features) -> Features:
+    """The prices within their bounds."""
+    return Features(*[min(max(price, low), high) for price, low, high in zip(prices, LOWEST, HIGHEST, strict=True)])
+
+
+def _normal(observations: Sequence[Observation], prices: Features) -> tuple[list[list[float]], list[float]]:
+    """The normal equations, with weights by how far each observation is from these prices."""
+    size = range(len(EVEN))
+    matrix = [[1 / _SPREAD[i] ** 2 if i == j else 0.0 for j in size] for i in size]
+    right = [EVEN[i] / _SPREAD[i] ** 2 for i in size]
+    for each in observations:
+        weight = _weight(each, prices)
+        present = [i for i in size if each.features[i]]
+        for i in present:
+            weighed = weight * each.features[i]
+            right[i] += weighed * each.counted
+            row = matrix[i]
+            for j in present:
+                row[j] += weighed * each.features[j]
+    return matrix, right
+
+
+def _weight(each: Observation, prices: Features) -> float:
+    noise = each.noise
+    off = abs(each.counted - each.features.at(prices)) / noise
+    return (1.0 if off <= _FAR else _FAR / off) / noise**2
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of equations whose matrix is positive definite, by elimination."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for i in range(size):
+        for row in rows[i + 1 :]:
+            factor = row[i] / rows[i][i]
+            for j in range(i, size + 1):
+                row[j] -= factor * rows[i][j]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][j] * found[j] for j in range(i + 1, size))
+        found[i] = (rows[i][size] - known) / rows[i][i]
+    return found

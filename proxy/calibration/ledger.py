@@ -1,0 +1,180 @@
+"""What the replies of one upstream and model have taught, for one way of counting. Pure and immutable.
+
+Two reservoirs of replies: whole requests, which show what is hidden in each, and growths from one request of a
+conversation to its next one, which show prices without that. A conversation has a few places in each only, so that a
+long one does not push out all others. What two replicas have learned is merged: the same result in any order, however
+often.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+from proxy.calibration.features import Features
+from proxy.calibration.fit import EVEN, Observation, fitted
+
+VERSION = 1
+MOST = 48  # observations in each reservoir
+MOST_BY_ONE = 8  # of them from one conversation
+MOST_ERRORS = 64
+LEAST_ERRORS = 8
+"""Errors from which on they say something."""
+LEAST_GROWTH = 32  # tokens; less teaches nothing
+LEAST_BARE = 3  # requests without tools
+MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Prices, and by how much the estimates of whole requests with a known set of tools are too low, in tokens."""
+
+    prices: Features = EVEN
+    surplus: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether nothing was learned."""
+        return self.prices == EVEN and not self.surplus
+
+    @property
+    def hidden(self) -> int:
+        """The most tokens that may come on top of what stands in a request."""
+        surplus = max(self.surplus.values(), default=0.0)
+        return max(round(self.prices.requests + max(self.prices.offers, 0) + max(surplus, 0)), 0)
+
+    def tokens(self, features: Features, offering: str = "") -> float:
+        """Tokens as the upstream would count them."""
+        known = self.surplus.get(offering, 0.0) if features.requests else 0.0
+        return features.at(self.prices) + known
+
+
+NOTHING = Line()
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """`wholes` and `growths` are observations, oldest first; `firsts` and `anchored` the newest relative errors of
+    estimates without and with an anchor, oldest first."""
+
+    wholes: tuple[Observation, ...] = ()
+    growths: tuple[Observation, ...] = ()
+    firsts: tuple[float, ...] = ()
+    anchored: tuple[float, ...] = ()
+
+    def line(self, hints: Sequence[Observation] = ()) -> Line:
+        """What all this comes to; about 2 ms of work where the reservoirs are full.
+
+        `hints` are what other ways of counting say of the same upstream and model.
+        """
+        if not self.wholes and not self.growths:
+            return NOTHING
+        prices = fitted((*hints, *self.wholes, *self.growths))
+        return Line(prices, _surplus(self.wholes, prices))
+
+    def hint(self, line: Line) -> tuple[Observation, ...]:
+        """What this ledger, of which `line` was made, says to one of another way of counting: what is hidden in a
+        request without tools, for a prompt is no longer or shorter for how we count it."""
+        bare = sum(not each.features.offers for each in self.wholes)
+        if bare < LEAST_BARE:
+            return ()
+        return (Observation(Features(requests=1.0), round(line.prices.requests)),)
+
+    def taught(self, observation: Observation) -> Ledger:
+        """The ledger with one more observation; the very same one where that teaches nothing."""
+        if not is_plausible(observation):
+            return self
+        if observation.features.requests:
+            return replace(self, wholes=_newest((*self.wholes, observation)))
+        return replace(self, growths=_newest((*self.growths, observation)))
+
+    def off(self, error: float, *, anchored: bool) -> Ledger:
+        """The ledger with the relative error of one more estimate."""
+        if anchored:
+            return replace(self, anchored=(*self.anchored, error)[-MOST_ERRORS:])
+        return replace(self, firsts=(*self.firsts, error)[-MOST_ERRORS:])
+
+    def error(self, *, anchored: bool) -> float | None:
+        """The mean relative error of late, from 0 up; None while too few estimates could be compared."""
+        errors = self.anchored if anchored else self.firsts
+        return fmean(errors) if len(errors) >= LEAST_ERRORS else None
+
+    def merged(self, other: Ledger) -> Ledger:
+        """What both have learned; of the errors, those of who has seen more."""
+        return Ledger(
+            _newest((*self.wholes, *other.wholes)),
+            _newest((*self.growths, *other.growths)),
+            max(self.firsts, other.firsts, key=lambda errors: (len(errors), errors)),
+            max(self.anchored, other.anchored, key=lambda errors: (len(errors), errors)),
+        )
+
+
+def is_plausible(observation: Observation) -> bool:
+    """Whether a count can be one of the text that it is said to be of; a growth must be large enough to tell."""
+    own, counted = observation.features.own, observation.counted
+    if observation.features.requests:
+        return could_be(counted, own)
+    return own >= LEAST_GROWTH and LEAST_SHARE * own <= counted <= MOST_TIMES * own
+
+
+def could_be(counted: int, own: float) -> bool:
+    """Whether an upstream can have counted so many tokens for a whole request of `own` tokens by our own count."""
+    return LEAST_SHARE * own <= counted <= MOST_TIMES * own + MOST_HIDDEN
+
+
+def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
+    """The newest ones, a few of each conversation, oldest first."""
+    of_one: Counter[str] = Counter()
+    kept: list[Observation] = []
+    for each in sorted(set(observations), key=lambda each: (each.at, each), reverse=True):
+        of_one[each.by] += 1
+        if of_one[each.by] <= MOST_BY_ONE and len(kept) < MOST:
+            kept.append(each)
+    return tuple(reversed(kept))
+
+
+def _surplus(wholes: Sequence[Observation], prices: Features) -> dict[str, float]:
+    """What the prices leave unexplained of requests with one set of tools: its median, drawn a little towards none."""
+    left: dict[str, list[float]] = {}
+    for each in wholes:
+        left.setdefault(each.offering, []).append(each.counted - each.features.at(prices))
+    found = {offering: round(median(rest) * len(rest) / (len(rest) + 0.5), 3) for offering, rest in left.items()}
+    return {offering: surplus for offering, surplus in found.items() if surplus}
+
+
+def encoded(ledger: Ledger) -> bytes:
+    """A ledger as bytes."""
+    document = {
+        "v": VERSION,
+        "wholes": [_row(each) for each in ledger.wholes],
+        "growths": [_row(each) for each in ledger.growths],
+        "firsts": [round(error, 5) for error in ledger.firsts],
+        "anchored": [round(error, 5) for error in ledger.anchored],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decoded(data: bytes) -> Ledger:
+    """The ledger in bytes, an empty one of a newer version; raises `ValueError`, `LookupError` or `TypeError`."""
+    document = json.loads(data)
+    if document["v"] > VERSION:
+        return Ledger()
+    return Ledger(
+        tuple(_observation(row) for row in document["wholes"]),
+        tuple(_observation(row) for row in document["growths"]),
+        tuple(map(float, document["firsts"])),
+        tuple(map(float, document["anchored"])),
+    )
+
+
+def _row(each: Observation) -> list[Any]:
+    return [each.counted, each.by, each.offering, each.at, *each.features]
+
+
+def _observation(row: Sequence[Any]) -> Observation:
+    counted, by, offering, at, *features = row
+    return Observation(Features(*[float(each) for each in features]), int(counted), str(by), str(offering), int(at))

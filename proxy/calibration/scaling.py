@@ -1,0 +1,68 @@
+"""The scale of one request: from our own count of any of its views to the upstream's. Pure.
+
+A scale is a straight line through what is estimated of the whole request. What no condensation touches is its offset,
+so the estimate holds for a view that was condensed too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from proxy.calibration.anchor import Anchor, Asked, Growth, growth
+from proxy.calibration.features import of_messages
+from proxy.calibration.ledger import Line
+from strategies.core.budget import Scale
+
+LEAST, MOST = 0.3, 4.0
+"""Tokens of the upstream for one of our own."""
+_LEAST_CHAIN = 64  # tokens; fewer say nothing of a slope
+_DIGITS = 6
+
+
+class Calibrated(NamedTuple):
+    """What is known of one request before it is sent: the `scale` of its views.
+
+    With an `anchor`, `grown` is what came since. `error` is the share by which a count may be wrong, None where that is
+    not known.
+    """
+
+    scale: Scale = Scale()
+    anchor: Anchor | None = None
+    grown: Growth | None = None
+    error: float | None = None
+
+    def grown_from(self, applied: str) -> tuple[Anchor, Growth] | None:
+        """The anchor of a view that applies this condensation, and what came since; None where it is not of one."""
+        if self.anchor is None or self.grown is None or self.anchor.applied != applied:
+            return None
+        return self.anchor, self.grown
+
+
+UNCALIBRATED = Calibrated()
+
+
+def calibrated(asked: Asked, line: Line, anchor: Anchor | None, window: int | None) -> Calibrated:
+    """The scale of a request, of which the `anchor` stands in the transcript; `window` in tokens of the upstream."""
+    grown = growth(anchor, asked) if anchor is not None else None
+    if anchor is not None and grown is not None:
+        total = anchor.counted + line.tokens(grown.features)
+        return Calibrated(_through(asked, line, grown.own, total), anchor, grown)
+    if line.is_even:
+        return Calibrated()
+    whole = asked.fixed.plus(of_messages(asked.transcript.chain))
+    total = line.tokens(whole, asked.offering)
+    if asked.most is not None:
+        total = min(total, asked.most + line.hidden)
+    scale = _through(asked, line, asked.own, total)
+    # A guess may not take away more than a part of a window; the upstream's own figure may.
+    return Calibrated(scale if window is None else replace(scale, offset=min(scale.offset, window // 4)))
+
+
+def _through(asked: Asked, line: Line, own: int, total: float) -> Scale:
+    """The line through `total` at `own` tokens, and through what is fixed where enough else is there."""
+    fixed = asked.fixed
+    base, chain = line.tokens(fixed, asked.offering), own - fixed.own
+    slope = (total - base) / chain if chain >= _LEAST_CHAIN else line.prices.words
+    slope = round(min(max(slope, LEAST), MOST), _DIGITS)
+    return Scale(round(total - slope * own), slope)

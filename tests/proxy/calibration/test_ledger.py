@@ -1,0 +1,100 @@
+"""What is kept of replies: little of each conversation, nothing that cannot be, the same for all replicas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.calibration.features import Features
+from proxy.calibration.fit import Observation
+from proxy.calibration.ledger import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Ledger, decoded, encoded
+
+tokens = st.floats(40, 9_000).map(lambda each: round(each, 1))
+features = st.builds(Features, st.sampled_from([0.0, 1.0]), st.just(0.0), st.just(3.0), tokens)
+observations = st.builds(
+    Observation,
+    features,
+    st.integers(10, 90_000),
+    st.sampled_from("abc"),
+    st.sampled_from(["", "t"]),
+    st.integers(0, 99),
+)
+ledgers = st.lists(observations, max_size=12).map(lambda each: taught(Ledger(), each))
+
+
+def taught(ledger: Ledger, given_: list[Observation]) -> Ledger:
+    for each in given_:
+        ledger = ledger.taught(each)
+    return ledger
+
+
+def whole(own: float, counted: int, by: str = "", at: int = 0) -> Observation:
+    return Observation(Features(requests=1, messages=4, words=own), counted, by, "", at)
+
+
+@given(ledgers, ledgers, ledgers)
+def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Ledger, b: Ledger, c: Ledger) -> None:
+    assert a.merged(b) == b.merged(a)
+    assert a.merged(b).merged(b) == a.merged(b)
+    assert a.merged(a) == a
+    assert len(a.merged(b).merged(c).wholes) <= MOST
+
+
+@given(ledgers)
+def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Ledger) -> None:
+    assert decoded(encoded(ledger.off(0.25, anchored=True))) == ledger.off(0.25, anchored=True)
+
+
+def test_a_newer_version_is_no_knowledge_and_rubbish_is_told() -> None:
+    newer = json.loads(encoded(Ledger()))
+    assert decoded(json.dumps({**newer, "v": VERSION + 1}).encode()) == Ledger()
+    for rubbish in (b"", b"[]", b"{}", b'{"v": 1}'):
+        with pytest.raises((ValueError, LookupError, TypeError)):
+            decoded(rubbish)
+
+
+def test_one_long_conversation_does_not_push_out_the_others() -> None:
+    others = [whole(500, 600, by=str(each), at=each) for each in range(10)]
+    ledger = taught(Ledger(), [*others, *(whole(500 + each, 700, by="long", at=100 + each) for each in range(200))])
+    assert sum(each.by == "long" for each in ledger.wholes) == MOST_BY_ONE
+    assert {str(each) for each in range(10)} <= {each.by for each in ledger.wholes}
+
+
+@pytest.mark.parametrize(("own", "counted"), [(2_000, 5), (2_000, 390), (100, 200_000)])
+def test_a_count_that_cannot_be_of_this_text_teaches_nothing(own: float, counted: int) -> None:
+    ledger = Ledger()
+    assert ledger.taught(whole(own, counted)) is ledger
+
+
+def test_a_growth_of_a_few_tokens_teaches_nothing() -> None:
+    ledger = Ledger()
+    assert ledger.taught(Observation(Features(messages=1, words=9), 11)) is ledger
+
+
+def test_what_is_hidden_in_each_request_is_found_by_requests_of_several_sizes() -> None:
+    line = taught(Ledger(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300, 1_500)]).line()
+    for own in (60, 2_000):
+        assert abs(line.tokens(whole(own, 0).features) / (own + 800) - 1) < 0.02
+    assert 700 < line.hidden < 900
+    assert NOTHING.hidden == 0
+
+
+def test_what_is_hidden_is_told_to_another_way_of_counting() -> None:
+    ledger = taught(Ledger(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300)])
+    hints = ledger.hint(ledger.line())
+    other = Ledger().taught(Observation(Features(1, 1, 2, 1_000, outside=1_300), 4_500))
+    told, untold = other.line(hints).prices.requests, other.line().prices.requests
+    assert abs(told - 800) < abs(untold - 800)
+    assert abs(told - 800) < 80
+
+
+def test_the_error_is_told_once_there_are_enough_to_compare() -> None:
+    ledger = Ledger()
+    for number in range(LEAST_ERRORS):
+        assert ledger.error(anchored=False) is None
+        ledger = ledger.off(0.1 * (number % 2), anchored=False)
+    assert ledger.error(anchored=False) == pytest.approx(0.05)
+    assert ledger.error(anchored=True) is None

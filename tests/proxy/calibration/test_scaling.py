@@ -1,0 +1,120 @@
+"""Anchors and scales: the estimate of a request, and what it means for views of another size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.calibration.anchor import Anchor, Anchors, Asked, from_row, growth, row, stands
+from proxy.calibration.features import Features
+from proxy.calibration.fit import EVEN
+from proxy.calibration.ledger import NOTHING, Line
+from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibrated
+from strategies.core.transcript import Reader, Transcript, dump
+
+LINE = Line(EVEN._replace(requests=700, words=1.5))
+
+
+def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
+    roles = ("user", "assistant")
+    bodies: list[dict[str, Any]] = [{"role": "system", "content": system}]
+    bodies += [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
+    return Transcript.of([Reader().read(dump(body), body, len(str(body["content"]))) for body in bodies])
+
+
+def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> Asked:
+    return Asked(of, overhead, counter, frame)
+
+
+def anchored(request: Asked, counted: int, applied: str = "") -> Anchor:
+    digests = request.transcript.digests
+    return Anchor(
+        digests[-1].hex(), len(digests), applied, counted, request.own, request.counter, request.frame, request.fixed
+    )
+
+
+TALK = ("a" * 400, "b" * 300, "c" * 200)
+FIRST = asked(transcript(*TALK))
+NEXT = asked(transcript(*TALK, "d" * 500, "e" * 100))
+
+
+def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated() -> None:
+    scale = calibrated(NEXT, LINE, anchored(FIRST, 2_000), 50_000).scale
+    assert abs(scale.upstream(NEXT.own) - (2_000 + 1.5 * 600)) <= 1
+
+
+def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
+    later = asked(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
+    scale = calibrated(later, NOTHING, anchored(FIRST, 2_000), 50_000).scale
+    longer = len("It is a quarter past ten.") - len("Be brief.")
+    assert abs(scale.upstream(later.own) - (2_000 + 500 + longer + 40)) <= 1
+
+
+def test_an_anchor_holds_though_another_counter_counts_now() -> None:
+    now = asked(transcript(*TALK, "d" * 500), counter="another")
+    grown = growth(anchored(FIRST, 2_000), now)
+    assert grown is not None
+    assert grown.features.own == 500
+
+
+def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
+    now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
+    assert growth(anchored(FIRST, 2_000), now) is None
+    assert growth(anchored(FIRST, 2_000, "c1"), now._replace(frame="f")) is None
+    assert calibrated(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
+
+
+def test_nothing_learned_leaves_our_own_count() -> None:
+    assert calibrated(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
+
+
+def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> None:
+    scale = calibrated(NEXT, NOTHING, anchored(FIRST, FIRST.own), 50_000).scale
+    assert (scale.offset, scale.slope) == (0, 1.0)
+
+
+def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
+    assert calibrated(NEXT, Line(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
+
+
+def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
+    short = NEXT._replace(most=1_600)
+    line = Line(EVEN._replace(requests=700, words=4.0))
+    assert calibrated(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
+
+
+@given(st.integers(1, 400_000), st.integers(1, 2_000), st.integers(0, 2_000))
+def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: int, then: int) -> None:
+    before = asked(transcript("a" * first))
+    after = asked(transcript("a" * first, "b" * then))
+    scale = calibrated(after, NOTHING, anchored(before, counted), None).scale
+    assert LEAST <= scale.slope <= MOST
+    assert abs(scale.upstream(after.own) - (counted + then)) <= 1
+    assert scale.upstream(after.own - 1) <= scale.upstream(after.own)
+
+
+def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() -> None:
+    anchors = Anchors(most=2)
+    anchors.keep("t", "m", anchored(FIRST, 2_000))
+    assert anchors.newest("t", "m", NEXT.transcript.digests) == anchored(FIRST, 2_000)
+    assert anchors.newest("other", "m", NEXT.transcript.digests) is None
+    assert anchors.newest("t", "other", NEXT.transcript.digests) is None
+    assert anchors.newest("t", "m", transcript("x", *TALK).digests) is None
+    for number in range(2):
+        anchors.keep("t", "m", anchored(asked(transcript(str(number))), 1))
+    assert anchors.newest("t", "m", NEXT.transcript.digests) is None
+
+
+def test_an_anchor_stands_in_what_begins_with_its_view() -> None:
+    anchor = anchored(FIRST, 2_000)
+    assert stands(anchor, NEXT.transcript.digests)
+    assert not stands(anchor, transcript("x", *TALK).digests)
+    assert not stands(anchor, FIRST.transcript.digests[:2])
+
+
+def test_an_anchor_comes_back_from_the_store_as_it_was() -> None:
+    anchor = anchored(FIRST, 2_000, "c1")
+    assert from_row(row(anchor)) == anchor
+    assert isinstance(from_row(row(anchor)).fixed, Features)
