@@ -19,12 +19,15 @@ from proxy.beside import beside, made_once
 from proxy.blocks import Stored
 from proxy.histories import StoredHistory
 from proxy.identity import session_key
+from proxy.memory.scopes import SOURCE as SCOPE
+from proxy.memory.scopes import key_of_shown
 from proxy.sessions import Branch, Session
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.codec import encode_condensation, encode_verdict
 from proxy.stored import StoredSessions
 from strategies.core.alignment import Tree
+from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation
 
 TOKEN_FILE = "admin.token"  # noqa: S105
@@ -51,7 +54,7 @@ class Admin:
 
     async def listed(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all or of one tenant, and of one name where that is given."""
-        names = None if name is None else {name, session_key(name)}
+        names = None if name is None else {name, session_key(name), key_of_shown(name)}
         keys = [key for key in await self._stored.store.sessions(tenant) if names is None or key.session in names]
         loaded = [each async for each in self._loaded(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
@@ -87,12 +90,12 @@ class Admin:
         totals: Counter[str] = Counter()
         tenants: set[str] = set()
         async for key, session in self._loaded(await self._stored.store.sessions()):
-            if session is not None:
+            if session is not None and session.source != SCOPE:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)
         counted = ("sessions", "branches", "condensations", "requests", "client_tokens", "forwarded_tokens")
-        own = ("own_tokens", "judge_tokens", "votes")
+        own = ("own_tokens", "judge_tokens", "votes", "prompt_tokens", "cached_tokens", "completion_tokens")
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in (*counted, *own)}}
 
     async def _loaded(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
@@ -173,8 +176,11 @@ def _whole(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Do
         "settings": dict(session.settings),
         "totals": dict(session.totals),
         "branches": [_branch(each, found.tree) for each in session.branches],
-        "condensations": [_condensation(each) for each in session.condensations],
+        "condensations": [
+            {**_condensation(each), "saved_tokens": session.saved.get(each.id, 0)} for each in session.condensations
+        ],
         "judging": dict(session.judging),
+        "memory": json.loads(to_json(session.cards())),
         "verdicts": [encode_verdict(each) for each in session.verdicts],
         "appended": [each.value for each in history(session.line, found.appended).elements],
     }

@@ -13,7 +13,7 @@ from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settin
 from proxy.version import VERSION
 
 OK, FAILED, USAGE = 0, 1, 2
-COMMANDS = ("serve", "check", "demo", "replay", "status", "sessions", "healthcheck")
+COMMANDS = ("serve", "check", "demo", "replay", "status", "sessions", "memory", "healthcheck")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from proxy.cli import FAILED, OK, USAGE
-from proxy.settings import known_strategy
+from proxy.setting_tables import known_strategy
 from strategies import DEFAULT
 
 WINDOW = 8_192

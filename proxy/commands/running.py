@@ -9,6 +9,7 @@ from typing import NamedTuple
 from proxy.settings import load_settings
 
 TIMEOUT = 5.0
+_HEADERS = {"Content-Type": "application/json"}
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
@@ -21,13 +22,22 @@ class Reply(NamedTuple):
 
 
 def ask(
-    url: str | None, path: str, *, method: str = "GET", token: str | None = None, timeout: float = TIMEOUT
+    url: str | None,
+    path: str,
+    *,
+    method: str = "GET",
+    token: str | None = None,
+    timeout: float = TIMEOUT,
+    body: bytes | None = None,
 ) -> Reply:
-    """What the proxy at `url`, or the one that the settings describe, answers at `path`; `timeout` is in seconds."""
+    """What the proxy at `url`, or the one that the settings describe, answers at `path`; `timeout` is in seconds.
+
+    A `body` is JSON.
+    """
     base = url or settings_url()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        request = urllib.request.Request(base.rstrip("/") + path, method=method)  # noqa: S310
+        request = urllib.request.Request(base.rstrip("/") + path, body, _HEADERS if body else {}, method=method)  # noqa: S310
         if token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout) as response:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import uvicorn
@@ -13,6 +15,7 @@ from uvicorn.supervisors import Multiprocess
 from proxy.admin import is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
+from proxy.collecting import tended
 from proxy.settings import Settings
 from proxy.store import redacted
 from proxy.telemetry import configure_logging
@@ -99,7 +102,16 @@ def server_config(settings: Settings) -> uvicorn.Config:
 def worker(settings: Settings) -> FastAPI:
     """The app of one process, with its log."""
     configure_logging(settings.log_format)
-    return create_app(settings)
+    app = create_app(settings)
+    serving = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with serving(app), tended(lambda: app.state.services.telemetry.is_quiet):
+            yield
+
+    app.router.lifespan_context = lifespan
+    return app
 
 
 def banner(settings: Settings) -> str:

@@ -10,23 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
-from proxy.admin import known_token
-from proxy.cli import FAILED, OK, USAGE
-from proxy.commands.running import Reply, ask
-from proxy.settings import load_settings
+from proxy.cli import USAGE
+from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, listed, path_of, printable, table
 
-TIMEOUT = 60.0  # seconds; a listing reads every session
 SHOWN = 100  # characters of a message
-
-HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
-HINT_404 = "there is no such session, or the proxy has no token: set admin.token"
 COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
-
-
-class _Failed(Exception):
-    """What to tell a person instead of an answer."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -44,9 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
         if name == "export":
             action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
-        action.add_argument("--tenant", help="sessions of this tenant only")
-        action.add_argument("--url", help="where the proxy is; by default the settings' host and port")
-        action.add_argument("--token", help="by default admin.token, or the file beside the store of the settings")
+        add_proxy_arguments(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,21 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "delete" and not (arguments.id or arguments.tenant):
         print("condenser: name a session, or all of a tenant with --tenant", file=sys.stderr)
         return USAGE
-    if arguments.token is None:
-        arguments.token = known_token(load_settings(), arguments.url)
-    try:
-        _ACTIONS[arguments.action](arguments)
-    except (_Failed, OSError) as error:
-        print(f"condenser: {error}", file=sys.stderr)
-        return FAILED
-    return OK
+    return done(_ACTIONS[arguments.action], arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    listed = _listed(arguments)
-    print("\n".join(table([COLUMNS, *map(_row, listed["data"])])))
-    if listed["unreadable"]:
-        keys = ", ".join(f"{each['tenant']}/{each['session']}" for each in listed["unreadable"])
+    rows = listed(arguments)
+    print("\n".join(table([COLUMNS, *map(_row, rows["data"])])))
+    if rows["unreadable"]:
+        keys = ", ".join(f"{each['tenant']}/{each['session']}" for each in rows["unreadable"])
         print(f"not readable: {keys}", file=sys.stderr)
 
 
@@ -88,69 +68,19 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    path = _path(arguments.tenant) if arguments.id is None else _path(*_key(arguments))
-    gone = _asked(arguments, path, method="DELETE")["sessions"]
+    path = path_of(arguments.tenant) if arguments.id is None else path_of(*key_of(arguments))
+    gone = asked(arguments, path, method="DELETE")["sessions"]
     print(f"deleted {gone} session{'' if gone == 1 else 's'}")
 
 
 _ACTIONS = {"list": _list, "show": _show, "export": _export, "delete": _delete}
 
 
-# Asking
-
-
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _asked(arguments, _path(*_key(arguments)))
-
-
-def _key(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Tenant and key of the session that is meant; an id can be that of several tenants."""
-    listed = _listed(arguments, id=arguments.id)
-    found = [(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
-    if not found:
-        raise _Failed(f"there is no session {arguments.id}")
-    if len(found) > 1:
-        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
-        raise _Failed(f"{arguments.id} is the id of several sessions; name one of{keys}")
-    return found[0]
-
-
-def _listed(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
-    if arguments.tenant is not None:
-        query["tenant"] = arguments.tenant
-    return _asked(arguments, _path() + ("?" + urlencode(query) if query else ""))
-
-
-def _path(*names: str) -> str:
-    return "/".join(("/_condenser/sessions", *(quote(name, safe="") for name in names)))
-
-
-def _asked(arguments: argparse.Namespace, path: str, method: str = "GET") -> dict[str, Any]:
-    reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=TIMEOUT)
-    if reply.status != 200:
-        raise _Failed(_problem(reply))
-    try:
-        document = json.loads(reply.body)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise _Failed("what answers there is no condenser")
-    return document
-
-
-def _problem(reply: Reply) -> str:
-    hints = {401: HINT_401, 404: HINT_404}
-    return f"{reply.problem}; {hints[reply.status]}" if reply.status in hints else reply.problem
+    return asked(arguments, path_of(*key_of(arguments)))
 
 
 # Printing
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows as aligned lines."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -229,7 +159,7 @@ def _message_lines(messages: Sequence[Any]) -> Iterator[str]:
 
 
 def _cut(text: str) -> str:
-    plain = "".join(char if char.isprintable() else " " for char in text)
+    plain = printable(text)
     return plain if len(plain) <= SHOWN else plain[: SHOWN - 1] + "…"
 
 

@@ -1,25 +1,28 @@
-"""`/_condenser/…`: sessions for an operator. Without a token that opens it, nothing of it is there."""
+"""`/_condenser/…`: sessions and their memory for an operator. Without a token, nothing of it is there."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy.admin import Admin
-from proxy.errors import error_body
+from proxy.admin import Admin, Document
+from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.headers import first
+from proxy.memory.admin import MAIN, MOST_HITS, TOP_K, MemoryAdmin
 from proxy.services import Services
 from proxy.store.base import SessionKey, StoreError
 
 PREFIX = "/_condenser/"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
+_NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
+_LARGEST = 64 * 1024  # bytes of a body
 _PRIVATE = {"cache-control": "no-store"}
 
 
@@ -32,7 +35,7 @@ async def admin(request: Request) -> Response:
     if not services.admin.allows(given.encode("latin-1")):
         raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
     try:
-        document = await _answer(request, services.admin)
+        document = await _answer(request, services)
     except StoreError as error:
         body = error_body(f"The store does not answer: {error.reason}.", "server_error", None, error.reason)
         return Response(body, HTTPStatus.SERVICE_UNAVAILABLE, media_type=_JSON)
@@ -41,17 +44,24 @@ async def admin(request: Request) -> Response:
     return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
 
 
-async def _answer(request: Request, admin: Admin) -> dict[str, Any] | None:
+async def _answer(request: Request, services: Services) -> Document | None:
     """The document at a path; None where there is nothing."""
-    query = request.query_params
     path = str(request.scope["path"]).removeprefix(PREFIX).split("/")
+    match path:
+        case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
+            return None
+        case ["sessions", tenant, session, "memory", *more]:
+            return await _memory(request, services.memory_admin, SessionKey(tenant, session), more)
+    return await _sessions(request, services.admin, path)
+
+
+async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document | None:
+    query = request.query_params
     match request.method, path:
         case "GET", ["stats"]:
             return await admin.stats()
         case "GET", ["sessions"]:
             return await admin.listed(query.get("tenant"), query.get("id"))
-        case "GET" | "DELETE", ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
-            return None
         case "GET", ["sessions", tenant, session]:
             return await admin.session(SessionKey(tenant, session))
         case "DELETE", ["sessions", tenant, session]:
@@ -63,5 +73,45 @@ async def _answer(request: Request, admin: Admin) -> dict[str, Any] | None:
     return None
 
 
-def _deleted(count: int) -> dict[str, Any] | None:
+async def _memory(request: Request, memory: MemoryAdmin, key: SessionKey, more: list[str]) -> Document | None:
+    match request.method, more:
+        case "GET", []:
+            return await memory.listed(key)
+        case "GET", ["search"]:
+            return await memory.search(key, *_search(request.query_params))
+        case "POST", []:
+            return await memory.add(key, await _body(request))
+        case "DELETE", []:
+            return await memory.forget(key)
+        case "DELETE", [card]:
+            return await memory.forget(key, card)
+        case _, [] | [_]:
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
+    return None
+
+
+def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
+    """What is searched, on which branch, and how many hits are wanted; raises `BadRequest`."""
+    asked, top_k = query.get("query", ""), query.get("top_k", str(TOP_K))
+    if not asked.strip():
+        raise BadRequest("'query' must say what to search.", param="query")
+    if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MOST_HITS:
+        raise BadRequest(f"'top_k' must be a number from 1 to {MOST_HITS}.", param="top_k")
+    return asked, query.get("branch", MAIN), int(top_k)
+
+
+async def _body(request: Request) -> object:
+    """The JSON of a request; raises `BadRequest` and `BodyTooLarge`."""
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > _LARGEST:
+            raise BodyTooLarge(f"The request body is larger than {_LARGEST:,} bytes.")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadRequest("The request body is no JSON.") from None
+
+
+def _deleted(count: int) -> Document | None:
     return {"object": "deleted", "sessions": int(count)} if count else None

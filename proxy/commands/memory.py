@@ -1,0 +1,103 @@
+"""List, search, add or forget what the memory of a session has, in a running proxy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from proxy.cli import USAGE
+from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, path_of, printable, table
+from strategies.core.cards import TYPES, from_json, to_json
+
+COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "TAGS", "CONTENT")
+HINT_404 = "there is no such card, session or branch, or the proxy has no token: set admin.token"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `memory`."""
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
+    listing = _action(actions, "list", "the cards of a session, oldest first")
+    listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
+    search = _action(actions, "search", "what of a session's cards and messages a query is about, best first")
+    search.add_argument("query", metavar="QUERY")
+    search.add_argument("--branch", default="main", help="whose messages and cards are searched; by default main")
+    search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
+    add = _action(actions, "add", "write a card")
+    add.add_argument("content", metavar="CONTENT", help="one sentence")
+    add.add_argument("--type", choices=TYPES, default="fact", help="by default fact")
+    add.add_argument("--tag", action="append", default=[], help="may be given several times")
+    forget = _action(actions, "forget", "take out a card, or with --all every one")
+    forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
+    forget.add_argument("--all", action="store_true", help="all cards")
+
+
+def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
+    action.add_argument("id", metavar="ID", help="the session as `sessions list` prints it, or its id, or scope:NAME")
+    add_proxy_arguments(action)
+    return action
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one action; 1 with a line on standard error where there is no answer."""
+    if arguments.action == "forget" and bool(arguments.card) is arguments.all:
+        print("condenser: name a card, or all of them with --all", file=sys.stderr)
+        return USAGE
+    return done(_ACTIONS[arguments.action], arguments)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    cards = _asked(arguments, "memory")["data"]
+    if arguments.json:
+        print(to_json(from_json(json.dumps(cards))))
+    else:
+        print("\n".join(table([COLUMNS, *map(_row, cards)])))
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    query = {"query": arguments.query, "branch": arguments.branch, "top_k": arguments.top_k}
+    for hit in _asked(arguments, "memory", "search", query=query)["data"]:
+        print("\n".join(_hit_lines(hit)))
+
+
+def _add(arguments: argparse.Namespace) -> None:
+    written = {"content": arguments.content, "type": arguments.type, "tags": arguments.tag}
+    print(_asked(arguments, "memory", method="POST", given=written)["id"])
+
+
+def _forget(arguments: argparse.Namespace) -> None:
+    names = ("memory",) if arguments.all else ("memory", arguments.card)
+    gone = _asked(arguments, *names, method="DELETE")["cards"]
+    print(f"forgot {gone} card{'' if gone == 1 else 's'}")
+
+
+_ACTIONS = {"list": _list, "search": _search, "add": _add, "forget": _forget}
+
+
+def _asked(
+    arguments: argparse.Namespace,
+    *names: str,
+    query: Mapping[str, str] | None = None,
+    method: str = "GET",
+    given: object = None,
+) -> dict[str, Any]:
+    path = path_of(*key_of(arguments), *names, **(query or {}))
+    return asked(arguments, path, method, given, HINT_404)
+
+
+def _row(card: Mapping[str, Any]) -> Sequence[str]:
+    state = "holds" if card["holds"] else f"superseded by {card['superseded_by']}"
+    told = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
+    return tuple(map(printable, (card["id"], *told, ",".join(card["tags"]), card["content"])))
+
+
+def _hit_lines(hit: Mapping[str, Any]) -> Iterator[str]:
+    if hit["object"] == "card":
+        yield f"card {hit['id']}, {hit['type']}, from {hit['role']}, score {hit['score']}"
+    else:
+        part = f" part {hit['part'] + 1} of {hit['parts']}" if hit["parts"] > 1 else ""
+        yield f"message {hit['place']}{part}, {hit['role']}, score {hit['score']}"
+    yield from (f"  {printable(line)}" for line in hit["text"].splitlines())

@@ -1,0 +1,160 @@
+"""What an operator sees of a session's memory, and may change: documents made from the store.
+
+Cards are those of all branches, with what was superseded marked. A search is one of a branch: its messages as they are
+stored, and the cards that it may see. A scope is seen and changed as a session is, by its own key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from proxy.append import history
+from proxy.blocks import Stored
+from proxy.errors import BadRequest
+from proxy.histories import StoredHistory
+from proxy.memory.editing import standing_for, with_card, without
+from proxy.sessions import Branch, Session, has_node
+from proxy.store.base import SessionKey, StoreError
+from proxy.stored import StoredSessions
+from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
+from strategies.core.transcript import Message, Reader, Role, Transcript, unknown
+from strategies.memory.passages import card_entry, message_entries
+from strategies.memory.ranking import Hit, Index
+
+SOURCE = "person"
+MAIN = "main"
+TOP_K = 5
+MOST_HITS = 100
+MOST_TAGS = 32
+
+Document = dict[str, Any]
+
+
+class MemoryAdmin:
+    """The memory of sessions; one per app. `ttl` is in seconds; without `with_text` no card is taken.
+
+    Its methods give None where there is no such session, and raise `StoreError`.
+    """
+
+    def __init__(
+        self, stored: StoredSessions, reader: Reader, *, ttl: int, clock: Callable[[], float], with_text: bool = True
+    ) -> None:
+        self._stored = stored
+        self._reader = reader
+        self._ttl = ttl
+        self._clock = clock
+        self._with_text = with_text
+
+    async def listed(self, key: SessionKey) -> Document | None:
+        """All cards, oldest first."""
+        session = await self._stored.in_time(self._stored.load(key))
+        if session is None:
+            return None
+        cards = await asyncio.to_thread(session.cards)
+        return {"object": "list", "data": [card_document(card) for card in cards]}
+
+    async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
+        """What of a branch and its cards a query is about, best first; None also where there is no such branch."""
+        patience = self._stored.patience()
+        session = await patience.read(self._stored.load(key))
+        branch = next((each for each in session.branches if each.name == name), None) if session else None
+        # A scope has no branches, and what was only added to a session may be searched all the same.
+        if session is None or (branch is None and name != MAIN):
+            return None
+        blocks = await patience.read(self._stored.store.blocks(key))
+        hits = await asyncio.to_thread(self._hits, session, branch, blocks, query)
+        return {"object": "list", "data": [_hit(hit) for hit in hits[:top_k]]}
+
+    def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
+        try:
+            transcript = Transcript.of(self._messages(session, branch, StoredHistory.of(blocks)))
+        except (ValueError, LookupError, TypeError) as error:
+            raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+        digests = transcript.digests
+        standing = [each for each in session.condensations if has_node(digests, each.covered, each.digest)]
+        index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)
+        for place, message in enumerate(transcript.chain):
+            index.add(message_entries(digests[place].hex(), message, place))
+        return index.search(query, MOST_HITS)
+
+    def _messages(self, session: Session, branch: Branch | None, stored: StoredHistory) -> Iterator[Message]:
+        """The messages of a branch; of an appended history, which has one line, all that was appended."""
+        if branch is not None and not session.line.block:
+            yield from map(self._message, stored.tree.line(branch.head))
+        for element in history(session.line, stored.appended).elements:
+            yield self._reader.read(element.raw, element.value, 0)
+
+    def _message(self, stored: Stored) -> Message:
+        if stored.raw is None:
+            return unknown(stored.digest, Role.USER)
+        return self._reader.read(stored.raw, json.loads(stored.raw), 0, stored.digest)
+
+    async def add(self, key: SessionKey, written: object) -> Document | None:
+        """The card that says from now on what a person wrote; raises `BadRequest` for what is no card."""
+        if not self._with_text:
+            raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
+        card = written_card(written, self._clock())
+        session = await self._changed(key, lambda session: session and with_card(session, card))
+        return card_document(standing_for(session, card) or card) if session else None
+
+    async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
+        """How many cards are gone: all, or one with what says the same; None also where that is not there."""
+        gone = 0
+
+        def changed(session: Session | None) -> Session | None:
+            nonlocal gone
+            seen = session.cards() if session else []
+            ids = {each.id for each in seen if card in (None, each.id)}
+            if session is None or (card is not None and not ids):
+                return None
+            left = without(session, ids)
+            gone = len(seen) - len(left.cards())
+            return left
+
+        session = await self._changed(key, changed)
+        return {"object": "forgotten", "cards": gone} if session else None
+
+    async def _changed(self, key: SessionKey, change: Callable[[Session | None], Session | None]) -> Session | None:
+        changing = self._stored.change(key, change, self._ttl)
+        return await self._stored.write(changing, self._stored.patience())
+
+
+def written_card(written: object, now: float) -> MemoryCard:
+    """The card of a JSON object that a person wrote, at a time in seconds; raises `BadRequest`."""
+    if not isinstance(written, Mapping) or not written.keys() <= {"content", "type", "tags"}:
+        raise BadRequest("A card is a JSON object with 'content', 'type' and 'tags'.")
+    content, kind, tags = written.get("content"), written.get("type", "fact"), written.get("tags", [])
+    if not isinstance(content, str) or not content.strip() or len(content) > LONGEST:
+        raise BadRequest(f"'content' must be a text of 1-{LONGEST} characters.", param="content")
+    if kind not in TYPES:
+        raise BadRequest(f"'type' must be one of {', '.join(TYPES)}.", param="type")
+    if not _are_tags(tags):
+        raise BadRequest(f"'tags' must be a list of at most {MOST_TAGS} texts.", param="tags")
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    return MemoryCard(" ".join(content.split()), kind, tuple(dict.fromkeys(tags)), at, SOURCE)
+
+
+def _are_tags(tags: object) -> bool:
+    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) > MOST_TAGS:
+        return False
+    return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)
+
+
+def card_document(card: MemoryCard) -> Document:
+    """A card with all its members, its id, and whether it holds."""
+    (told,) = json.loads(to_json((card,)))
+    empty: Document = {"source": "", "role": card.role.value, "messages": [], "condensation": "", "superseded_by": ""}
+    return {"id": card.id, "holds": card.holds, **empty, **told}
+
+
+def _hit(hit: Hit) -> Document:
+    """A card or a message that was found; `place` counts the messages of the branch from 0."""
+    entry = hit.entry
+    found = {"score": round(hit.score, 4), "role": entry.role.value, "text": entry.text}
+    if entry.card:
+        return {"object": "card", "id": entry.key, "type": entry.card, **found}
+    return {"object": "message", "place": entry.place, "part": entry.part, "parts": entry.parts, **found}

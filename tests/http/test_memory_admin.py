@@ -1,0 +1,327 @@
+"""`/_condenser/…/memory`: an operator lists, searches, adds and forgets cards, and requests see what was left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strategies.core.cards import LONGEST, TYPES
+from tests.http.talking import Message, Stage, asked, garden, staged, summary
+from tests.http.test_memory_scopes import CARD, FORCE, QUESTION, diary, question, scope
+from tests.support import wire
+from tests.support.wire import Answer
+
+TOKEN = "operator-token"
+SESSIONS = "/_condenser/sessions"
+CARDS = [
+    {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
+    {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
+    {"content": "The gate code is 9000.", "type": "fact", "tags": ["gate"]},
+]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
+    settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
+    with staged(answers=lambda _: summary(answer), **settings) as built:
+        yield built
+
+
+def call(stage: Stage, path: str, method: str = "GET", given: object = None, token: str = TOKEN) -> Answer:
+    body = b"" if given is None else json.dumps(given).encode()
+    return wire.request(stage.proxy.url, method, path, body, [("Authorization", f"Bearer {token}")])
+
+
+def place(stage: Stage, name: str = "s") -> str:
+    """Where the memory of the only session of that name is."""
+    (row,) = call(stage, f"{SESSIONS}?id={name}").json()["data"]
+    return f"{SESSIONS}/{row['tenant']}/{row['session']}/memory"
+
+
+def listed(stage: Stage, path: str) -> list[dict[str, Any]]:
+    answer = call(stage, path)
+    assert answer.status == 200, answer.body
+    cards: list[dict[str, Any]] = answer.json()["data"]
+    return cards
+
+
+def contents(cards: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [card["content"] for card in cards]
+
+
+def condensed(stage: Stage, session: str = "s") -> list[Message]:
+    messages = diary(12)
+    stage.ask(messages, [*asked(session=session), FORCE])
+    return messages
+
+
+def block(stage: Stage, text: str, session: str = "s", *more: tuple[str, str]) -> str:
+    """The memory block that a question has put before it, "" for none."""
+    stage.ask([*diary(12)[:-1], *question(text)], [*asked(session=session), *more])
+    return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
+
+
+# -- what is seen ------------------------------------------------------------------------------------------
+
+
+def test_cards_are_listed_with_where_they_come_from_and_what_holds(stage: Stage) -> None:
+    condensed(stage)
+    old, fig, new = listed(stage, place(stage))
+    assert contents([old, fig, new]) == contents(CARDS)
+    assert (old["holds"], old["superseded_by"], new["holds"]) == (False, new["id"], True)
+    assert (fig["type"], fig["tags"], fig["role"], fig["source"]) == (
+        "fact",
+        ["fig", "names"],
+        "user",
+        "context_summary",
+    )
+    assert fig["condensation"].startswith("c")
+    assert fig["created_at"].endswith("+00:00")
+    assert fig["superseded_by"] == ""
+
+
+def test_a_session_without_cards_has_an_empty_list(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    assert call(stage, place(stage)).json() == {"object": "list", "data": []}
+
+
+def test_the_export_of_a_session_has_its_cards_as_the_documents_array(stage: Stage) -> None:
+    condensed(stage)
+    memory = call(stage, place(stage).removesuffix("/memory")).json()["memory"]
+    assert [{key: card[key] for key in ("content", "type", "tags")} for card in memory] == CARDS
+    assert all(card["created_at"] and card["source"] == "context_summary" for card in memory)
+
+
+def test_a_search_finds_cards_and_messages_with_their_role_and_place(stage: Stage) -> None:
+    messages = condensed(stage)
+    (card, *_) = listed(stage, place(stage) + "/search?query=fig%20tree%20called")
+    assert (card["object"], card["text"], card["type"], card["role"]) == ("card", CARD, "fact", "user")
+    (found, *_) = listed(stage, place(stage) + "/search?query=plant3n7&top_k=1")
+    assert (found["object"], found["place"], found["role"]) == ("message", 7, "assistant")
+    assert messages[7]["content"].startswith(found["text"])
+
+
+def test_a_search_sees_what_its_branch_sees(stage: Stage) -> None:
+    messages = condensed(stage)
+    stage.ask([*messages[:3], {"role": "user", "content": "I mean the roses."}], asked(session="s"))
+    path = place(stage) + "/search?query=roses%20fig&branch="
+    assert [hit["object"] for hit in listed(stage, path + "main")] == ["card"]
+    assert listed(stage, path + "b2")[0]["text"] == "I mean the roses."
+    assert all(hit["object"] == "message" for hit in listed(stage, path + "b2"))
+    assert call(stage, path + "b3").status == 404
+
+
+def test_a_search_finds_what_was_appended(stage: Stage) -> None:
+    stage.ask(garden(0), asked(session="s", history="append"))
+    found = [(hit["place"], hit["role"]) for hit in listed(stage, place(stage) + "/search?query=noon")]
+    assert sorted(found) == [(0, "user"), (1, "assistant")]
+
+
+@pytest.mark.parametrize("query", ["", "?query=%20", "?query=a&top_k=0", "?query=a&top_k=x", "?query=a&top_k=101"])
+def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, query: str) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    answer = call(stage, place(stage) + "/search" + query)
+    assert (answer.status, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+# -- what is changed ---------------------------------------------------------------------------------------
+
+
+def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(stage: Stage) -> None:
+    condensed(stage)
+    written = {"content": "The well is behind the barn.", "type": "fact", "tags": ["water"]}
+    answer = call(stage, place(stage), "POST", written)
+    assert answer.status == 200
+    added = answer.json()
+    assert (added["content"], added["source"], added["condensation"]) == ("The well is behind the barn.", "person", "")
+    assert added in listed(stage, place(stage))
+    assert added["content"] in block(stage, "Where is the well?")
+
+
+def test_a_card_that_a_person_wrote_is_put_in_also_where_nothing_was_condensed(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    messages = [*garden(1), {"role": "assistant", "content": "Ok."}, *question("Where is the well?")]
+    stage.ask(messages, asked(session="s"))
+    assert stage.last_view[-1] == messages[-1]
+    assert "The well is behind the barn." in stage.last_view[-2]["content"]
+
+
+def test_a_card_that_a_person_wrote_supersedes_what_it_contradicts(stage: Stage) -> None:
+    condensed(stage)
+    card = call(stage, place(stage), "POST", {"content": "The gate code is 1234."}).json()
+    holding = [each for each in listed(stage, place(stage)) if each["holds"]]
+    assert contents(holding) == [CARD, card["content"]]
+
+
+def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:
+    condensed(stage)
+    answer = call(stage, place(stage), "POST", {"content": CARD})
+    assert answer.json()["source"] == "context_summary"
+    assert contents(listed(stage, place(stage))) == contents(CARDS)
+
+
+@pytest.mark.parametrize(
+    ("written", "param"),
+    [
+        ([], None),
+        ("text", None),
+        ({"content": "a", "id": "x"}, None),
+        ({}, "content"),
+        ({"content": " "}, "content"),
+        ({"content": 5}, "content"),
+        ({"content": "x" * (LONGEST + 1)}, "content"),
+        ({"content": "a", "type": "rule"}, "type"),
+        ({"content": "a", "type": ["fact"]}, "type"),
+        ({"content": "a", "tags": "x"}, "tags"),
+        ({"content": "a", "tags": [1]}, "tags"),
+        ({"content": "a", "tags": ["x"] * 33}, "tags"),
+    ],
+)
+def test_what_is_no_card_is_refused(stage: Stage, written: object, param: str | None) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    answer = call(stage, place(stage), "POST", written)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, param)
+    assert listed(stage, place(stage)) == []
+
+
+def test_a_body_that_is_no_json_or_too_large_is_refused(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    path, token = place(stage), [("Authorization", f"Bearer {TOKEN}")]
+    assert wire.request(stage.proxy.url, "POST", path, b"{", token).status == 400
+    assert wire.request(stage.proxy.url, "POST", path, b"[" * 50_000, token).status == 400
+    assert wire.request(stage.proxy.url, "POST", path, b" " * 70_000, token).status == 413
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    assert call(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
+
+
+def test_a_forgotten_card_is_not_seen_any_more_also_when_it_is_brought_again(stage: Stage) -> None:
+    messages = condensed(stage)
+    assert CARD in block(stage, QUESTION)
+    (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
+    assert call(stage, f"{place(stage)}/{fig['id']}", "DELETE").json() == {"object": "forgotten", "cards": 1}
+    assert CARD not in contents(listed(stage, place(stage)))
+    assert CARD not in block(stage, QUESTION + " Say!")
+    longer = [*messages, *diary(12)[1:]]
+    stage.ask(longer, [*asked(session="s"), FORCE])
+    assert len(call(stage, place(stage).removesuffix("/memory")).json()["condensations"]) == 2
+    assert CARD not in contents(listed(stage, place(stage)))
+
+
+def test_what_was_forgotten_comes_back_when_a_person_writes_it(stage: Stage) -> None:
+    condensed(stage)
+    (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
+    call(stage, f"{place(stage)}/{fig['id']}", "DELETE")
+    assert call(stage, place(stage), "POST", {"content": CARD}).json()["content"] == CARD
+    assert contents(listed(stage, place(stage))).count(CARD) == 1
+    assert CARD in block(stage, QUESTION)
+
+
+def test_all_cards_are_forgotten_at_once(stage: Stage) -> None:
+    condensed(stage)
+    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    assert call(stage, place(stage), "DELETE").json() == {"object": "forgotten", "cards": 4}
+    assert listed(stage, place(stage)) == []
+    assert call(stage, place(stage), "DELETE").json()["cards"] == 0
+
+
+def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    path = place(stage)
+    names = ("Ada", "Berta", "Carla", "Dora", "Emma", "Frieda")
+    written = [{"content": f"{name} planted a {name.lower()} rose."} for name in names]
+    with ThreadPoolExecutor(len(names)) as pool:
+        answers = list(pool.map(lambda card: call(stage, path, "POST", card), written))
+    assert {answer.status for answer in answers} == {200}
+    assert sorted(contents(listed(stage, path))) == sorted(card["content"] for card in written)
+
+
+def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    stage.ask([*garden(1), {"role": "assistant", "content": "Ok."}, *question()], asked(session="s"))
+    assert contents(listed(stage, place(stage))) == ["The well is behind the barn."]
+
+
+def test_a_store_that_keeps_no_text_takes_no_card() -> None:
+    with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
+        stage.ask(garden(1), asked(session="s"))
+        assert call(stage, place(stage), "POST", {"content": CARD}).status == 400
+        assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
+
+
+# -- scopes ------------------------------------------------------------------------------------------------
+
+
+def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    path = place(stage, "scope:home")
+    assert contents(listed(stage, path)) == contents(CARDS)
+    assert listed(stage, path + "/search?query=fig")[0]["text"] == CARD
+    call(stage, path, "POST", {"content": "The well is behind the barn."})
+    (fig,) = [card for card in listed(stage, path) if card["content"] == CARD]
+    call(stage, f"{path}/{fig['id']}", "DELETE")
+    stage.ask(question(QUESTION + " And where is the well?"), [*asked(session="t"), scope("home")])
+    assert "behind the barn" in str(stage.last_view)
+    assert CARD not in str(stage.last_view)
+
+
+def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
+    call(stage, f"{place(stage)}/{fig['id']}", "DELETE")
+    assert CARD not in block(stage, QUESTION, "s", scope("home"))
+    stage.ask(question(), [*asked(session="t"), scope("home")])
+    assert CARD in str(stage.last_view)
+
+
+def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    key = place(stage, "scope:home").split("/")[-2]
+    for name in ("scope:home", "home", key):
+        stage.ask(question(), asked(session=name))
+        assert CARD not in str(stage.last_view)
+    assert call(stage, "/_condenser/stats").json()["sessions"] == 4
+
+
+# -- who gets in -------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
+    condensed(stage)
+    path = place(stage)
+    for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", ""), ("DELETE", "/x")):
+        assert call(stage, path + more, method, {"content": "a"}, token="wrong").status == 401
+    assert contents(listed(stage, path)) == contents(CARDS)
+
+
+def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
+    condensed(stage)
+    replace(stage, key="sk-second", sent=[]).ask(garden(1), asked(session="other"))
+    tenant, session = place(stage).split("/")[-3:-1]
+    strangers = place(stage, "other").split("/")[-3]
+    (first, *_) = listed(stage, place(stage))
+    for path in (f"{strangers}/{session}", f"{tenant}/none", f"{tenant}/*"):
+        for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", f"/{first['id']}")):
+            answer = call(stage, f"{SESSIONS}/{path}/memory{more}", method, {"content": "a"})
+            assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
+    assert contents(listed(stage, place(stage))) == contents(CARDS)
+
+
+def test_a_card_that_is_not_there_and_a_wrong_method_are_told(stage: Stage) -> None:
+    condensed(stage)
+    path = place(stage)
+    assert call(stage, f"{path}/0123456789abcdef", "DELETE").status == 404
+    for method, more in (("PUT", ""), ("PATCH", "/x"), ("GET", "/x"), ("POST", "/x")):
+        assert call(stage, path + more, method).status == 405
+    assert call(stage, path + "/x/y").status == 404
