@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 # Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
 NODE_READY := $(if $(shell command -v npm),$(foreach each,$(CLIENTS),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench torture redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval torture redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ format: setup ## let ruff write the form it checks
 
 bench: setup ## measure what the proxy adds (ARGS=...)
 	@$(BIN)/python -m bench $(ARGS)
+
+eval: setup ## measure what of annotated dialogues reaches the model (ARGS=...)
+	@$(BIN)/python -m eval $(ARGS)
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)

@@ -1,7 +1,8 @@
 """`python -m bench`: measure what the proxy adds.
 
-Each measurement is a module with `measure() -> rows`, `markdown(rows)` and `document(rows)`. Without a name all are
-run. Times are of this machine; look at how they grow and at what they are to each other.
+Each measurement is a module with `measure(**options) -> rows`, `markdown(rows)` and `document(rows)`; the options that
+it adds with `add_options(parser)` stand behind its name. Without a name `load` is run. Times are of this machine; look
+at how they grow and at what they are to each other.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-NAMES = ("plan", "session")
+NAMES = ("load", "lag", "waiting", "growth", "footprint", "plan", "session", "long_text", "memory")
+DEFAULT = "load"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs measurements, prints their tables, and writes them as JSON where that is wanted."""
-    arguments = _parser().parse_args(argv)
+    arguments, rest = _parser().parse_known_args(argv)
     documents = {}
-    for name in arguments.names or NAMES:
+    for name in arguments.names or [DEFAULT]:
         module = import_module(f"bench.{name}")
-        rows = module.measure()
+        rows = module.measure(**_options(name, module, rest))
         print(module.markdown(rows))
         documents[name] = module.document(rows)
     if arguments.json:
@@ -30,9 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _options(name: str, module: ModuleType, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a measurement is told: what it was given, by the options that it has."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.__doc__)
+    if hasattr(module, "add_options"):
+        module.add_options(parser)
+    return vars(parser.parse_args(arguments))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", type=_name, metavar="NAME", help=f"of {', '.join(NAMES)}; by default all")
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, allow_abbrev=False)
+    names = f"of {', '.join(NAMES)}; by default {DEFAULT}"
+    parser.add_argument("names", nargs="*", type=_name, metavar="NAME", help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser
 

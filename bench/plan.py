@@ -30,7 +30,7 @@ from strategies.core.view import View, fold
 from strategies.pipeline import Outcome, Run, run
 
 STRATEGIES = (
-    "off", "recent", "mask", "summary", "half-window", "semantic", "dynacontext", "extract", "shorten",
+    "off", "recent", "mask", "summary", "half-window", "semantic", "rolling", "dynacontext", "extract", "shorten",
     "mask+half-window",
 )  # fmt: skip
 ROUNDS = (50, 500, 1_000, 2_500, 5_000)

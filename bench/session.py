@@ -82,7 +82,7 @@ def measure(messages: int = MESSAGES, turns: int = TURNS) -> list[Row]:
             for explicit in (True, False):
                 with _store_url(name) as url:
                     if url is not None:
-                        session = _Session(history, url, TIGHT if condensed else ROOM, explicit=explicit)
+                        session = LongSession(history, url, TIGHT if condensed else ROOM, explicit=explicit)
                         rows.append(asyncio.run(session.row(name, messages, turns)))
     return rows
 
@@ -102,7 +102,7 @@ def _store_url(name: str) -> Iterator[str | None]:
         yield None
 
 
-class _Session:
+class LongSession:
     """One session that grows; `explicit` tells whether the client names it or it is found by its chain."""
 
     def __init__(self, history: Sequence[Message], url: str, window: int, *, explicit: bool) -> None:

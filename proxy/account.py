@@ -10,7 +10,7 @@ def account(decision: Decision) -> str:
     """The message of `context_length_exceeded`: every part that cannot be condensed, with its size."""
     policy, view = decision.policy, decision.view
     window = policy.window.tokens or 0
-    reserve = policy.budget.reserve if policy.budget else 0
+    reserve = (policy.budget.nominal or policy.budget).reserve if policy.budget else 0
     parts = {
         "tools and framing": decision.tools,
         "system messages": view.transcript.system_tokens,

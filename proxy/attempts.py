@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from proxy.asking import Caller, Resolver
+from proxy.offload import offloaded
 from proxy.policy import Policy
 from proxy.reasons import Reason
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
@@ -109,7 +110,7 @@ class Attempts:
     ) -> Attempted:
         if policy.budget is None:
             return Attempted(None, Reason.WINDOW_UNKNOWN, 0, False)
-        resolving = Resolving(resolve)
+        resolving = Resolving(resolve, len(view.transcript.chain))
         try:
             outcome = await resolving.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
         except StrategyError as error:
@@ -132,25 +133,41 @@ class Attempts:
 
 
 class Resolving:
-    """Drives a generator of effects and keeps the account of what it asked for."""
+    """Drives a generator of effects and keeps the account of what it asked for; `messages` is the size of its view."""
 
-    def __init__(self, resolve: Resolve) -> None:
+    def __init__(self, resolve: Resolve, messages: int) -> None:
         self._resolve = resolve
+        self._messages = messages
         self.tokens = 0
         self.asked = False
 
     async def drive(self, running: Generator[tuple[Effect, ...], tuple[Result, ...], T]) -> T:
         """What a generator of effects returns."""
-        try:
-            effects = next(running)
-            while True:
-                self.asked = True
-                results = await self._resolve(effects)
-                self.tokens += sum(each.tokens for each in results if isinstance(each, Answer | Votes))
-                effects = running.send(results)
-        except StopIteration as stop:
-            returned: T = stop.value
-            return returned
+        results: tuple[Result, ...] | None = None
+        while True:
+            step = await offloaded(self._messages, _stepped, running, results)
+            if isinstance(step, _Returned):
+                return step.value
+            self.asked = True
+            results = await self._resolve(step)
+            self.tokens += sum(each.tokens for each in results if isinstance(each, Answer | Votes))
+
+
+class _Returned(Generic[T]):
+    """What a generator returned; no `StopIteration` can cross a thread."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+def _stepped(
+    running: Generator[tuple[Effect, ...], tuple[Result, ...], T], results: tuple[Result, ...] | None
+) -> tuple[Effect, ...] | _Returned[T]:
+    """The next effects of a generator, or what it returned."""
+    try:
+        return next(running) if results is None else running.send(results)
+    except StopIteration as stop:
+        return _Returned(stop.value)
 
 
 async def _project(effects: tuple[Effect, ...]) -> tuple[Result, ...]:

@@ -20,21 +20,29 @@ from time import perf_counter
 from typing import Any
 
 from proxy.account import account
+from proxy.calibration.calibrator import Calibrator, Forwarded
+from proxy.cost import Moment, price_of, turns_to_pay_back
 from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.errors import ContextLengthExceeded
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.making import TRIGGERS, Maker
+from proxy.memory.inject import with_standing_block
+from proxy.memory.searching import Memories
+from proxy.policy import Policy
 from proxy.preparing import Preparer
 from proxy.reasons import Reason
+from proxy.requiring import requirement_of, still_required, what_is_ready
+from proxy.settings import Settings
 from proxy.store.base import StoreError
+from proxy.usage import Usage
+from proxy.viewing import is_first_of_a_truncated_window, probes, spliced, walked
+from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.ready import JUDGED, ready
-from strategies.core.replay import Replayed, replay
-from strategies.core.requirement import RULES, Requirement, has_grown, required
+from strategies.core.ready import JUDGED
+from strategies.core.replay import replay
+from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View, fold
-from strategies.pipeline import due
-from strategies.walk import walk
 
 EXACT_ERROR = 0.10
 ESTIMATE_ERROR = 0.25
@@ -50,10 +58,16 @@ class Condenser:
         keeper: Keeper,
         maker: Maker,
         preparer: Preparer,
-        inline_timeout: float,
+        calibrator: Calibrator,
+        memories: Memories,
+        settings: Settings,
     ) -> None:
+        self._cache_lifetime = settings.cost.cache_lifetime
+        self._usage_probe = settings.usage_probe
+        self._inline_timeout = settings.inline_timeout
         self._preparer = preparer
-        self._inline_timeout = inline_timeout
+        self._calibrator = calibrator
+        self._memories = memories
         self._intake = intake
         self._keeper = keeper
         self._maker = maker
@@ -61,18 +75,54 @@ class Condenser:
     async def decide(self, request: ChatRequest) -> Decision:
         """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
         timing = Timing()
-        case = await self._intake.case(request, timing)
+        case = with_standing_block(await self._intake.case(request, timing))
         started = perf_counter()
         decision = await self._decided(case)
-        rewritten = decision.view.changed or case.is_rewritten
-        decision.body = request.body.spliced(
-            messages=decision.view.encoded() if rewritten else None,
-            model=request.model if request.renamed else None,
-        )
+        self._write(decision, case)
         timing.condense = milliseconds(started)
         decision.timing = timing
+        self._prepare_to_learn(decision, case)
         self._prepare_to_settle(decision, case)
+        pipeline = case.policy.pipeline
+        if not (pipeline.is_off or pipeline.observe):
+            decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
         return decision
+
+    async def _again(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
+        """The decision for the same request with a view that is smaller than the refused one; None without one."""
+        started = perf_counter()
+        policy = policy.scaled(case.calibrated.scale)
+        case = replace(case.knowing([refused.applied] if refused.applied else []), policy=policy)
+        again = replace(refused, policy=policy, timing=replace(refused.timing), again=None, settle=None, follow=None)
+        await self._shrink(again, case, aim)
+        await self._memories.injector.inject(again, case)
+        if again.tokens_after >= refused.tokens_after:
+            return None
+        self._write(again, case)
+        again.timing.condense += milliseconds(started)
+        self._prepare_to_learn(again, case)
+        self._prepare_to_settle(again, case)
+        return again
+
+    async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:
+        """Condenses a view for OVERFLOW, in what the first decision has left of the time for models."""
+        case = replace(case, policy=replace(case.policy, budget=budget))
+        if case.found.failure:
+            decision.view, decision.trigger = walked(case, budget), Trigger.OVERFLOW
+            decision.tokens_after = decision.view.tokens
+            return
+        left = self._inline_timeout - decision.timing.condense / 1000
+        deadline = asyncio.get_running_loop().time() + max(left, 0.0)
+        took = await self._took_ready(Requirement.OVERFLOW, decision, case, deadline)
+        if took and decision.tokens_after < budget.trigger:
+            return
+        made = await self._maker.make(Requirement.OVERFLOW, decision, case, deadline)
+        decision.own_tokens += made.own_tokens
+        decision.reason = made.reason
+        if made.condensation is not None:
+            _apply(decision, made.condensation, case, Trigger.OVERFLOW)
+        if made.failure:
+            decision.action, decision.reason = Action.DEGRADED, made.failure
 
     async def _decided(self, case: Case) -> Decision:
         decision = _undecided(case)
@@ -86,6 +136,9 @@ class Condenser:
         else:
             _replay(decision, case)
             await self._condense(decision, case)
+            await self._memories.injector.inject(decision, case)
+            if is_first_of_a_truncated_window(decision, case):
+                decision.reason = Reason.SILENT_TRUNCATION
         return decision
 
     async def _condense(self, decision: Decision, case: Case) -> None:
@@ -93,9 +146,12 @@ class Condenser:
         only_looks = case.request.controls.dry_run
         if not only_looks:
             case = case.knowing(await self._preparer.ahead(decision, case, deadline))
-        requirement = _requirement(decision, case)
+        requirement = requirement_of(decision, case)
+        if requirement is Requirement.SOFT and self._waits_to_pay_back(decision, case):
+            decision.reason = Reason.AWAITING_PAYBACK
+            return
         if requirement is not None and await self._took_ready(requirement, decision, case, deadline):
-            requirement = _still_required(decision)
+            requirement = still_required(decision)
         if requirement is None:
             return
         if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
@@ -112,17 +168,34 @@ class Condenser:
             decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)
 
+    def _waits_to_pay_back(self, decision: Decision, case: Case) -> bool:
+        """Whether condensing now costs more than it saves soon; with nothing ready, the target is what to expect."""
+        prices, budget = case.policy.prices, case.policy.budget
+        if prices is None or budget is None:
+            return False
+        found = what_is_ready(Requirement.SOFT, decision, case)
+        made = found.applied if found else None
+        idle = case.request.asked_at - case.branch.last_used if case.branch else 0.0
+        moment = Moment(
+            before=budget.scale.upstream(decision.tokens_after),
+            after=budget.scale.upstream(found.view.tokens if found else budget.target),
+            fixed=budget.scale.upstream(round(case.asked.fixed.own)),
+            calls=price_of(prices, prompt=made.own_tokens, cached=0, completion=0) if made else 0.0,
+            is_cold=idle > self._cache_lifetime,
+        )
+        return turns_to_pay_back(prices, moment) > case.policy.payback_turns
+
     async def _took_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
         """Whether a condensation that was prepared is this request's view now.
 
         Where a model may be asked, a preparation that is under way is waited for.
         """
-        found = _ready(requirement, decision, case)
+        found = what_is_ready(requirement, decision, case)
         may_wait = RULES[requirement].asks and not case.request.controls.dry_run
         if found is None and may_wait:
             # Half of the time is left for a question of our own: a preparation may wait for its turn in the background.
             case = case.knowing(await self._preparer.landed(case, deadline - self._inline_timeout / 2))
-            found = _ready(requirement, decision, case)
+            found = what_is_ready(requirement, decision, case)
         if found is None or found.applied is None:
             return False
         applied = self._drifted(found.view, found.applied, case) or found.applied
@@ -148,7 +221,7 @@ class Condenser:
 
     async def _observe(self, decision: Decision, case: Case) -> None:
         """Says what would be done; changes nothing."""
-        requirement = _requirement(decision, case)
+        requirement = requirement_of(decision, case)
         if requirement is None:
             return
         made = await self._maker.project(requirement, decision, case)
@@ -159,8 +232,26 @@ class Condenser:
             decision.exact = decision.exact and not made.asked
             decision.metadata = made.condensation.metadata
 
+    def _write(self, decision: Decision, case: Case) -> None:
+        decision.probed = self._usage_probe and probes(decision.view, case)
+        decision.body = spliced(decision.view, case, probe=decision.probed)
+
+    def _prepare_to_learn(self, decision: Decision, case: Case) -> None:
+        """Leaves a way to take in the usage that comes back."""
+        is_text = all(each.is_text for each in case.request.body.elements)
+        sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
+
+        def learn(usage: Usage, suspect: bool) -> None:
+            decision.usage = usage
+            if not suspect and not case.request.controls.no_store:
+                known = case.about, case.asked, case.calibrated
+                decision.anchor = self._calibrator.learned(*known, sent, usage.prompt, teaches=is_text)
+
+        decision.learn = learn
+
     def _prepare_to_settle(self, decision: Decision, case: Case) -> None:
         """Names the branch, and leaves a way to store the session once the upstream has answered."""
+        decision.rounds = rounds = self._memories.searcher.rounds(decision, case)
         found = case.found
         turn = Turn(
             case.history,
@@ -169,20 +260,26 @@ class Condenser:
             decision.tokens_after,
             decision.own_tokens,
             _applied(decision, case),
+            block=decision.block,
+            covered=decision.view.covered,
         )
         if not case.history.chain:
             return
         session, decision.branch = self._keeper.next(found, turn)
-        is_new = found.is_derived and found.session is None
-        if is_new and decision.applied is None and is_small(decision.tokens_before, case.policy.window.tokens):
+        is_new = found.is_derived and found.session is None and decision.applied is None and not decision.block.raw
+        too_small = is_new and is_small(decision.tokens_before, case.policy.window.tokens)
+        if (too_small and rounds is None) or not case.keeps:
             return
-        if not case.keeps:
-            return
-        decision.session = session.id
+        decision.session = decision.session if too_small else session.id
         decision.head = case.append.head if case.append else ""
 
         async def settle(reply: Mapping[str, Any] | None) -> None:
-            judged = replace(turn, judging=self._preparer.state(decision, case))
+            patch = rounds.patch if rounds else None
+            if too_small and patch is None:
+                return
+            judging = await self._preparer.state(decision, case)
+            judged = replace(turn, judging=judging, usage=decision.usage, anchor=decision.anchor, patch=patch)
+            judged = replace(judged, memory_tokens=rounds.spent if rounds else 0)
             if case.append is None:
                 await self._keeper.settle(found, judged)
             elif reply is not None:
@@ -191,7 +288,11 @@ class Condenser:
                 await self._keeper.settle(found, appended)
 
         decision.settle = settle
-        decision.follow = lambda: self._preparer.follow(decision, case)
+        decision.follow = lambda: self._follow(decision, case)
+
+    def _follow(self, decision: Decision, case: Case) -> None:
+        self._preparer.follow(decision, case)
+        self._memories.injector.follow(case)
 
 
 def _apply(decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None) -> None:
@@ -216,6 +317,7 @@ def _undecided(case: Case) -> Decision:
         tokens_after=measured.tokens,
         exact=measured.exact,
         tools=measured.overhead,
+        calibrated=case.calibrated,
     )
     if found.failure:
         decision.action, decision.reason = Action.DEGRADED, found.failure
@@ -224,7 +326,7 @@ def _undecided(case: Case) -> Decision:
 
 def _folded(case: Case, condensation: Condensation | None) -> View:
     overlays = () if condensation is None else (condensation.overlay,)
-    return fold(case.measured.transcript, overlays, case.measured.overhead, case.counter)
+    return fold(case.measured.transcript, overlays, case.overhead, case.counter)
 
 
 def _replay(decision: Decision, case: Case) -> None:
@@ -232,7 +334,7 @@ def _replay(decision: Decision, case: Case) -> None:
     found = replay(
         case.measured.transcript,
         case.found.condensations,
-        case.measured.overhead,
+        case.overhead,
         case.counter,
         case.policy.budget,
         last,
@@ -245,13 +347,10 @@ def _replay(decision: Decision, case: Case) -> None:
 
 
 def _walk(decision: Decision, case: Case) -> None:
-    """The view without a store; what it condenses stands in no record."""
-    policy = case.policy
-    if policy.budget is None:
+    """Makes the view without a store."""
+    if case.policy.budget is None:
         return
-    decision.view = walk(
-        case.measured.transcript, policy.stages, policy.ladder, policy.budget, case.measured.overhead, case.counter
-    )
+    decision.view = walked(case, case.policy.budget)
     decision.tokens_after = decision.view.tokens
     failure = decision.reason
     _refuse_if_hopeless(decision)
@@ -266,74 +365,13 @@ def _applied(decision: Decision, case: Case) -> str:
     return decision.applied.id if decision.applied else ""
 
 
-def _requirement(decision: Decision, case: Case) -> Requirement | None:
-    budget = case.policy.budget
-    if budget is None:
-        decision.reason = Reason.WINDOW_UNKNOWN
-        return None
-    since = decision.applied.tokens_after if decision.applied else None
-    tokens = decision.tokens_after
-    own = _is_due(decision, case)
-    requirement = required(tokens, budget, since=since, forced=case.request.controls.force, due=own)
-    if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
-        decision.reason = Reason.WAITING_FOR_STEP
-    elif requirement is None and (decision.action is Action.PASSED or _news(case)):
-        decision.reason = _news(case) or Reason.BELOW_MARKS
-    return requirement
-
-
-def _is_due(decision: Decision, case: Case) -> bool:
-    """Whether a judge wants it condensed and that is ready, or a stage has a trigger of its own that is reached."""
-    budget = case.policy.budget
-    if budget is None:
-        return False
-    shrink = RULES[Requirement.SOFT].least_shrink
-    judged = ready(
-        decision.view, decision.applied, case.found.condensations, budget, judged_only=True, least_shrink=shrink
-    )
-    return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
-
-
-def _ready(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
-    """What was prepared and may be taken; under a judge the marks alone take nothing."""
-    budget = case.policy.budget
-    if budget is None:
-        return None
-    judged_only = requirement is Requirement.SOFT and case.policy.judging is not None
-    return ready(
-        decision.view,
-        decision.applied,
-        case.found.condensations,
-        budget,
-        judged_only=judged_only,
-        least_shrink=RULES[requirement].least_shrink,
-    )
-
-
-def _still_required(decision: Decision) -> Requirement | None:
-    """What is left to do for a view that has just taken what was ready: only to make it fit."""
-    budget = decision.policy.budget
-    since = decision.applied.tokens_after if decision.applied else None
-    requirement = required(decision.tokens_after, budget, since=since) if budget else None
-    return requirement if requirement is Requirement.HARD else None
-
-
-def _news(case: Case) -> str:
-    """What a person should know of how the conversation was recognised."""
-    if case.is_aligned:
-        return Reason.ALIGNED
-    session = case.found.session
-    if session is not None and session.branch_of(case.history.digests) is None:
-        return Reason.NEW_BRANCH
-    return ""
-
-
 def _refuse_if_hopeless(decision: Decision) -> None:
     """Raises where what is left is larger than the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
         return
-    error = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     if decision.view.tokens > budget.window * (1 + error):
         raise ContextLengthExceeded(account(decision), param="messages")
     if decision.view.tokens > budget.usable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.headers import OURS
@@ -23,6 +23,7 @@ KEYS = (
     "history",
     "if-head",
     "memory",
+    "memory-scope",
     "force",
     "no-store",
     "dry-run",
@@ -30,6 +31,25 @@ KEYS = (
 _LEAST_WINDOW = 256
 _LONGEST_ID = 256
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Memory(NamedTuple):
+    """How what was condensed away may reach the model: put before a user message, or asked for with a tool."""
+
+    inject: bool = False
+    tool: bool = False
+
+    def __str__(self) -> str:
+        return next(word for word, memory in MEMORY.items() if memory == self)
+
+
+MEMORY = {
+    "off": Memory(),
+    "inject": Memory(inject=True),
+    "tool": Memory(tool=True),
+    "inject+tool": Memory(inject=True, tool=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,8 @@ class Controls:
     window: int | None = None
     append: bool = False
     if_head: str | None = None
+    memory: Memory | None = None
+    memory_scope: str | None = None
     force: bool = False
     no_store: bool = False
     dry_run: bool = False
@@ -51,7 +73,6 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
     """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
     values = {**_from_body(extension), **_from_headers(headers)}
     strategy = values.get("strategy")
-    _check_memory(values.get("memory"))
     return Controls(
         session=_session(values.get("session")),
         strategy=_strategy(strategy) if strategy else suffix,
@@ -59,6 +80,8 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
         window=_window(values.get("window")),
         append=_history(values.get("history")),
         if_head=_text(values.get("if-head")),
+        memory=_memory(values.get("memory")),
+        memory_scope=_memory_scope(values.get("memory-scope")),
         force=_flag(values.get("force")),
         no_store=_flag(values.get("no-store")),
         dry_run=_flag(values.get("dry-run")),
@@ -162,9 +185,28 @@ def _history(given: Given | None) -> bool:
     return bool(value == "append")
 
 
-def _check_memory(given: Given | None) -> None:
-    if given is not None and given[1] != "off":
-        raise BadRequest(f"{given[0]}: this version knows 'off' only.", param=given[0])
+def _memory(given: Given | None) -> Memory | None:
+    if given is None:
+        return None
+    param, value = given
+    memory = memory_of(value)
+    if memory is None:
+        raise BadRequest(f"{param} must be one of {', '.join(MEMORY)}.", param=param)
+    return memory
+
+
+def _memory_scope(given: Given | None) -> str | None:
+    if given is None:
+        return None
+    param, value = given
+    if not isinstance(value, str) or not _SCOPE.fullmatch(value):
+        raise BadRequest(f"{param} must be 1-64 letters, digits, '_', '.' or '-' of ASCII.", param=param)
+    return value
+
+
+def memory_of(value: object) -> Memory | None:
+    """What a word means for memory; None where it means nothing."""
+    return MEMORY.get(value) if isinstance(value, str) else None
 
 
 def _text(given: Given | None) -> str | None:

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from proxy.calibration.anchor import Anchor
+from proxy.calibration.scaling import UNCALIBRATED, Calibrated
+from proxy.memory.rounds import Rounds
 from proxy.policy import Policy
 from proxy.reasons import Reason
-from proxy.sessions import with_depth
+from proxy.sessions import NO_BLOCK, Block, with_depth
+from proxy.usage import Usage
+from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.view import View
 
@@ -62,7 +67,11 @@ class Decision:
     """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need.
 
     It is handed the reply as a message where append mode must store that too. `follow` starts what is due once the
-    reply has been sent.
+    reply has been sent. `again` decides anew, under a policy and by a budget, where the upstream has refused the view
+    for its length; it gives None where nothing smaller can be sent. `learn` is called with the usage that came back,
+    before `settle`, and told whether that is suspect; it leaves `usage` and `anchor` for the session. `probed` tells
+    that the body asks for a usage which the client has not asked for. `rounds` are the hidden ones that may follow;
+    None where the model is offered no memory tool.
     """
 
     session: str
@@ -84,7 +93,40 @@ class Decision:
     head: str = ""
     settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
     follow: Callable[[], None] | None = None
+    block: Block = NO_BLOCK
+    again: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    calibrated: Calibrated = UNCALIBRATED
+    learn: Callable[[Usage, bool], None] | None = None
+    usage: Usage | None = None
+    anchor: Anchor | None = None
+    probed: bool = False
+    rounds: Rounds | None = None
+
+    def let_go(self) -> None:
+        """Forgets what it could still do, when its request is over.
+
+        Those hold the decision itself, and so the whole request: nothing but a collection of garbage would free it.
+        """
+        self.settle = self.follow = self.again = self.learn = None
+
+    @property
+    def left_out(self) -> int:
+        """What the client's own list would have cost more than the view, in tokens of the upstream."""
+        return round(self.calibrated.scale.slope * (self.tokens_before - self.tokens_after))
+
+    @property
+    def upstream_least(self) -> int:
+        """The least that the upstream should count for the view: nothing is in it that is only guessed to be added."""
+        expected = self.calibrated.scale.upstream(self.tokens_after)
+        return expected if self.upstream_prefix is not None else min(expected, self.tokens_after)
+
+    @property
+    def upstream_prefix(self) -> int | None:
+        """What the upstream itself has counted for the beginning of this view; None where that is not known."""
+        anchor = self.calibrated.anchor
+        applied = self.applied.id if self.applied else ""
+        return anchor.counted if anchor is not None and anchor.applied == applied else None
 
     @property
     def changed(self) -> bool:
@@ -118,7 +160,7 @@ class Decision:
         if self.applied is not None:
             pairs.append(("X-Condenser-Condensation", self.applied.id))
         if self.policy.budget is not None:
-            pairs.append(("X-Condenser-Headroom", str(self.policy.budget.headroom(self.tokens_after))))
+            pairs.append(("X-Condenser-Headroom", str(self.policy.budget.upstream_headroom(self.tokens_after))))
         return pairs
 
     def line(self) -> str:
@@ -154,7 +196,7 @@ class Decision:
             "budget": budget_document(self.policy),
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
-            "headroom": self.policy.budget.headroom(self.tokens_after) if self.policy.budget else None,
+            "headroom": self.policy.budget.upstream_headroom(self.tokens_after) if self.policy.budget else None,
             "plan": dict(self.metadata),
             "messages": [message.body for message in self.view.messages()],
         }

@@ -7,28 +7,38 @@ session has a say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from time import perf_counter
 
 from proxy.append import Append, appended
 from proxy.asking import Caller
+from proxy.calibration.anchor import Asked
+from proxy.calibration.calibrator import About, Calibrator
+from proxy.calibration.scaling import UNCALIBRATED, Calibrated
 from proxy.controls import Controls
 from proxy.decision import Timing
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.headers import Headers
 from proxy.identity import Identity
-from proxy.measure import Measured, Measurer, fits_by_length
+from proxy.measure import BY_LENGTH, Measured, Measurer, fits_by_length
+from proxy.memory.editing import forgotten
+from proxy.memory.scopes import together
+from proxy.memory.tool import NO_OFFER, Offer, offered_in
 from proxy.policy import Policies, Policy
 from proxy.recognition import Recognised, Recogniser
 from proxy.restoring import Restorer
+from proxy.sessions import Block, Branch, has_node
 from proxy.store.base import StoreError
 from proxy.stored import Patience
 from proxy.tokens.counter import Counter, Tokenizers
 from proxy.wire import Body
+from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Past, Verdict
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Message, Transcript
+from strategies.core.view import item_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,51 @@ class Case:
     counter: Counter
     append: Append | None = None
     whole: Transcript | None = None
+    block: Block | None = None
+    reserved: int = 0
+    calibrated: Calibrated = UNCALIBRATED
+    offer: Offer = NO_OFFER
+
+    @property
+    def overhead(self) -> int:
+        """Tokens besides the messages: tools, framing, and the memory block that stands."""
+        return self.framing + self.reserved
+
+    @property
+    def framing(self) -> int:
+        """Tokens of tools and framing, of the memory tool too."""
+        return self.measured.overhead + self.offer.tokens
+
+    @property
+    def branch(self) -> Branch | None:
+        """The branch that it continues, if there is one."""
+        session = self.found.session
+        return session.branch_of(self.history.digests) if session else None
+
+    @property
+    def asked(self) -> Asked:
+        """What of it is counted."""
+        measured, body = self.measured, self.request.body
+        systems = b"".join([message.digest for _, message in measured.transcript.systems])
+        frame = blake2b(measured.outside.encode() + systems, digest_size=8).hexdigest()
+        offers = bool(body.get("tools") or body.get("functions") or self.offer.is_made)
+        most = body.size if measured.counted_by == BY_LENGTH else None
+        outside = measured.outside + ("+" if self.offer.is_made else "")
+        counted = self.framing, measured.counted_by, frame, outside, offers, most
+        return Asked(measured.transcript, *counted, self.hidden)
+
+    @property
+    def hidden(self) -> tuple[tuple[int, Message], ...]:
+        """The messages of hidden rounds that its view may show, each with its place in the chain."""
+        transcript = self.measured.transcript
+        pieces = ((patch.at, piece) for patch in transcript.patches for piece in patch.pieces)
+        return tuple((at, item_for(piece, transcript, self.counter).message) for at, piece in pieces)
+
+    @property
+    def about(self) -> About:
+        """Whose request it is, as calibration has it: conversations that begin alike are one."""
+        beginning = self.request.tenant.encode() + b"".join(self.measured.transcript.digests[:1])
+        return About(self.request.tenant, self.request.model, blake2b(beginning, digest_size=4).hexdigest())
 
     @property
     def history(self) -> Transcript:
@@ -93,7 +148,7 @@ class Case:
     def caller(self, *, background: bool) -> Caller:
         """On whose behalf models are asked."""
         request = self.request
-        tools = request.body.written("tools") or None
+        tools = offered_in(request.body, self.offer).get("tools") or request.body.written("tools") or None
         return Caller(request.model, request.headers, tools, request.asked_at, background)
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
@@ -104,6 +159,19 @@ class Case:
         verdicts = session.verdicts if session else ()
         return Past(now, self.found.condensations, verdicts, verdict, seen, self.policy.continues)
 
+    def cards(self) -> list[MemoryCard]:
+        """The memory cards that this history may see, but for those that a later one contradicts."""
+        session, digests = self.found.session, self.history.digests
+        standing = [each for each in self.found.condensations if has_node(digests, each.covered, each.digest)]
+        own, unwanted = (session.cards(standing), forgotten(session)) if session else ([], [])
+        return together(own, self.found.scope.cards if self.found.scope else (), unwanted)
+
+    @property
+    def is_told_more(self) -> bool:
+        """Whether memory has cards that are not of this history: a person's, or those of a scope."""
+        session, scope = self.found.session, self.found.scope
+        return bool((session and session.added) or (scope and scope.cards))
+
     @property
     def keeps(self) -> bool:
         """Whether anything of this request may be stored."""
@@ -112,7 +180,7 @@ class Case:
 
 
 class Intake:
-    """Makes cases of requests; one per app."""
+    """Makes cases of requests; one per app. `offered` adds what the memory tool needs."""
 
     def __init__(
         self,
@@ -122,8 +190,12 @@ class Intake:
         measurer: Measurer,
         restorer: Restorer,
         tokenizers: Tokenizers,
+        calibrator: Calibrator,
+        offered: Callable[[Case], Case],
         keeps_text: bool = True,
     ) -> None:
+        self._offered = offered
+        self._calibrator = calibrator
         self._policies = policies
         self._recogniser = recogniser
         self._measurer = measurer
@@ -134,6 +206,7 @@ class Intake:
     async def case(self, request: ChatRequest, timing: Timing) -> Case:
         """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model)
+        await self._calibrator.refresh(request.model, counter.cache_key, BY_LENGTH)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         patience = self._recogniser.patience()
         started = perf_counter()
@@ -146,9 +219,19 @@ class Intake:
         found = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         settings = found.session.settings if found.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
+        if policy.scope:
+            found = await self._recogniser.scoped(found, policy.scope, read=any(policy.memory))
         case = await self._restored(Case(request, measured, found, policy, counter, append))
+        case = self._calibrated(self._offered(case))
         timing.session = milliseconds(started) + supplied
         return case
+
+    def _calibrated(self, case: Case) -> Case:
+        """The case with what is known of the upstream's own count, by which its budget goes."""
+        branch = case.branch
+        stored, window = branch.anchor if branch else None, case.policy.window.tokens
+        known = self._calibrator.calibrated(case.about, case.asked, stored, window)
+        return replace(case, calibrated=known, policy=case.policy.scaled(known.scale))
 
     async def _restored(self, case: Case) -> Case:
         """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
@@ -178,11 +261,15 @@ class Intake:
         return replace(request, body=request.body.with_history(whole)), append
 
     async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
-        """Counts, unless the length alone proves that nothing needs to be done."""
+        """Counts, unless the length alone proves that nothing needs to be done.
+
+        It bounds what the client sent; what the upstream adds by itself comes on top.
+        """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
         lowest = self._policies.lowest_mark(request.controls.window, request.model, request.body.values)
-        if lowest is not None and fits_by_length(request.body, lowest):
+        hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
+        if lowest is not None and fits_by_length(request.body, lowest - hidden):
             return self._measurer.estimate(request.body)
         return await self._measurer.measure(request.body, counter)
 

@@ -69,13 +69,14 @@ class Judges:
         async with self._leases.turn(case.request.tenant, _work(view), now, case.found.patience) as turn:
             if not turn.held:
                 return Round(None, HELD_ELSEWHERE)
-            held = await self._round(stage.judge(view, _budget(case), past), case, caller)
+            polling = stage.judge(view, _budget(case), past)
+            held = await self._round(polling, len(view.transcript.chain), case, caller)
         await self._keep(stage, held, view, past, case)
         return held
 
-    async def _round(self, polling: Polling, case: Case, caller: Caller) -> Round:
+    async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> Round:
         try:
-            resolving = Resolving(self._attempts.asking(case.policy, Urgency(caller)))
+            resolving = Resolving(self._attempts.asking(case.policy, Urgency(caller)), messages)
             verdict = await resolving.drive(polling)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
@@ -99,7 +100,7 @@ class Judges:
         """Tokens that votes may still spend in this session."""
         totals = case.found.session.totals if case.found.session else {}
         forwarded = totals.get("forwarded_tokens", 0) + case.measured.tokens
-        window = _budget(case).window
+        window = _budget(case).made_for
         return int(window + self._allowance * forwarded) - totals.get("judge_tokens", 0)
 
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,27 +23,33 @@ from proxy import identity as names
 from proxy.append import NO_LINE, Line
 from proxy.blocks import new_block
 from proxy.calibration.anchor import Anchor
+from proxy.memory.scopes import with_shared
 from proxy.recognition import Recognised
 from proxy.sessions import NO_BLOCK, Block, Session
 from proxy.store.base import SessionKey, StoreError, Write
 from proxy.store.codec import decode_condensation, encode_condensation, encode_session, record_name
-from proxy.stored import StoredSessions
+from proxy.stored import TRIES, StoredSessions
 from proxy.usage import Usage
-from strategies.core.condensation import Condensation, Piece, standing_in
+from strategies.core.cards import MemoryCard
+from strategies.core.condensation import Condensation, Overlay, Piece, standing_in
 from strategies.core.plan import head_pieces, with_task
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
-_TRIES = 8
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one request adds to its session; an append builds on the line `before`."""
+    """What one request adds to its session; an append builds on the line `before`.
+
+    `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request. The
+    view's head has `covered` so many messages; `patch` are the hidden rounds that followed it, which have cost
+    `memory_tokens`.
+    """
 
     transcript: Transcript
     settings: dict[str, object]
@@ -55,6 +62,11 @@ class Turn:
     blocks: Mapping[str, bytes] = field(default_factory=dict)
     judging: Mapping[str, Any] = field(default_factory=dict)
     block: Block = NO_BLOCK
+    usage: Usage | None = None
+    anchor: Anchor | None = None
+    covered: int = 0
+    patch: Overlay | None = None
+    memory_tokens: int = 0
 
 
 class Keeper:
@@ -68,6 +80,12 @@ class Keeper:
         # Writers of one process take turns; only those of other replicas are met by trying again.
         self._settling: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
+    def cards(self, found: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
+        """Memory cards as they are recorded with a condensation; none where no text may be kept."""
+        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        made = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in found)
+        return tuple(made) if self._with_text else ()
+
     def pieces(self, view: View) -> tuple[Piece, ...]:
         """The pieces of a view's head as they are recorded.
 
@@ -79,7 +97,9 @@ class Keeper:
 
     async def keep(self, found: Recognised, made: Condensation) -> Condensation:
         """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
-        return await self._stored.write(self._keep(found.key, made), found.patience)
+        kept = await self._stored.write(self._keep(found.key, made), found.patience)
+        await self._share(found, kept)
+        return kept
 
     async def _keep(self, key: SessionKey, made: Condensation) -> Condensation:
         name = record_name(made.digest, made.depth)
@@ -91,8 +111,24 @@ class Keeper:
         """Records a condensation that no view applies yet; what the store holds of that name. Raises `StoreError`."""
         name, data = record_name(made.digest, made.depth), encode_condensation(made)
         putting = self._stored.store.put_record(found.key, name, data, self._ttl)
-        kept = await self._stored.write(putting, found.patience)
-        return decode_condensation(kept, standing=False) or made
+        kept = decode_condensation(await self._stored.write(putting, found.patience), standing=False) or made
+        await self._share(found, kept)
+        return kept
+
+    async def _share(self, found: Recognised, kept: Condensation) -> None:
+        """Puts the cards of a condensation into the scope that its request names; a failure costs only that."""
+        scope = found.scope
+        if scope is None or not kept.cards:
+            return
+        now = self._clock()
+
+        def shared(stored: Session | None) -> Session:
+            return with_shared(stored, scope.name, kept.cards, now)
+
+        try:
+            await self._stored.write(self._stored.change(scope.key, shared, self._ttl), found.patience)
+        except StoreError as error:
+            _log.warning("cards were not shared: %s", error)
 
     async def stand(self, found: Recognised, made: Condensation) -> None:
         """Marks a condensation as applied by a view that is forwarded; raises `StoreError`."""
@@ -125,14 +161,11 @@ class Keeper:
             await work()
 
     async def _amend(self, found: Recognised, change: Callable[[Session], Session]) -> None:
-        for _ in range(_TRIES):
-            session = await self._stored.load(found.key) or (None if found.session else self._new(found))
-            if session is None:
-                return
-            write = Write(encode_session(change(session)), session.revision, self._ttl)
-            if await self._stored.store.save(found.key, write):
-                return
-        raise StoreError("store-contended", "other writers were always first")
+        def changed(stored: Session | None) -> Session | None:
+            session = stored or (None if found.session else self._new(found))
+            return change(session) if session else None
+
+        await self._stored.change(found.key, changed, self._ttl)
 
     def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
         """The session as it stands after this request, and the branch that the request is on."""
@@ -158,7 +191,7 @@ class Keeper:
             _log.warning("the session was not stored before the reply's last byte: %s", error)
 
     async def _settle(self, found: Recognised, turn: Turn) -> None:
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             if _is_overtaken(found.session, turn):
                 raise StoreError("store-contended", "another append to this history was stored first")
             session, _branch = self.next(found, turn)
@@ -211,13 +244,28 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
 
 
 def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
-    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied, turn.block)
+    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied, turn.block, turn.anchor)
     settings = session.settings if session.derived else turn.settings
+    moved = moved.patched(turn.patch, turn.transcript.digests, turn.covered)
     judging = turn.judging or session.judging
     counted = replace(moved, settings=settings, line=turn.line or session.line, judging=judging).counted(
-        requests=1, client_tokens=turn.tokens_before, forwarded_tokens=turn.tokens_after, own_tokens=turn.own_tokens
+        requests=1,
+        client_tokens=turn.tokens_before,
+        forwarded_tokens=turn.tokens_after,
+        own_tokens=turn.own_tokens,
+        **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
+        **_reported(turn.usage),
     )
+    if turn.applied:
+        counted = counted.saving(turn.applied, turn.tokens_before - turn.tokens_after)
     return counted, branch.name
+
+
+def _reported(usage: Usage | None) -> dict[str, int]:
+    """The totals that a usage raises; tokens as the upstream counts them."""
+    if usage is None:
+        return {}
+    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
 def _nodes(transcript: Transcript) -> tuple[str, ...]:

@@ -150,7 +150,9 @@ class Maker:
 
     async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
         ready = await self._keeper.made_since(case.found, case.history.digests)
-        if ready is not None and _shows(ready, case):
+        # What was prepared stands since a moment ago where this request has taken it, and was not enough.
+        is_taken = ready is not None and decision.applied is not None and ready.id == decision.applied.id
+        if ready is not None and not is_taken and _shows(ready, case):
             return Made(ready)
         return await self._work(requirement, decision, case, until)
 
@@ -239,6 +241,7 @@ class Maker:
         view, budget = outcome.view, policy.budget
         digest = view.transcript.digests[view.covered - 1]
         depth = base.applied.depth + 1 if base.applied else 1
+        now = self._clock()
         return Condensation(
             id=_id(digest, depth),
             digest=digest,
@@ -251,7 +254,8 @@ class Maker:
             trigger=TRIGGERS[requirement].value,
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
-            created_at=self._clock(),
+            created_at=now,
+            cards=self._keeper.cards(outcome.cards, _id(digest, depth), now),
             own_tokens=own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
@@ -274,7 +278,7 @@ def _id(digest: bytes, depth: int) -> str:
 
 def _shows(condensation: Condensation, case: Case) -> bool:
     """Whether a condensation leaves in this request's view what must stand there."""
-    return shows_what_it_must(fold(case.history, (condensation.overlay,), case.measured.overhead, case.counter))
+    return shows_what_it_must(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
 
 
 def _can_ask(policy: Policy) -> bool:
@@ -304,6 +308,6 @@ def work_name(requirement: Requirement, head: bytes, applied: str, case: Case) -
         requirement.value,
         str(policy.pipeline),
         [str(getattr(stage, "options", "")) for stage in policy.stages],
-        policy.budget,
+        policy.budget and (policy.budget.nominal or policy.budget),
     )
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -23,7 +23,7 @@ T = TypeVar("T")
 BYTES_PER_TOKEN = 4
 _MOST_KNOWN = 50_000
 _MOST_OVERHEADS = 256
-_BY_LENGTH = "length"
+BY_LENGTH = "length"
 _KEY_BYTES = 16
 _OUTSIDE = ("tools", "functions", "tool_choice", "function_call", "response_format")
 """The members that `Counter.overhead` counts."""
@@ -39,13 +39,16 @@ class Known(NamedTuple):
 class Measured(NamedTuple):
     """A transcript with its counts; `overhead` are the tokens of tools and framing.
 
-    `restored` are the tokens of messages that the client did not send, put back from the store.
+    `restored` are the tokens of messages that the client did not send, put back from the store. `counted_by` names what
+    counted, and `outside` is a digest of what was counted besides messages, "" for nothing.
     """
 
     transcript: Transcript
     overhead: int
     exact: bool
     restored: int = 0
+    counted_by: str = ""
+    outside: str = ""
 
     @property
     def tokens(self) -> int:
@@ -70,15 +73,17 @@ class Measurer:
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
         self._seen.keep(body.elements)
         transcript = Transcript.of([read.get(id(each)) or each.counted[name] for each in body.elements])
-        return Measured(transcript, self._overhead(body, transcript, counter), counter.exact)
+        outside = _written_outside(body)
+        overhead = await self._overhead(outside, body, transcript, counter)
+        return Measured(transcript, overhead, counter.exact, 0, name, outside.hex())
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        messages = [each.counted.get(_BY_LENGTH) or self._by_length(each) for each in body.elements]
+        messages = [each.counted.get(BY_LENGTH) or self._by_length(each) for each in body.elements]
         self._seen.keep(body.elements)
         transcript = Transcript.of(messages)
         rest = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, rest, False)
+        return Measured(transcript, rest, False, 0, BY_LENGTH, _written_outside(body).hex())
 
     async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """The messages of elements that no message was made of; only what is not known by its hash is counted."""
@@ -100,15 +105,16 @@ class Measurer:
 
     def _by_length(self, element: Element) -> Message:
         message = self._reader.read_bytes(element.data, element.value, len(element.data) // BYTES_PER_TOKEN + 1)
-        element.settle(_BY_LENGTH, message)
+        element.settle(BY_LENGTH, message)
         return message
 
-    def _overhead(self, body: Body, transcript: Transcript, counter: Counter) -> int:
+    async def _overhead(self, outside: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""
-        key = _hash("\0".join(map(body.written, _OUTSIDE)).encode(), f"{bool(transcript.systems)} {counter.cache_key}")
+        key = _hash(outside, f"{bool(transcript.systems)} {counter.cache_key}")
         tokens = self._overheads.get(key)
         if tokens is None:
-            tokens = counter.overhead(_outside(body, transcript))
+            chars = sum(len(body.written(key)) for key in _OUTSIDE)
+            tokens = await self._pool.overhead(counter, _outside(body, transcript), chars)
         _put(self._overheads, key, tokens, _MOST_OVERHEADS)
         return tokens
 
@@ -123,6 +129,12 @@ def _put(cache: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:
 
 def _hash(data: bytes, name: str) -> bytes:
     return blake2b(data, digest_size=_KEY_BYTES, key=name.encode()[:64]).digest()
+
+
+def _written_outside(body: Body) -> bytes:
+    """A digest of what is counted besides messages; empty where there is none of that."""
+    written = [body.written(key) for key in _OUTSIDE]
+    return _hash("\0".join(written).encode(), "outside") if any(written) else b""
 
 
 def _outside(body: Body, transcript: Transcript) -> Mapping[str, Any]:

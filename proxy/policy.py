@@ -1,35 +1,58 @@
 """What applies to one request: strategy, options, window, budget. Pure.
 
 For each key the request itself comes first, then the session, then the settings for the model, then the
-settings. The window comes from the request, the settings, or the bundled table; else it is unknown, and nothing is
-condensed.
+settings. The window comes from the request, the settings, what the upstream's server states, or the bundled table, and
+is lowered by what was learned from the upstream's replies; else it is unknown, and nothing is condensed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.controls import Controls
+from proxy.controls import MEMORY, Controls, Memory, memory_of
+from proxy.cost import Prices
+from proxy.discovery import Stated, nothing_stated
 from proxy.errors import BadRequest
-from proxy.settings import MarkSettings, ModelRole, ModelSettings, Settings
+from proxy.learned import LearnedWindow, Origin
+from proxy.setting_tables import JudgeRole, MarkSettings, ModelRole, ModelSettings, SummarizerRole
+from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable
 from strategies import LADDER, LADDER_OPTIONS, Pipeline, addressed, parse, stages
-from strategies.core.budget import Budget
+from strategies.core.budget import LEAST_TRIGGER, Budget, Scale
+from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
-from strategies.core.protocol import Strategy
+from strategies.core.protocol import Judging, Strategy
+from strategies.pipeline import marked
 
 UNKNOWN = "unknown"
+REQUEST = "request"
+SETTINGS = "settings"
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window in tokens and where it is known from; `tokens` None where it is not known."""
+    """A window in tokens and where it is known from; `tokens` None where it is not known.
+
+    `learned` is how, where a refusal or a truncation has taught it.
+    """
 
     tokens: int | None
     source: str
     max_input: int | None = None
+    learned: Origin | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether someone has set it, so that nobody need be asked."""
+        return self.source == REQUEST or self.source.startswith(SETTINGS)
+
+    def lowered(self, learned: LearnedWindow | None) -> Window:
+        """This window, or the one that was learned where that is smaller."""
+        if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
+            return self
+        return Window(learned.tokens, learned.source, self.max_input, learned.origin)
 
     def __str__(self) -> str:
         return UNKNOWN if self.tokens is None else str(self.tokens)
@@ -37,15 +60,49 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The choice for one request; `sticks` are the settings that the session keeps."""
+    """The choice for one request; `sticks` are the settings that the session keeps.
+
+    `prepares`: models may be asked in the background. With `prices` a condensation that is not needed yet waits until
+    it pays back in `payback_turns`. `scope` names what memory cards are shared in, "" for nothing.
+    """
 
     pipeline: Pipeline
     stages: list[Strategy]
     ladder: list[Strategy]
     window: Window
     budget: Budget | None
-    summarizer: ModelRole
+    summarizer: SummarizerRole
+    judge: JudgeRole
     sticks: Mapping[str, Any]
+    memory: Memory
+    prepares: bool = True
+    scope: str = ""
+    prices: Prices | None = None
+    payback_turns: float = 0.0
+
+    @property
+    def roles(self) -> Mapping[str, ModelRole]:
+        """The models that effects may name by their role."""
+        return {SUMMARIZER: self.summarizer, JUDGE: self.judge}
+
+    @property
+    def judging(self) -> Judging | None:
+        """The stage that asks a judge, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Judging)), None)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a stage may ask a model."""
+        return any(stage.asks for stage in self.stages)
+
+    @property
+    def continues(self) -> bool:
+        """Whether summarizers are asked to go on from the view itself."""
+        return self.summarizer.form == "continue"
+
+    def scaled(self, scale: Scale) -> Policy:
+        """The policy with its budget in tokens of our own count."""
+        return replace(self, budget=self.budget and self.budget.scaled(scale))
 
     def able_to_drop(self) -> Policy:
         """The policy for a view with messages put back: what does not fit of them may be dropped without a model."""
@@ -53,26 +110,64 @@ class Policy:
 
 
 class Policies:
-    """Makes policies from settings and the bundled table."""
+    """Makes policies from settings, what is `discovered` and `learned` of a model's window, and the bundled table."""
 
-    def __init__(self, settings: Settings, table: ModelTable) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        table: ModelTable,
+        discovered: Stated = nothing_stated,
+        learned: Callable[[str], LearnedWindow | None] = lambda _: None,
+    ) -> None:
         self._settings = settings
         self._table = table
+        self._discovered = discovered
+        self._learned = learned
 
     def policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
         """The policy for a request; raises `BadRequest` where an option does not fit its pipeline."""
         entry = self._settings.for_model(model)
         pipeline, options, sticks = self._choice(controls, session, entry)
         window = self.window(controls.window, model)
+        summarizer = (entry.summarizer if entry else None) or self._settings.summarizer
+        made = self._stages(pipeline, options)
         return Policy(
             pipeline=pipeline,
-            stages=self._stages(pipeline, options),
+            stages=made,
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=window,
-            budget=self.budget(window, entry, asked_length(body)),
-            summarizer=(entry.summarizer if entry and entry.summarizer else None) or self._settings.summarizer,
-            sticks=sticks,
+            budget=self._budget_for(made, summarizer, window, model, body),
+            summarizer=summarizer,
+            judge=(entry.judge if entry else None) or self._settings.judge,
+            sticks={**sticks, **_asked_of_memory(controls)},
+            memory=self._memory(controls, session, pipeline),
+            prepares=self._settings.background.mode != "off" and (entry is None or entry.background),
+            prices=entry.prices.to_prices() if entry and entry.prices else None,
+            payback_turns=self._settings.cost.payback_turns,
+            scope=self._scope(controls, session),
         )
+
+    def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
+        """The scope that a request or its session names; raises `BadRequest` where there are none."""
+        if self._settings.memory.scopes:
+            return controls.memory_scope or str(session.get("memory_scope", ""))
+        if controls.memory_scope is not None:
+            param = "X-Condenser-Memory-Scope"
+            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
+        return ""
+
+    def _memory(self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline) -> Memory:
+        """What memory may do: nothing without text in the store, for a block must stand for a whole turn."""
+        if self._settings.store.content == "digests" or controls.no_store or pipeline.is_off or pipeline.observe:
+            return MEMORY["off"]
+        default = "inject" if "rolling" in pipeline.names else self._settings.memory.default
+        return controls.memory or memory_of(session.get("memory")) or MEMORY[default]
+
+    def _prompt_window(self, summarizer: SummarizerRole) -> int | None:
+        """Tokens that the summarizer's model has room for; None for that of the request's."""
+        if summarizer.window is not None or summarizer.model is None:
+            return summarizer.window
+        return self.window(None, summarizer.model).tokens
 
     def _choice(
         self, controls: Controls, session: Mapping[str, Any], entry: ModelSettings | None
@@ -102,23 +197,49 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"X-Condenser-Options: {error.detail}.", param="X-Condenser-Options") from None
 
+    def lowered(self, policy: Policy, learned: LearnedWindow, model: str, body: Mapping[str, Any]) -> Policy:
+        """A policy for a window that was learned from the request that it was made for."""
+        window = policy.window.lowered(learned)
+        budget = self._budget_for(policy.stages, policy.summarizer, window, model, body)
+        return replace(policy, window=window, budget=budget)
+
+    def _budget_for(
+        self,
+        pipeline: Sequence[Strategy],
+        summarizer: SummarizerRole,
+        window: Window,
+        model: str,
+        body: Mapping[str, Any],
+    ) -> Budget | None:
+        """The budget for a window as these stages have it: with their own marks, and room for their summarizer."""
+        budget = self.budget(window, self._settings.for_model(model), asked_length(body))
+        return budget and replace(marked(budget, pipeline), prompt_window=self._prompt_window(summarizer))
+
     def window(self, asked: int | None, model: str) -> Window:
-        """The window of a model, and its source."""
+        """The window of a model, and its source: the smaller one of what is known and what was learned."""
+        return self._known_window(asked, model).lowered(self._learned(model))
+
+    def _known_window(self, asked: int | None, model: str) -> Window:
         if asked is not None:
-            return Window(asked, "request")
+            return Window(asked, REQUEST)
         entry = self._settings.for_model(model)
         if entry is not None and entry.window is not None:
-            return Window(entry.window, f"settings for '{entry.match}'", entry.max_input)
+            return Window(entry.window, f"{SETTINGS} for '{entry.match}'", entry.max_input)
+        limit = entry.max_input if entry else None
         if self._settings.window is not None:
-            return Window(self._settings.window, "settings")
+            return Window(self._settings.window, SETTINGS, limit)
+        stated = self._discovered(model)
+        if stated is not None:
+            return Window(stated.window, stated.source, limit or stated.max_input)
         found = self._table.find(model)
-        return Window(found.window, "bundled table", found.max_input) if found else Window(None, UNKNOWN)
+        return Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN)
 
     def lowest_mark(self, asked_window: int | None, model: str, body: Mapping[str, Any]) -> int | None:
         """Tokens under which nothing ever happens to a request; None where the window is unknown."""
         entry = self._settings.for_model(model)
         budget = self.budget(self.window(asked_window, model), entry, asked_length(body))
-        return min(budget.prepare, budget.usable - budget.floor) if budget else None
+        own = int(budget.usable * LEAST_TRIGGER) if budget else 0
+        return min(budget.prepare, budget.usable - budget.floor, own) if budget else None
 
     def budget(self, window: Window, entry: ModelSettings | None, asked: int | None) -> Budget | None:
         """The budget for a window; None where it is unknown."""
@@ -126,9 +247,16 @@ class Policies:
             return None
         marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
         reserve = entry.reserve if entry and entry.reserve is not None else self._settings.reserve
-        return Budget.of(
+        budget = Budget.of(
             window.tokens, asked=asked, reserve=reserve, marks=marks.to_marks(), max_input=window.max_input
         )
+        return replace(budget, ledger=self._settings.ledger.to_caps())
+
+
+def _asked_of_memory(controls: Controls) -> dict[str, str]:
+    """What a request says of memory, as its session keeps it."""
+    asked = {"memory": controls.memory and str(controls.memory), "memory_scope": controls.memory_scope}
+    return {key: value for key, value in asked.items() if value}
 
 
 def asked_length(body: Mapping[str, Any]) -> int | None:

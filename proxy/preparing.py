@@ -19,6 +19,7 @@ from proxy.judging import Judges
 from proxy.keeping import Keeper
 from proxy.leases import Leases
 from proxy.making import Maker, base_of, readable, work_name
+from proxy.offload import offloaded
 from proxy.owned import OwnedTasks
 from proxy.sessions import Branch
 from proxy.store.codec import encode_condensation
@@ -27,7 +28,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.protocol import Verdict
 from strategies.core.ready import prepared_in, ready
 from strategies.core.replay import Replayed
-from strategies.core.requirement import Requirement, has_grown
+from strategies.core.requirement import RULES, Requirement, has_grown
 from strategies.pipeline import due
 
 _REMEMBERED = 10_000
@@ -44,7 +45,7 @@ class Tried(NamedTuple):
 
 
 class Preparer:
-    """Prepares condensations; one per app. Where it is not `enabled` it does nothing after a reply."""
+    """Prepares condensations; one per app."""
 
     def __init__(
         self,
@@ -54,7 +55,6 @@ class Preparer:
         keeper: Keeper,
         leases: Leases,
         tasks: Background,
-        enabled: bool,
         clock: Callable[[], float],
     ) -> None:
         self._maker = maker
@@ -62,19 +62,18 @@ class Preparer:
         self._keeper = keeper
         self._leases = leases
         self._tasks = tasks
-        self._enabled = enabled
         self._clock = clock
         self._tried: OrderedDict[Hashable, Tried] = OrderedDict()
 
     def follow(self, decision: Decision, case: Case) -> None:
         """Starts what a request that has its reply makes due."""
-        if self._enabled and _may_prepare(case):
+        if case.policy.prepares and _may_prepare(case):
             self._tasks.start(self._work(decision, case.apart(), background=True), (case.found.key, decision.branch))
 
     async def ahead(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
         """What votes that are held before forwarding lead to, until a time of the loop's clock."""
         stage, key = case.policy.judging, (case.found.key, _branch(case))
-        if stage is None or not stage.inline or not _may_prepare(case) or self._skips(decision, case):
+        if stage is None or not stage.inline or not _may_prepare(case) or await self._skips(decision, case):
             return []
         self._tasks.start(self._work(decision, case, background=False), key)
         return await self._landed(key, deadline)
@@ -94,7 +93,7 @@ class Preparer:
     async def _left_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
         """What another replica prepares for the head that this branch had with its last request."""
         branch = _branch_of(case)
-        if branch is None or not self._enabled:
+        if branch is None or not case.policy.prepares:
             return []
         async with self._leases.turn(
             case.request.tenant,
@@ -105,24 +104,25 @@ class Preparer:
             left = readable(turn.left)
         return [left] if left is not None else []
 
-    def state(self, decision: Decision, case: Case) -> Mapping[str, Any]:
+    async def state(self, decision: Decision, case: Case) -> Mapping[str, Any]:
         """The state of judgement as this request leaves it; empty where nobody judges."""
         stage = case.policy.judging
         if stage is None or not _may_prepare(case):
             return {}
-        return stage.state(decision.view, case.past(self._clock()), self._skips(decision, case))
+        return stage.state(decision.view, case.past(self._clock()), await self._skips(decision, case))
 
-    def _skips(self, decision: Decision, case: Case) -> str:
+    async def _skips(self, decision: Decision, case: Case) -> str:
         stage, budget = case.policy.judging, case.policy.budget
         if stage is None or budget is None:
             return "no-judge"
         if decision.action is Action.CONDENSED:
             return "cool-down"
-        return stage.skips(decision.view, budget, case.past(self._clock()))
+        messages = len(decision.view.transcript.chain)
+        return await offloaded(messages, stage.skips, decision.view, budget, case.past(self._clock()))
 
     async def _work(self, decision: Decision, case: Case, *, background: bool) -> Condensation | None:
         stage = case.policy.judging
-        if stage is not None and stage.inline is not background and not self._skips(decision, case):
+        if stage is not None and stage.inline is not background and not await self._skips(decision, case):
             held = await self._judges.vote(stage, decision.view, case, case.caller(background=background))
             if held.verdict is not None and held.verdict.yes:
                 preparing = case.apart() if background else case
@@ -131,7 +131,9 @@ class Preparer:
         return await self._for_a_mark(decision, case, budget) if background and budget is not None else None
 
     async def _for_a_mark(self, decision: Decision, case: Case, budget: Budget) -> Condensation | None:
-        waiting = ready(decision.view, decision.applied, case.found.condensations, budget)
+        # What would save too little to be taken at the trigger must not keep a better one from being made.
+        shrink = RULES[Requirement.SOFT].least_shrink
+        waiting = ready(decision.view, decision.applied, case.found.condensations, budget, least_shrink=shrink)
         resting = decision.applied.id if decision.applied else ""
         now = Tried(resting, decision.view.tokens, len(decision.view.items))
         if not (

@@ -18,12 +18,13 @@ from proxy.append import History, history
 from proxy.headers import Headers
 from proxy.histories import Histories
 from proxy.identity import Identity
+from proxy.memory.scopes import Scope, scope_key, shared_by
 from proxy.restoring import Restored
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError
 from proxy.stored import Patience, StoredSessions
 from strategies.core.alignment import LEAST_RUN, align
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Overlay
 from strategies.core.transcript import Role, Transcript
 
 _CANDIDATES = 4
@@ -38,7 +39,8 @@ _log = logging.getLogger(__name__)
 class Recognised:
     """The session of a request. `session` is None where it is new; `key` is where it is or would be stored.
 
-    `patience` is what the request has left for the store.
+    `patience` is what the request has left for the store. `patches` are hidden rounds, the newest last. `scope` is
+    what its session shares cards with.
     """
 
     identity: Identity
@@ -47,9 +49,11 @@ class Recognised:
     patience: Patience
     session: Session | None = None
     condensations: tuple[Condensation, ...] = ()
+    patches: tuple[Overlay, ...] = ()
     parent: str | None = None
     failure: str = ""
     restored: Restored | None = None
+    scope: Scope | None = None
 
     def last_applied(self, transcript: Transcript) -> str | None:
         """What the last view of this transcript's branch applied; None where the branch is not known.
@@ -105,6 +109,17 @@ class Recogniser:
             _log.warning("the store failed: %s", error)
             return replace(blank, failure=error.reason)
 
+    async def scoped(self, found: Recognised, name: str, *, read: bool) -> Recognised:
+        """A session with the scope of that name, and with its cards where they are to be `read` and can be."""
+        key = scope_key(found.key.tenant, name)
+        scope = Scope(key, name)
+        if read and not found.failure:
+            try:
+                scope = scope._replace(cards=shared_by(await found.patience.read(self._stored.load(key))))
+            except StoreError as error:
+                _log.warning("the cards of a scope were not read: %s", error)
+        return replace(found, scope=scope)
+
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
             key = SessionKey(tenant, names.session_key(identity.id))
@@ -123,7 +138,7 @@ class Recogniser:
         if blank.identity.weak and session.branch_of(transcript.digests) is None:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
-        found = replace(blank, session=session, condensations=session.condensations)
+        found = replace(blank, session=session, condensations=session.condensations, patches=session.patches)
         if session.branches and session.branch_of(transcript.digests) is None:
             return replace(found, restored=await self._align(found, session, transcript))
         return found
@@ -167,23 +182,26 @@ class Recogniser:
             session = await self._stored.load(SessionKey(tenant, name))
             if session is None or not session.derived:
                 continue
-            known = session.condensations + await self._inherited(tenant, session)
+            line = [session, *await self._ancestors(tenant, session)]
+            known = tuple(each for one in line for each in one.condensations)
+            patches = tuple(each for one in reversed(line) for each in one.patches)
+            recognised = replace(blank, condensations=known, patches=patches)
             if session.branch_of(transcript.digests) is None:
-                return replace(blank, condensations=known, parent=name)
-            key = SessionKey(tenant, name)
-            return replace(blank, key=key, shown=name, session=session, condensations=known)
+                return replace(recognised, parent=name)
+            return replace(recognised, key=SessionKey(tenant, name), shown=name, session=session)
         return None
 
-    async def _inherited(self, tenant: str, session: Session) -> tuple[Condensation, ...]:
-        known: list[Condensation] = []
+    async def _ancestors(self, tenant: str, session: Session) -> list[Session]:
+        """The sessions that it forked from, nearest first."""
+        known: list[Session] = []
         parent = session.parent
         for _ in range(_ANCESTORS):
             ancestor = await self._stored.load(SessionKey(tenant, parent)) if parent else None
             if ancestor is None:
                 break
-            known.extend(ancestor.condensations)
+            known.append(ancestor)
             parent = ancestor.parent
-        return tuple(known)
+        return known
 
     async def history(self, tenant: str, identity: Identity, patience: Patience) -> History:
         """What append mode has stored under an explicit id; raises `StoreError`."""

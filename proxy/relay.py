@@ -17,15 +17,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from proxy.capture import Capture
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first, to_client
-from proxy.upstream import UpstreamReply
+from proxy.opening import Answer
+from proxy.reporting import Editor
 
 T = TypeVar("T")
 _DONE = b"data: [DONE]"
+_LONGEST_DONE = 32
+_LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
 
 
@@ -59,39 +62,71 @@ class Incoming:
             pass
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work`; when the client leaves first, cancels it and raises `ClientGone`."""
-        task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self.gone())
+        """Runs `work`; when the client leaves first, cancels it and raises `ClientGone`.
+
+        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task.
+        """
+        watch = _Watch()
+        watching = asyncio.ensure_future(watch.until(self.gone))
         try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise ClientGone
+            return await work
+        except asyncio.CancelledError:
+            if watch.is_the_only_one():
+                raise ClientGone from None
+            raise
         finally:
-            for each in (task, gone):
-                each.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+            watching.cancel()
+            watch.forget()
+
+
+class _Watch:
+    """Cancels the task that made it when something has come about."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._before = task.cancelling()
+        self._struck = False
+
+    async def until(self, event: Callable[[], Awaitable[None]]) -> None:
+        await event()
+        self._struck = True
+        self._task.cancel()
+
+    def is_the_only_one(self) -> bool:
+        """Whether nobody else has cancelled the task."""
+        return self._struck and self._task.cancelling() == self._before + 1
+
+    def forget(self) -> None:
+        """Takes the cancellation back: what became of it is the caller's matter now."""
+        if self._struck:
+            self._task.uncancel()
 
 
 class Relay(Response):
     """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
 
     Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes.
-    `follow` is called at the end where the reply came in whole.
+    `follow` is called at the end where the reply came in whole. An `editor` changes what is passed on.
     """
 
     def __init__(
         self,
         incoming: Incoming,
-        reply: UpstreamReply,
+        reply: Answer,
         ours: Headers,
         settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None,
         capture: Capture | None = None,
         follow: Callable[[], None] | None = None,
+        editor: Editor | None = None,
     ) -> None:
         self._incoming = incoming
+        self._editor = editor
         self._reply = reply
-        self._sent = [*to_client(reply.headers), *ours]
+        # A body that is changed on its way has another length.
+        passed = [(name, value) for name, value in to_client(reply.headers) if editor is None or name != _LENGTH]
+        self._sent = [*passed, *ours]
         self._settle = settle
         self._capture = capture
         self._over: Callable[[], None] | None = None
@@ -119,30 +154,50 @@ class Relay(Response):
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})
-        left = _length(self._sent)
+        left = _length(self._reply.headers)
         tail = b""
+        whole = False
         try:
             async for chunk in self._reply.chunks():
                 left -= len(chunk)
+                whole = left == 0
                 if self._capture is not None:
                     self._capture.feed(chunk)
-                if left == 0 or _DONE in chunk[-32:]:
-                    await self._settled()
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                tail = chunk[-4:]
+                edited = self._edited(chunk, whole=whole)
+                await self._pass_on(send, edited, whole=whole)
+                tail = edited[-4:] or tail
         except UpstreamUnavailable as error:
             _log.warning("an upstream broke off in the middle of its reply: %s", error.message)
-            if not _is_event_stream(self._sent):
+            if whole or not _is_event_stream(self._sent):
                 return
-            await send({"type": "http.response.body", "body": _event(error, tail), "more_body": True})
+            await send(_body(_event(error, tail)))
         else:
             await self._settled()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not whole:
+            await send(_body(self._edited(b"", whole=True), more=False))
+
+    def _edited(self, chunk: bytes, *, whole: bool) -> bytes:
+        if self._editor is None:
+            return chunk
+        return self._editor.feed(chunk) + (self._editor.end() if whole else b"")
+
+    async def _pass_on(self, send: Send, chunk: bytes, *, whole: bool) -> None:
+        """Sends a chunk. What ends the reply waits for what is stored; what came in with it does not."""
+        done = chunk.rfind(_DONE, -_LONGEST_DONE)
+        if done > 0:
+            await send(_body(chunk[:done]))
+        if whole or done >= 0:
+            await self._settled()
+        await send(_body(chunk[max(done, 0) :], more=not whole))
 
     async def _settled(self) -> None:
         settle, self._settle = self._settle, None
         if settle is not None:
             await settle(self._capture.message() if self._capture else None)
+
+
+def _body(part: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": part, "more_body": more}
 
 
 def _event(error: UpstreamUnavailable, tail: bytes) -> bytes:

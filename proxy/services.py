@@ -9,25 +9,39 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from proxy.admin import Admin, admin_token
+from proxy.asking import Asking, Resolver
 from proxy.attempts import Attempts
+from proxy.calibration.calibrator import Calibrator
 from proxy.condenser import Condenser
+from proxy.discovery import Discovered
 from proxy.identity import Tenants, tenant_key
 from proxy.intake import Intake
+from proxy.judging import Judges
 from proxy.keeping import Keeper
+from proxy.learned import LearnedWindows
+from proxy.leases import Leases
 from proxy.making import Maker
 from proxy.measure import Measurer
+from proxy.memory.admin import MemoryAdmin
+from proxy.memory.inject import Injector
+from proxy.memory.recall import Recall
+from proxy.memory.searching import Memories, Searcher
 from proxy.policy import Policies
+from proxy.preparing import Background, Preparer
 from proxy.recognition import Recogniser
 from proxy.resources import config_directory, tool_output_patterns
+from proxy.restoring import Restorer
+from proxy.retrying import Retrier
+from proxy.seen import Seen
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.stored import StoredSessions
-from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import ModelTable
 from proxy.upstream import Transport, Upstream
+from proxy.watching import Watcher
 from strategies.core.transcript import Reader
 
 
@@ -42,8 +56,19 @@ class Services:
     tokenizers: Tokenizers
     policies: Policies
     condenser: Condenser
+    searcher: Searcher
+    seen: Seen
+    discovered: Discovered
+    learned: LearnedWindows
+    calibrator: Calibrator
+    retrier: Retrier
+    watcher: Watcher
+    tasks: Background
+    asking: Asking
     telemetry: Telemetry
     admin: Admin
+    memory_admin: MemoryAdmin
+    clock: Callable[[], float]
 
     @property
     def own_key(self) -> str | None:
@@ -58,24 +83,38 @@ async def services(
     *,
     store: SessionStore | None = None,
     transport: Transport | None = None,
-    summarizer: Summarizer | None = None,
+    summarizer: Resolver | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
     """Builds all parts; a `store` that is given is not closed, a `summarizer` takes the place of the real one."""
     async with AsyncExitStack() as stack:
         if store is None:
-            quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
-            store = await open_store(
-                settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1]
-            )
+            store = await _opened(settings, clock)
             stack.push_async_callback(store.close)
         upstream = Upstream(settings.upstream, transport)
         stack.push_async_callback(upstream.close)
         pool = CountingPool()
         stack.callback(pool.close)
+        stored = StoredSessions(store, settings.store.timeout)
+        stack.push_async_callback(stored.close)
+        tasks = Background()
+        stack.push_async_callback(tasks.close)
         tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         await asyncio.to_thread(tokenizers.warm)
-        policies = Policies(settings, ModelTable.load(config_directory() / "models.toml"))
+        seen = Seen()
+        discovered = _discovered(settings, upstream, tasks, clock)
+        base_url = settings.upstream.base_url
+        learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
+        table = ModelTable.load(config_directory() / "models.toml")
+        policies = Policies(settings, table, discovered.window, learned.window)
+        telemetry = Telemetry()
+        asking = _asking(settings, upstream, discovered, telemetry, clock)
+        ttl, told = settings.store.ttl, telemetry.calibrated
+        calibrator = Calibrator(base_url, stored, tasks, ttl=ttl, clock=clock, told=told)
+        recall = Recall()
+        searcher = Searcher(recall, settings.memory, settings.upstream.learned_ttl, clock)
+        memories = Memories(Injector(recall, settings.memory, tasks), searcher)
+        intake = _intake(settings, stored, pool, seen, tokenizers, policies, calibrator, searcher)
         yield Services(
             settings=settings,
             store=store,
@@ -83,35 +122,110 @@ async def services(
             tenants=Tenants(settings, tenant_key(settings)),
             tokenizers=tokenizers,
             policies=policies,
-            condenser=_condenser(
-                settings, store, summarizer or Summarizer(upstream), pool, tokenizers, policies, clock
-            ),
-            telemetry=Telemetry(),
-            admin=Admin(StoredSessions(store, settings.store.timeout), admin_token(settings)),
+            condenser=_condenser(settings, stored, intake, summarizer or asking, tasks, calibrator, memories, clock),
+            searcher=searcher,
+            seen=seen,
+            discovered=discovered,
+            learned=learned,
+            calibrator=calibrator,
+            retrier=Retrier(policies, learned, telemetry.refused),
+            watcher=Watcher(learned, telemetry, base_url),
+            tasks=tasks,
+            asking=asking,
+            telemetry=telemetry,
+            admin=Admin(stored, admin_token(settings)),
+            memory_admin=_memory_admin(settings, stored, clock),
+            clock=clock,
         )
+
+
+async def _opened(settings: Settings, clock: Callable[[], float]) -> SessionStore:
+    quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
+    return await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
+
+
+def _asking(
+    settings: Settings, upstream: Upstream, discovered: Discovered, telemetry: Telemetry, clock: Callable[[], float]
+) -> Asking:
+    return Asking(
+        upstream,
+        settings.background,
+        own_key=settings.upstream.api_key is not None,
+        clock=clock,
+        told=telemetry.asked,
+        serial=lambda: discovered.is_local,
+    )
+
+
+def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:
+    with_text = settings.store.content == "full"
+    return MemoryAdmin(stored, Reader(tool_output_patterns()), ttl=settings.store.ttl, clock=clock, with_text=with_text)
+
+
+def _discovered(settings: Settings, upstream: Upstream, tasks: Background, clock: Callable[[], float]) -> Discovered:
+    key = settings.upstream.api_key
+    return Discovered(
+        upstream,
+        tasks,
+        clock,
+        api_key=key.get_secret_value() if key else None,
+        enabled=settings.upstream.discover,
+    )
+
+
+def _intake(
+    settings: Settings,
+    stored: StoredSessions,
+    pool: CountingPool,
+    seen: Seen,
+    tokenizers: Tokenizers,
+    policies: Policies,
+    calibrator: Calibrator,
+    searcher: Searcher,
+) -> Intake:
+    keeps_text = settings.store.content == "full"
+    reader = Reader(tool_output_patterns())
+    return Intake(
+        policies=policies,
+        recogniser=Recogniser(stored, settings.sessions.headers),
+        measurer=Measurer(reader, pool, seen),
+        restorer=Restorer(reader, pool, with_text=keeps_text),
+        tokenizers=tokenizers,
+        calibrator=calibrator,
+        offered=searcher.offered,
+        keeps_text=keeps_text,
+    )
 
 
 def _condenser(
     settings: Settings,
-    store: SessionStore,
-    summarizer: Summarizer,
-    pool: CountingPool,
-    tokenizers: Tokenizers,
-    policies: Policies,
+    stored: StoredSessions,
+    intake: Intake,
+    resolver: Resolver,
+    tasks: Background,
+    calibrator: Calibrator,
+    memories: Memories,
     clock: Callable[[], float],
 ) -> Condenser:
-    keeps_text = settings.store.content == "full"
-    stored = StoredSessions(store, settings.store.timeout)
-    intake = Intake(
-        policies=policies,
-        recogniser=Recogniser(stored, settings.sessions.headers),
-        measurer=Measurer(Reader(tool_output_patterns()), pool),
-        tokenizers=tokenizers,
-        keeps_text=keeps_text,
+    with_text = settings.store.content == "full"
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=with_text)
+    leases = Leases(stored)
+    attempts = Attempts(resolver)
+    maker = Maker(attempts, keeper, leases, tasks, clock)
+    preparer = Preparer(
+        maker=maker,
+        judges=Judges(attempts, keeper, leases, settings.background.allowance, clock, with_text=with_text),
+        keeper=keeper,
+        leases=leases,
+        tasks=tasks,
+        clock=clock,
     )
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=keeps_text)
     return Condenser(
         intake=intake,
         keeper=keeper,
-        maker=Maker(Attempts(summarizer, settings.inline_timeout), keeper, clock),
+        maker=maker,
+        preparer=preparer,
+        calibrator=calibrator,
+        memories=memories,
+        settings=settings,
     )

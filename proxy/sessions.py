@@ -10,20 +10,36 @@ Everything here is pure; the driver reads and writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from proxy.append import NO_LINE, Line
-from strategies.core.condensation import Condensation
+from proxy.calibration.anchor import Anchor
+from strategies.core.cards import MemoryCard
+from strategies.core.condensation import Condensation, Literal, Overlay
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
+from strategies.memory.merging import merged
 
 MOST_BRANCHES = 64
 MOST_VERDICTS = 16
+MOST_PATCHES = 64
+MOST_PATCH_CHARS = 512 * 1024
 # What was first seen within one step counts as seen together, and what is older than the horizon as old.
 SEEN_STEP = 300.0
 SEEN_HORIZON = 24 * 3600.0
+
+
+class Block(NamedTuple):
+    """A memory block: the chain digest after its user message, in hex, and the message that goes before it, as JSON."""
+
+    node: str = ""
+    raw: str = ""
+
+
+NO_BLOCK = Block()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,8 @@ class Branch:
     """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it.
 
     `applied` is the id of the condensation in its last view, "" for none. `seen` has pairs of a chain length and the
-    time at which the messages up to it had come, in order.
+    time at which the messages up to it had come, in order. `block` is the memory block of its last user message.
+    `anchor` is what the upstream has counted for its last view that has a count.
     """
 
     name: str
@@ -41,14 +58,19 @@ class Branch:
     last_used: float = 0.0
     applied: str = ""
     seen: tuple[tuple[int, float], ...] = ()
+    block: Block = NO_BLOCK
+    anchor: Anchor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests.
 
+    `saved` are tokens, by the id of the condensation that has left them out of the requests that rested on it.
+
     `line` is the history that append mode has stored. `verdicts` are the newest ones of judges, oldest first, and
-    `judging` is the last state of judgement, for people.
+    `judging` is the last state of judgement, for people. `added` are memory cards that a person wrote, `forgotten` the
+    ids of those that a person does not want. `patches` are hidden rounds, the newest last.
     """
 
     id: str
@@ -59,10 +81,14 @@ class Session:
     branches: tuple[Branch, ...] = ()
     opened: int = 0
     totals: Mapping[str, int] = field(default_factory=dict)
+    saved: Mapping[str, int] = field(default_factory=dict)
     condensations: tuple[Condensation, ...] = ()
     line: Line = NO_LINE
     verdicts: tuple[Verdict, ...] = ()
     judging: Mapping[str, Any] = field(default_factory=dict)
+    added: tuple[MemoryCard, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    patches: tuple[Overlay, ...] = ()
     revision: int = 0
 
     @property
@@ -82,20 +108,56 @@ class Session:
             return 0
         return shared(branch, digests)
 
-    def advanced(self, digests: Sequence[bytes], now: float, applied: str = "") -> tuple[Session, Branch]:
+    def advanced(
+        self,
+        digests: Sequence[bytes],
+        now: float,
+        applied: str = "",
+        block: Block = NO_BLOCK,
+        anchor: Anchor | None = None,
+    ) -> tuple[Session, Branch]:
         """The session with the branch of this transcript moved to its end, or opened."""
         old = self.branch_of(digests)
         opened = self.opened + (old is None)
         name = old.name if old else branch_name(opened)
         seen = seen_since(old.seen if old else (), shared(old, digests) if old else 0, len(digests), now)
-        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen)
+        anchor = anchor or (old.anchor if old else None)
+        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor)
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         return replace(self, branches=tuple(kept), opened=opened), branch
 
+    def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
+        """The memory cards of condensations, by default all of the session's, and those that a person wrote.
+
+        Oldest first; what a later card contradicts is among them, marked.
+        """
+        known = self.condensations if condensations is None else condensations
+        made = [card for each in sorted(known, key=lambda each: each.created_at) for card in each.cards]
+        told = sorted((*made, *self.added), key=lambda card: card.created_at)
+        return [card for card in merged((), told) if card.id not in self.forgotten]
+
     def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         """The session with one more verdict, and the state of judgement after it."""
         return replace(self, verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
+
+    def patched(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
+        """The session with the hidden rounds of a request with these chain digests, if it had any.
+
+        They take the place of those that another reply to the same message had. What the view's head covers goes, and
+        of all the rest the oldest beyond the bounds.
+        """
+        kept = [each for each in self.patches if not (each.at <= covered and has_node(digests, each.at, each.anchor))]
+        if patch is not None:
+            kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
+        sizes = accumulate(_size(each) for each in reversed(kept))
+        most = sum(1 for size in sizes if size <= MOST_PATCH_CHARS)
+        return replace(self, patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
+
+    def saving(self, condensation: str, tokens: int) -> Session:
+        """The session with one more request that rests on a condensation, and what it has left out by that."""
+        saved = {**self.saved, condensation: self.saved.get(condensation, 0) + max(tokens, 0)}
+        return replace(self, saved=saved)
 
     def counted(self, **more: int) -> Session:
         """The session with its totals raised."""
@@ -120,9 +182,11 @@ def shared(branch: Branch, digests: Sequence[bytes]) -> int:
     return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
 
 
-def seen_since(
-    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
-) -> tuple[tuple[int, float], ...]:
+def _size(patch: Overlay) -> int:
+    return sum(len(piece.raw) for piece in patch.pieces if isinstance(piece, Literal))
+
+
+def seen_since(seen: Sequence[tuple[int, float]], shared: int, count: int, now: float) -> tuple[tuple[int, float], ...]:
     """When the first `count` messages of a branch had come, of which `shared` were there before; a few pairs only."""
     kept = [(min(length, shared), at) for length, at in seen if min(length, shared) > 0]
     old = [pair for pair in kept if now - pair[1] > SEEN_HORIZON][-1:]

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from proxy.cost import Prices
 from proxy.store import SCHEMES
 from strategies import TABLE, parse
 from strategies.core.budget import Marks
+from strategies.core.ledger import LedgerCaps
 
 
 class Table(BaseModel):
@@ -21,7 +23,8 @@ class Table(BaseModel):
 class UpstreamSettings(Table):
     """Where requests go; an address without a path gets `/v1`.
 
-    Without `api_key` the caller's own credential is passed on.
+    Without `api_key` the caller's own credential is passed on. With `discover` the server at the address is asked which
+    windows its models have.
     """
 
     base_url: str = "https://api.openai.com/v1"
@@ -29,6 +32,8 @@ class UpstreamSettings(Table):
     connect_timeout: float = Field(5.0, gt=0)
     read_timeout: float = Field(600.0, gt=0)
     max_connections: int = Field(1_000, gt=0)
+    discover: bool = True
+    learned_ttl: int = Field(24 * 3600, gt=0)
 
     @field_validator("base_url")
     @classmethod
@@ -131,6 +136,31 @@ class BackgroundSettings(Table):
     allowance: float = Field(0.10, ge=0)
 
 
+class MemorySettings(Table):
+    """How what was condensed away reaches the model again; what a request or a session says comes first.
+
+    `max_tokens` and `top_k` bound a block that is put before a user message, `max_rounds` the searches for one reply.
+    With `scopes` the sessions of a tenant may share cards.
+    """
+
+    default: Literal["off", "inject", "tool", "inject+tool"] = "off"
+    max_tokens: int = Field(800, ge=64)
+    top_k: int = Field(5, gt=0)
+    max_rounds: int = Field(3, gt=0)
+    scopes: bool = False
+
+
+class LedgerSettings(Table):
+    """The most tokens of what replacements carry word for word; see `strategies.core.ledger`."""
+
+    rules_max_tokens: int = Field(1_000, ge=0)
+    facts_max_tokens: int = Field(300, ge=0)
+
+    def to_caps(self) -> LedgerCaps:
+        """The caps as the core has them."""
+        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens)
+
+
 class TokenizerSettings(Table):
     """Where the rank files are; by default those that were installed with the program."""
 
@@ -180,6 +210,29 @@ class LimitSettings(Table):
     body: int = Field(64 * 1024 * 1024, gt=0)
 
 
+class PriceSettings(Table):
+    """What a million tokens cost: of a prompt, of what of it came from a cache, of a reply; in any one currency."""
+
+    input: float = Field(ge=0)
+    cached_input: float = Field(ge=0)
+    output: float = Field(0.0, ge=0)
+
+    def to_prices(self) -> Prices:
+        """The prices as they are reckoned with."""
+        return Prices(self.input, self.cached_input, self.output)
+
+
+class CostSettings(Table):
+    """When a condensation that is not needed yet pays, for models that have prices.
+
+    It must have paid back after `payback_turns`. `cache_lifetime` is for how many seconds the upstream keeps a prompt
+    in its cache.
+    """
+
+    payback_turns: float = Field(8.0, ge=0)
+    cache_lifetime: float = Field(300.0, ge=0)
+
+
 class ModelSettings(Table):
     """Settings for models whose name matches; the first match wins."""
 
@@ -191,6 +244,8 @@ class ModelSettings(Table):
     marks: MarkSettings | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
+    background: bool = True
+    prices: PriceSettings | None = None
 
     @field_validator("strategy")
     @classmethod

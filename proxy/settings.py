@@ -15,15 +15,30 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from proxy.store import SCHEMES
-from strategies import DEFAULT, TABLE, parse
-from strategies.core.budget import Marks
+from proxy.setting_tables import (
+    AdminSettings,
+    BackgroundSettings,
+    CostSettings,
+    JudgeRole,
+    LedgerSettings,
+    LimitSettings,
+    MarkSettings,
+    MemorySettings,
+    ModelSettings,
+    SessionSettings,
+    StoreSettings,
+    SummarizerRole,
+    TenantSettings,
+    TokenizerSettings,
+    UpstreamSettings,
+    known_strategy,
+)
+from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
 from strategies.core.options import filled
 
@@ -36,146 +51,6 @@ class SettingsError(Exception):
     """The settings cannot be used; the message names each key that is wrong."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class UpstreamSettings(_Table):
-    """Where requests go; an address without a path gets `/v1`.
-
-    Without `api_key` the caller's own credential is passed on.
-    """
-
-    base_url: str = "https://api.openai.com/v1"
-    api_key: SecretStr | None = None
-    connect_timeout: float = Field(5.0, gt=0)
-    read_timeout: float = Field(600.0, gt=0)
-    max_connections: int = Field(1_000, gt=0)
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
-        url = value.rstrip("/")
-        return url if urlsplit(url).path else url + "/v1"
-
-
-class StoreSettings(_Table):
-    """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work.
-
-    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only. The quotas are
-    bytes as they are stored; 0 means none.
-    """
-
-    url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
-    ttl: int = Field(7 * 24 * 3600, gt=0)
-    timeout: float = Field(1.0, gt=0)
-    content: Literal["full", "digests"] = "full"
-    max_session_bytes: int = Field(0, ge=0)
-    max_tenant_bytes: int = Field(0, ge=0)
-
-    @field_validator("url")
-    @classmethod
-    def _known_scheme(cls, value: str) -> str:
-        scheme, _, place = value.partition("://")
-        if scheme not in SCHEMES:
-            raise ValueError(f"must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
-        if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
-            raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
-        if scheme == "memory" and place:
-            raise ValueError("memory:// takes nothing more")
-        return value
-
-
-class MarkSettings(_Table):
-    """Shares of usable; see `strategies.core.budget.Marks`."""
-
-    prepare: float = Field(0.70, gt=0, le=1)
-    trigger: float = Field(0.85, gt=0, le=1)
-    target: float = Field(0.50, gt=0, le=1)
-    step: float = Field(0.15, ge=0, le=1)
-
-    def to_marks(self) -> Marks:
-        """The marks as the core has them."""
-        return Marks(self.prepare, self.trigger, self.target, self.step)
-
-
-class ModelRole(_Table):
-    """A model that we ask ourselves. What is not set is the request's own upstream, key and model."""
-
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    model: str | None = None
-    timeout: float = Field(300.0, gt=0)
-
-
-class TokenizerSettings(_Table):
-    """Where the rank files are; by default those that were installed with the program."""
-
-    ranks_dir: Path | None = None
-
-
-class TenantSettings(_Table):
-    """Whose sessions are whose: by `credential`, all one (`fixed`), or `header:NAME` from a trusted proxy."""
-
-    source: str = Field("credential", alias="from")
-    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
-    pepper: SecretStr | None = None
-
-    @field_validator("source")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in ("credential", "fixed") and not value.startswith("header:"):
-            raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
-        return value
-
-
-class AdminSettings(_Table):
-    """Who may see and delete sessions: whoever has the token. Unset: one is made where only this machine can ask."""
-
-    token: SecretStr | None = Field(None, min_length=1)
-
-
-class SessionSettings(_Table):
-    """Which headers of clients name a session, in order; `x-*-session-id` always comes after them."""
-
-    headers: tuple[str, ...] = (
-        "x-session-id",
-        "helicone-session-id",
-        "x-litellm-session-id",
-        "x-opencode-session",
-        "x-claude-code-session-id",
-        "thread-id",
-        "session-id",
-        "x-openwebui-chat-id",
-        "x-conversation-id",
-    )
-
-
-class LimitSettings(_Table):
-    """The largest request body in bytes."""
-
-    body: int = Field(64 * 1024 * 1024, gt=0)
-
-
-class ModelSettings(_Table):
-    """Settings for models whose name matches; the first match wins."""
-
-    match: str
-    window: int | None = Field(None, ge=256)
-    max_input: int | None = Field(None, ge=256)
-    reserve: int | None = Field(None, ge=0)
-    strategy: str | None = None
-    marks: MarkSettings | None = None
-    summarizer: ModelRole | None = None
-
-    @field_validator("strategy")
-    @classmethod
-    def _parses(cls, value: str | None) -> str | None:
-        return value if value is None else known_strategy(value)
-
-
 LogFormat = Literal["text", "json"]
 
 
@@ -186,16 +61,24 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65_535)
+    workers: int = Field(1, ge=1)
     open_to_all: bool = False
     strategy: str = DEFAULT
     window: int | None = Field(None, ge=256)
     inline_timeout: float = Field(10.0, gt=0)
+    usage_probe: bool = True
+    report_usage: Literal["forwarded", "original"] = "forwarded"
     log_format: LogFormat = "text"
     upstream: UpstreamSettings = UpstreamSettings()
     store: StoreSettings = Field(default_factory=StoreSettings)
     marks: MarkSettings = MarkSettings()
     reserve: int | None = Field(None, ge=0)
-    summarizer: ModelRole = ModelRole()
+    summarizer: SummarizerRole = SummarizerRole()
+    judge: JudgeRole = JudgeRole()
+    background: BackgroundSettings = BackgroundSettings()
+    cost: CostSettings = CostSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    memory: MemorySettings = MemorySettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     tenant: TenantSettings = TenantSettings()
     admin: AdminSettings = AdminSettings()
@@ -245,8 +128,13 @@ class Settings(BaseSettings):
 
 
 def gathered(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with the tables of strategies under `options`; each source is gathered before they are merged."""
+    """`data` with the tables of strategies under `options`, and with `background = "idle"` as a table.
+
+    Each source is gathered before they are merged.
+    """
     rest = dict(data)
+    if isinstance(rest.get("background"), str):
+        rest["background"] = {"mode": rest["background"]}
     options: dict[str, Any] = {}
     for name in TABLE:
         for spelling in dict.fromkeys((name, name.replace("-", "_"))):
@@ -335,16 +223,3 @@ def _table_of(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(found for each in get_args(annotation) if (found := _table_of(each)) is not None)
-
-
-def known_strategy(value: str) -> str:
-    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
-    if parse(value) is None:
-        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
-    return value
-
-
-def data_directory() -> Path:
-    """Where the user's data lives."""
-    home = os.environ.get("XDG_DATA_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "share") / "condenser"

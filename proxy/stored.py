@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from proxy.sessions import Session
-from proxy.store.base import SessionKey, SessionStore, StoreError
-from proxy.store.codec import decode_session
+from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.codec import decode_session, encode_session
 
 T = TypeVar("T")
 
+TRIES = 8
 LAST_SHARE = 0.25
 """The share of a whole patience that the last step is waited for at the least, however much the others took."""
 
@@ -86,6 +88,8 @@ class StoredSessions:
         self.store = store
         self._timeout = timeout
         self._writing: set[asyncio.Task[Any]] = set()
+        # Those of one process take turns; only those of other replicas are met by trying again.
+        self._changing: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
     def patience(self) -> Patience:
         """That of a new piece of work."""
@@ -98,6 +102,26 @@ class StoredSessions:
             return decode_session(snapshot) if snapshot else None
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
+
+    async def change(
+        self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int
+    ) -> Session | None:
+        """Writes what `change` makes of a session, of the newest one while other writers come first.
+
+        It is given None where there is no session, and gives None where there is nothing to write; so does this.
+        Raises `StoreError`.
+        """
+        async with self._changing.setdefault(key, asyncio.Lock()):
+            for _ in range(TRIES):
+                session = await self.load(key)
+                # Cards are compared with each other, which takes its time.
+                changed = await asyncio.to_thread(change, session)
+                if changed is None:
+                    return None
+                write = Write(encode_session(changed), session.revision if session else 0, ttl)
+                if await self.store.save(key, write):
+                    return changed
+        raise StoreError("store-contended", "other writers were always first")
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a piece of work of one step; raises `StoreError` where it takes longer than the limit."""

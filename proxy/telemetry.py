@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import Call
-from proxy.decision import Action, Decision
+from proxy.calibration.calibrator import Progress
+from proxy.decision import Action, Decision, Trigger
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"
@@ -30,10 +31,20 @@ class Telemetry:
         )
         self._calls = self._counter("calls_total", "Model calls of our own by how they ended.", "role", "outcome")
         self._condensations = self._counter("condensations_total", "New condensations by trigger.", "trigger")
+        self._overflows = self._counter(
+            "overflows_total", "Prompts that an upstream refused, by what followed.", "outcome"
+        )
+        self._truncations = self._counter("truncations_total", "Prompts that were not read whole.", "standing")
         self._overhead = Histogram(
             "condenser_overhead_seconds",
             "Time added before a request was forwarded.",
             buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10),
+            registry=self.registry,
+        )
+        self._calibration = Gauge(
+            "condenser_calibration_error",
+            "Mean relative error of the estimated prompt tokens, of requests without and with an anchor.",
+            ("model", "kind"),
             registry=self.registry,
         )
         self._in_flight = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
@@ -47,6 +58,17 @@ class Telemetry:
         """Holds while a request is under way."""
         with self._in_flight.track_inprogress():
             yield
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is under way."""
+        return self.registry.get_sample_value("condenser_in_flight") == 0
+
+    def calibrated(self, model: str, progress: Progress) -> None:
+        """What is known of how a model counts has changed."""
+        for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
+            if error is not None:
+                self._calibration.labels(model, kind).set(error)
 
     def asked(self, call: Call) -> None:
         """A call of our own has ended."""
@@ -65,6 +87,17 @@ class Telemetry:
         self._overhead.observe(decision.timing.ours / 1000)
         if decision.changed:
             _log.info("%s", decision.line(), extra={"decision": decision})
+
+    def refused(self, decision: Decision, outcome: str) -> None:
+        """The upstream refused a prompt for its length; `decision` is the one whose reply the client gets."""
+        self._overflows.labels(outcome).inc()
+        if decision.trigger is Trigger.OVERFLOW:
+            self._condensations.labels(decision.trigger).inc()
+            _log.info("%s", decision.line(), extra={"decision": decision})
+
+    def truncated(self, standing: str) -> None:
+        """A usage says that a prompt was not read whole: `suspect` or `confirmed`."""
+        self._truncations.labels(standing).inc()
 
     def bypassed(self, path: str, reason: str = "") -> None:
         """A request for a reply was passed on as it is; said once for each endpoint and reason."""

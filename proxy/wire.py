@@ -86,9 +86,18 @@ class Body:
         member = self.members.get(key)
         return "" if member is None else self.text[member.at : member.end]
 
-    def spliced(self, *, messages: bytes | None = None, model: str | None = None) -> bytes:
-        """The bytes to forward: `messages` and `model` replaced where given, the extension removed."""
-        edits: list[tuple[int, int, bytes]] = []
+    def tools_with(self, tool: str) -> str:
+        """The text of `tools` with one more; those that are there keep their bytes."""
+        return f"{self.written('tools')[:-1]},{tool}]" if self.get("tools") else f"[{tool}]"
+
+    def spliced(
+        self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
+    ) -> bytes:
+        """The bytes to forward: `messages` and `model` replaced where given, the extension removed.
+
+        `members` are other members with their text; those that are not there come last.
+        """
+        edits = [self._setting(key, text) for key, text in (members or {}).items()]
         if messages is not None:
             edits.append((*self._span("messages"), messages))
         if model is not None:
@@ -100,6 +109,13 @@ class Body:
         if self.hole is not None and messages is None:
             edits.append((self.hole.at, self.hole.at, self.data[self.hole.start : self.hole.end]))
         return _edited(self.text, edits)
+
+    def _setting(self, key: str, text: str) -> tuple[int, int, bytes]:
+        """The edit that gives a member a value."""
+        if key in self.members:
+            return (*self._span(key), text.encode())
+        end = max(member.end for member in self.members.values())
+        return end, end, f",{json.dumps(key)}:{text}".encode()
 
     def _span(self, key: str) -> tuple[int, int]:
         member = self.members[key]

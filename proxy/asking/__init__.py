@@ -38,6 +38,7 @@ class Asking:
     """Asks models; one per app. `told` is given every call when it has ended.
 
     `clock` gives seconds since the epoch. `own_key`: requests go out with the operator's key instead of the caller's.
+    `serial` says whether the upstream is known to do one thing at a time.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Asking:
         own_key: bool = False,
         clock: Callable[[], float] = time.time,
         told: Callable[[Call], None] | None = None,
+        serial: Callable[[], bool] = lambda: False,
     ) -> None:
         self._upstream = upstream
-        self._lanes = Lanes(background or BackgroundSettings(), clock)
+        own = upstream.server(None)
+        self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and serial())
         self._calls = Calls(upstream, self._lanes, clock, told, own_key)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:

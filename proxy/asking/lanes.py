@@ -6,8 +6,8 @@ come back. After that it opens as a connection does that has lost packets: one c
 way, and one more for each that succeeds, so that their number doubles from round to round. So a server that limits its
 rate refuses clients as often as it would without us.
 
-In the mode `idle`, for a server that does one thing at a time, calls are made only while no client's request is under
-way there, and what is running when one arrives is broken off.
+In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
+request is under way there, and what is running when one arrives is broken off.
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ class Held(Exception):
 
 
 class Lane:
-    """The way to one server; `clock` gives seconds since the epoch."""
+    """The way to one server; `clock` gives seconds since the epoch, `serial` whether it does one thing at a time."""
 
-    def __init__(self, settings: BackgroundSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: BackgroundSettings, clock: Callable[[], float], serial: Callable[[], bool] = lambda: False
+    ) -> None:
         self._mode = settings.mode
+        self._serial = serial
         self._most = settings.concurrency
         self._clock = clock
         self._at_once = self._most
@@ -57,7 +60,7 @@ class Lane:
     def foreground(self) -> Iterator[None]:
         """Holds while a request that somebody waits for is under way."""
         self._foreground += 1
-        if self._mode == "idle":
+        if self._yields:
             self._break_off()
         try:
             yield
@@ -86,6 +89,11 @@ class Lane:
             self._running.discard(scope)
             self._left()
 
+    @property
+    def _yields(self) -> bool:
+        """Whether calls give way to any request of a client's."""
+        return self._mode == "idle" or (self._mode == "on" and self._serial())
+
     def refused(self, retry_after: str | None) -> None:
         """The server has refused a request for its rate, with this `Retry-After`."""
         now = self._clock()
@@ -101,7 +109,7 @@ class Lane:
     def _is_open(self) -> bool:
         if self._clock() < self._closed_until:
             return False
-        if self._foreground and (self._careful or self._mode == "idle"):
+        if self._foreground and (self._careful or self._yields):
             return False
         return self._taken < self._at_once
 
@@ -150,17 +158,20 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one app, by server."""
+    """The lanes of one app, by server. `serial` says of a server whether it is known to do one thing at a time."""
 
-    def __init__(self, settings: BackgroundSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: BackgroundSettings, clock: Callable[[], float], serial: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._serial = serial
         self._lanes: dict[str, Lane] = {}
 
     def to(self, server: str) -> Lane:
         """The lane to a server."""
         if server not in self._lanes:
-            self._lanes[server] = Lane(self._settings, self._clock)
+            self._lanes[server] = Lane(self._settings, self._clock, lambda: self._serial(server))
         return self._lanes[server]
 
 

@@ -65,7 +65,7 @@ class Injector:
         block = case.block or await self._chosen(decision.view, case, budget)
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
-        view = fold(case.measured.transcript, (*heads, *inserted), case.measured.overhead, case.counter)
+        view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
         decision.view, decision.tokens_after = view, view.tokens
         decision.block = block if block and any(_is_memory(item) for item in view.lead) else NO_BLOCK
 
@@ -78,7 +78,7 @@ class Injector:
         """The block for a new user message before a view; None where there is nothing to say, or no room."""
         last = case.history.last_user
         left = min(room(budget.window, self._settings.max_tokens), budget.usable - budget.floor - view.tokens)
-        if last is None or left < LEAST_ROOM or not _hides(view):
+        if last is None or left < LEAST_ROOM or not (_hides(view) or case.is_told_more):
             return None
         hits = await self._recall.search(case, case.history.chain[last].text)
         shown = standing([message.text for message in view.shown])

@@ -3,18 +3,20 @@
 A client sends its whole history, and what it has dropped is put back from the store: so what can be found is the
 transcript at hand. Its index is kept in memory for the sessions that were used last, and grows by what is new. A search
 sees only what leads up to this request: entries are keyed by the chain, so what was edited away, and what belongs to
-another branch, is not found.
+another branch, is not found. The cards of condensations that stand in the chain are searched with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from proxy.intake import Case
 from proxy.store.base import SessionKey
+from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import message_entries
+from strategies.memory.passages import card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 
 MOST_SESSIONS = 64
@@ -36,11 +38,16 @@ class _Indexed:
                 self._nodes.add(node)
                 self.index.add(message_entries(node, transcript.chain[place], place))
 
-    def search(self, transcript: Transcript, query: str) -> list[Hit]:
-        """What of the transcript the query is about, best first."""
+    def search(self, transcript: Transcript, cards: Sequence[MemoryCard], query: str) -> list[Hit]:
+        """What of the transcript, or of cards, the query is about, best first; the last user message asks itself."""
         nodes = [digest.hex() for digest in transcript.digests]
         self.learn(transcript, nodes)
-        return self.index.search(query, allowed=set(nodes))
+        entries = [card_entry(card.id, card) for card in cards]
+        self.index.add(entries)
+        allowed = {*nodes, *(entry.key for entry in entries)}
+        if transcript.last_user is not None:
+            allowed.discard(nodes[transcript.last_user])
+        return self.index.search(query, allowed=allowed)
 
 
 class Recall:
@@ -53,7 +60,7 @@ class Recall:
         """What in the history of a request the query is about, best first."""
         indexed = self._of(case.found.key)
         async with indexed.lock:
-            hits = await asyncio.to_thread(indexed.search, case.history, query)
+            hits = await asyncio.to_thread(lambda: indexed.search(case.history, case.cards(), query))
         self._bounded()
         return hits
 

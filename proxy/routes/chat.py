@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from time import perf_counter
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,12 +12,15 @@ from proxy import controls, wire
 from proxy.capture import capture_for
 from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
-from proxy.headers import encoded, first, to_upstream
+from proxy.headers import Headers, encoded, first, to_upstream
 from proxy.intake import ChatRequest
 from proxy.relay import ClientGone, Incoming, Relay
+from proxy.reporting import Editor, StreamEditor, WholeEditor
+from proxy.retrying import Answered
 from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
 from proxy.services import Services
-from proxy.upstream import UpstreamReply, UpstreamRequest
+from proxy.upstream import UpstreamRequest
+from proxy.watching import Watched
 
 REFUSED = (429, 503)
 
@@ -71,17 +74,27 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
 
 
 async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming, under_way: ExitStack) -> Response:
+    await services.learned.refresh(chat_request.model)
     decision = await services.condenser.decide(chat_request)
+    under_way.callback(decision.let_go)
     if chat_request.controls.dry_run:
         return _dry_run(decision)
     services.telemetry.decided(decision)
     _want_window(services, decision, under_way)
-    started = perf_counter()
     # Not earlier: a request that waits for what is prepared for it must not stand in its way.
     under_way.enter_context(services.asking.foreground())
-    reply = await services.upstream.send(_forwarded(chat_request, decision))
-    decision.timing.upstream = (perf_counter() - started) * 1000
-    return _relay(services, incoming, reply, decision)
+    answered = await services.retrier.answered(
+        chat_request, decision, lambda decided: services.upstream.send(_forwarded(services, chat_request, decided))
+    )
+    reply, decided = answered
+    under_way.callback(decided.let_go)
+    searched = await services.searcher.searched(
+        decided,
+        chat_request.model,
+        reply,
+        lambda body: services.upstream.send(replace(_forwarded(services, chat_request, decided), body=body)),
+    )
+    return _relay(services, incoming, chat_request, Answered(searched, decided))
 
 
 def _want_window(services: Services, decision: Decision, under_way: ExitStack) -> None:
@@ -91,23 +104,41 @@ def _want_window(services: Services, decision: Decision, under_way: ExitStack) -
         under_way.callback(services.discovered.replied)
 
 
-def _forwarded(chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
+def _forwarded(services: Services, chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
     headers = chat_request.headers
-    if decision.head:
-        # The reply is read, so it must come as it is.
+    if decision.head or decision.rounds or _edits(services, decision):
+        # The reply is read or changed, so it must come as it is.
         headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
     return UpstreamRequest("POST", b"/v1/chat/completions", chat_request.query, headers, decision.body)
 
 
-def _relay(services: Services, incoming: Incoming, reply: UpstreamReply, decision: Decision) -> Relay:
+def _edits(services: Services, decision: Decision) -> bool:
+    """Whether the client is shown another usage than the upstream's, or none."""
+    return decision.probed or (services.settings.report_usage == "original" and decision.left_out != 0)
+
+
+def _editor(services: Services, decision: Decision, headers: Headers) -> Editor | None:
+    if not _edits(services, decision) or first(headers, b"content-encoding") not in (None, "identity"):
+        return None
+    more = decision.left_out if services.settings.report_usage == "original" else 0
+    if (first(headers, b"content-type") or "").startswith("text/event-stream"):
+        return StreamEditor(more, hides=decision.probed)
+    return WholeEditor(more) if more else None
+
+
+def _relay(services: Services, incoming: Incoming, chat_request: ChatRequest, answered: Answered) -> Relay:
     """What a later request depends on is stored only where the upstream took this one."""
+    reply, decision = answered
     ours = encoded(decision.headers())
     if reply.status in REFUSED:
         services.asking.refused(None, first(reply.headers, b"retry-after"))
     if not 200 <= reply.status < 300:
         return Relay(incoming, reply, ours)
     capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
-    return Relay(incoming, reply, ours, decision.settle, capture, decision.follow)
+    watched = Watched(reply.headers, capture)
+    settle = services.watcher.settling(chat_request, decision, watched)
+    editor = _editor(services, decision, reply.headers)
+    return Relay(incoming, reply, ours, settle, watched, decision.follow, editor)
 
 
 def _dry_run(decision: Decision) -> Response:

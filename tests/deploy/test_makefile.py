@@ -15,7 +15,7 @@ from tests.deploy import repository
 
 ROOT = repository.ROOT
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = "help setup demo serve test check-lint format bench torture lock clean".split()  # noqa: SIM905
+TARGETS = "help setup demo serve test check-lint format bench eval torture lock clean".split()  # noqa: SIM905
 LOCKS = ["base", "demo", "dev", "build", "lock"]
 PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 # An address of a package index, or a setting that would hold one, whatever the tool calls it.

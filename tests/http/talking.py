@@ -29,7 +29,10 @@ WINDOW = 4_096
 MODEL = "scripted-1"
 SUMMARY = "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9.\nOpen: bed 10."
 _JUDGE = prompt("judge")[:60]
-_PROMPTS = [prompt(name)[:40] for name in ("summary", "semantic", "semantic-zh", "dynacontext", "dynacontext-sections")]
+_PROMPTS = [
+    prompt(name)[:40]
+    for name in ("summary", "semantic", "semantic-zh", "dynacontext", "dynacontext-sections", "rolling")
+]
 _COUNTER: list[Counter] = []
 
 

@@ -33,7 +33,7 @@ Text = Callable[[str], int]
 def small_vocabulary() -> Text:
     """A vocabulary of 12,000 tokens, as small models have: up to three times as many tokens for Chinese."""
     whole = ranks.load("cl100k_base")
-    few = {token: rank for token, rank in whole._mergeable_ranks.items() if rank < 12_000}
+    few = {token: rank for token, rank in ranks.vocabulary("cl100k_base").items() if rank < 12_000}
     encoding = tiktoken.Encoding("small", pat_str=whole._pat_str, mergeable_ranks=few, special_tokens={})
     return lambda text: len(encoding.encode_ordinary(text))
 

@@ -105,7 +105,8 @@ def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
         assert not blocks(stage)
         stage.ask(ending(messages, QUESTION), [*asked(session="s"), INJECT])
         assert blocks(stage)
-        stage.ask([*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}, *diary(0)], asked(session="s"))
+        answered = [*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}]
+        stage.ask([*answered, *diary(0)], asked(session="s"))
         stage.ask(ending(messages, QUESTION + " Again?"), asked(session="s"))
         assert blocks(stage)
 
@@ -115,6 +116,27 @@ def test_a_store_that_keeps_no_text_finds_none() -> None:
         messages = ending(condensed(stage), QUESTION)
         stage.ask(messages, [*asked(session="s"), INJECT])
         assert not blocks(stage)
+
+
+CARDS = [
+    {"content": "The user waters at dawn only.", "type": "constraint", "tags": ["water"]},
+    {"content": "The fig tree is called Ada.", "type": "fact", "tags": []},
+]
+
+
+def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None:
+    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
+    with staged(strategy="rolling", answers=lambda _: summary(answer)) as stage:
+        messages = diary(12)
+        stage.ask(messages, [*asked(session="s"), FORCE])
+        stage.ask(ending(messages, "What is the fig tree called?"), asked(session="s"))
+        (block,) = blocks(stage)
+        assert "The fig tree is called Ada." in block["content"]
+        other = diary(12)
+        other[0] = {"role": "user", "content": "Keep another diary."}
+        stage.ask(other, [*asked(session="s")])
+        stage.ask(ending(other, "What is the fig tree called?"), asked(session="s"))
+        assert not any("Ada" in str(each["content"]) for each in blocks(stage))
 
 
 @pytest.mark.parametrize("tokens", [64, 200])

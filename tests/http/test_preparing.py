@@ -139,3 +139,20 @@ def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
         other[1] = {"role": "user", "content": "Plan my kitchen."}
         answer = stage.ask(other, asked(session="s"))
         assert answer.header("x-condenser-action") == "passed"
+
+
+def test_for_a_model_without_background_nothing_is_prepared() -> None:
+    with staged(strategy="half-window", models=[{"match": "scripted-*", "background": False}]) as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        assert not stage.summaries
+
+
+def test_what_was_prepared_and_is_not_enough_is_followed_by_a_condensation_that_fits() -> None:
+    with staged(strategy="half-window") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        taken = talk(stage, 3 * PAST_PREPARE)
+        assert taken.header("x-condenser-trigger") == "context_limit"
+        assert int(taken.header("x-condenser-tokens-after") or 0) <= USABLE
+        assert len(stage.summaries) >= 2

@@ -13,7 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.admin import TOKEN_FILE, Admin, admin_token, known_token
-from proxy.commands.sessions import lines_of, table
+from proxy.commands.operating import table
+from proxy.commands.sessions import lines_of
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Write

@@ -26,7 +26,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import View, fold
 from tests.http.talking import SUMMARY, WINDOW, garden, summary
-from tests.support.replies import error, hang
+from tests.support.replies import error
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -104,7 +104,7 @@ async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream
 
 @pytest.mark.anyio
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
-    for window in (1_024, WINDOW, 32_768):
+    for window in (2_048, WINDOW, 32_768):
         found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)
         assert found.outcome is not None
         assert found.outcome.stages[0] == "half-window", (window, found.reason)

@@ -17,9 +17,10 @@ from proxy.commands.status import counters
 from proxy.settings import Settings
 from proxy.version import VERSION
 from tests.http.talking import asked, garden, staged
+from tests.proxy.discovery import pages
 from tests.support.proxy import Proxy
 from tests.support.redis_server import free_port
-from tests.support.replies import error
+from tests.support.replies import error, json_reply
 from tests.support.upstream import ScriptedUpstream
 
 
@@ -172,6 +173,20 @@ def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
     text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
     assert "0.3 of usable, settings for the model" in text
     assert "strategy  recent" in text
+
+
+def test_a_check_of_a_model_asks_the_server_for_its_window(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"/v1/models": pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}
+    upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
+    words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "gemma4")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert re.search(r"^server +Ollama$", out, re.MULTILINE)
+    assert re.search(r"^ +window +4096 \(stated by Ollama\)$", out, re.MULTILINE)
+    code, out, _ = run(capsys, *words, "--offline")
+    assert "unknown" in out
 
 
 def test_an_unknown_window_is_said_with_what_to_do() -> None:

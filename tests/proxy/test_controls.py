@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.controls import KEYS, Controls, read, split_model
+from proxy.controls import KEYS, MEMORY, Controls, Memory, read, split_model
 from proxy.errors import BadRequest
 from strategies import TABLE, Pipeline
 
@@ -31,7 +31,8 @@ def test_every_header_is_read() -> None:
             window="8192",
             history="append",
             if_head="3-abc",
-            memory="off",
+            memory="inject+tool",
+            memory_scope="team-1",
             force="TRUE",
             no_store="true",
             dry_run="false",
@@ -46,6 +47,8 @@ def test_every_header_is_read() -> None:
         window=8192,
         append=True,
         if_head="3-abc",
+        memory=Memory(inject=True, tool=True),
+        memory_scope="team-1",
         force=True,
         no_store=True,
         dry_run=False,
@@ -65,6 +68,7 @@ def test_every_key_of_the_body_is_read_with_json_types_and_in_either_spelling() 
             "dry-run": "true",
             "FORCE": False,
             "memory": "off",
+            "memory_scope": "a.b_C",
         },
         None,
     )
@@ -73,6 +77,8 @@ def test_every_key_of_the_body_is_read_with_json_types_and_in_either_spelling() 
         strategy=Pipeline(("recent",), observe=True),
         options={"keep": 2},
         window=8192,
+        memory=MEMORY["off"],
+        memory_scope="a.b_C",
         no_store=True,
         dry_run=True,
     )
@@ -117,7 +123,11 @@ BAD = [
     ("window", "\u0668"),
     ("window", "1" * 10),
     ("history", "both"),
-    ("memory", "inject"),
+    ("memory", "always"),
+    ("memory_scope", ""),
+    ("memory_scope", "a b"),
+    ("memory_scope", "x" * 65),
+    ("memory_scope", "\u00e9"),
     ("force", "yes"),
     ("force", ""),
     ("no_store", "1"),

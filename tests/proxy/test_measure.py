@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.measure import Measured, Measurer, fits_by_length
+from proxy.seen import Seen
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from proxy.wire import Body, read
 from strategies.core.transcript import Reader
@@ -102,3 +103,42 @@ def test_pictures_sound_and_files_are_never_judged_by_their_length() -> None:
     for part in ({"type": "image_url", "image_url": {}}, {"type": "input_audio"}, {"type": "file"}):
         assert not fits_by_length(body_of([{"role": "user", "content": [part]}]), 10**9)
     assert not fits_by_length(body_of(HISTORY), 10)
+
+
+def test_tools_are_counted_once_for_as_long_as_they_stay_the_same() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "x " * 400, "parameters": {}}}]
+    measurer = Measurer(Reader(), Tallying())
+    first = measured(measurer, body_of(HISTORY, tools=tools))
+    assert measured(measurer, body_of(HISTORY, tools=tools)).overhead == first.overhead
+    assert measured(measurer, body_of(HISTORY[1:], tools=tools)).overhead != first.overhead
+    assert measured(measurer, body_of(HISTORY, tools=[*tools, *tools])).overhead > first.overhead
+    assert measured(measurer, body_of(HISTORY)).overhead < first.overhead
+
+
+def test_what_was_parsed_is_dropped_once_it_was_measured_and_can_be_had_again() -> None:
+    seen = Seen()
+    measurer = Measurer(Reader(), Tallying(), seen)
+    data = json.dumps({"messages": HISTORY}).encode()
+    first = measured(measurer, read(data, seen))
+    again = measured(measurer, read(data, seen))
+    assert [each.parsed for each in again.transcript.chain] == [None]
+    assert [each.body for each in again.transcript.chain] == [each.body for each in first.transcript.chain]
+    assert again == first
+
+
+def test_an_estimate_is_not_taken_for_a_count() -> None:
+    seen = Seen()
+    measurer = Measurer(Reader(), Tallying(), seen)
+    body = read(json.dumps({"messages": HISTORY}).encode(), seen)
+    measurer.estimate(body)
+    counter = TOKENIZERS.for_model("gpt-4o")
+    assert measured(measurer, body).transcript.tokens == sum(counter.message(each) for each in HISTORY)
+
+
+def test_counts_outlive_the_messages_that_they_were_made_of() -> None:
+    pool, seen = Tallying(), Seen(most_bytes=0)
+    measurer = Measurer(Reader(), pool, seen)
+    for _ in range(2):
+        measured(measurer, read(json.dumps({"messages": HISTORY}).encode(), seen))
+    assert len(seen) == 0
+    assert pool.asked == [2, 0]

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from proxy.controls import Controls
+from proxy.discovery import Found
 from proxy.errors import BadRequest
 from proxy.policy import Policies, Policy, Window, asked_length
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable
 from strategies import Pipeline, parse
+from strategies.core.ledger import LedgerCaps
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 
@@ -111,6 +113,18 @@ def test_the_summarizer_is_the_models_own_or_that_of_the_settings() -> None:
     assert policy(made, model="gpt").summarizer.model == "general"
 
 
+def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summarizer() -> None:
+    made = policies(
+        summarizer={"model": "writer"},
+        judge={"model": "general"},
+        models=[{"match": "q*", "judge": {"model": "own"}}],
+    )
+    assert policy(made, model="qwen").roles["judge"].model == "own"
+    assert policy(made, model="gpt").roles["judge"].model == "general"
+    assert policy(policies(summarizer={"model": "writer"}), model="gpt").roles["judge"].model is None
+    assert policy(made, model="gpt").roles["summarizer"].model == "writer"
+
+
 # -- window and budget -------------------------------------------------------------------------------------
 
 
@@ -159,9 +173,22 @@ def test_a_model_may_have_marks_of_its_own() -> None:
 
 
 def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
-    made = policies(window=8_000, reserve=0)
-    assert made.lowest_mark(None, "m", {}) == 5_600
-    assert policies(window=8_000, reserve=0, marks={"prepare": 1.0, "trigger": 1.0}).lowest_mark(None, "m", {}) == 7_500
+    assert policies(window=8_000, reserve=0, marks={"prepare": 0.3}).lowest_mark(None, "m", {}) == 2_400
+    # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
+    assert policies(window=8_000, reserve=0).lowest_mark(None, "m", {}) == 4_000
+
+
+def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
+    made = policies(window=100_000, reserve=0, marks={"prepare": 0.3, "trigger": 0.4})
+    budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
+    assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
+    assert [budget and budget.target for budget in budgets] == [32_000, 60_000]
+
+
+def test_the_ledgers_budget_is_that_of_the_settings() -> None:
+    budget = policy(policies(window=8_000, ledger={"rules_max_tokens": 7})).budget
+    assert budget is not None
+    assert budget.ledger == LedgerCaps(7, 300)
 
 
 @pytest.mark.parametrize(
@@ -180,3 +207,20 @@ def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
 )
 def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str, Any], asked: int | None) -> None:
     assert asked_length(body) == asked
+
+
+def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
+    stated = Found(4_096, 3_000, "stated by TGI")
+    told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
+    assert told.window(None, "gpt-4o") == Window(4_096, "stated by TGI", 3_000)
+    assert told.window(None, "gpt-4") == Window(8_192, "bundled table")
+    assert told.window(5_000, "gpt-4o") == Window(5_000, "request")
+    assert Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, "gpt-4o").tokens == 9_000
+
+
+@pytest.mark.parametrize(
+    ("source", "is_set"),
+    [("request", True), ("settings", True), ("settings for 'q*'", True), ("stated by TGI", False), ("unknown", False)],
+)
+def test_a_window_that_someone_has_set_need_not_be_asked_for(source: str, is_set: bool) -> None:
+    assert Window(8_192, source).is_set is is_set

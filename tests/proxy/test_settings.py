@@ -242,3 +242,63 @@ def test_an_upstream_address_ends_without_a_slash_and_has_a_path(url: str) -> No
 @pytest.mark.parametrize("name", list(TABLE))
 def test_every_strategy_can_be_the_default(name: str) -> None:
     assert load_settings(strategy=name).strategy == name
+
+
+# -- models that we ask ourselves --------------------------------------------------------------------------
+
+
+def test_a_judge_has_a_minute_and_a_summarizer_five() -> None:
+    settings = load_settings()
+    assert (settings.judge.timeout, settings.summarizer.timeout) == (60, 300)
+
+
+def test_a_role_sends_nothing_that_is_not_set() -> None:
+    for role in (load_settings().judge, load_settings().summarizer):
+        assert role.model_dump(exclude={"timeout", "form"}, exclude_none=True) == {}
+
+
+def test_the_address_of_a_role_gets_a_path_like_the_upstreams() -> None:
+    assert load_settings(judge={"base_url": "http://h/"}).judge.base_url == "http://h/v1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[judge]\nbase_url = "h:8000"', "judge.base_url"),
+        ("[judge]\ntimeout = 0", "judge.timeout"),
+        ("[judge]\ntemperature = 3", "judge.temperature"),
+        ("[judge]\nform = 'continue'", "judge.form"),
+        ("[summarizer]\nform = 'other'", "summarizer.form"),
+        ("[summarizer]\nwindow = 10", "summarizer.window"),
+        ("[background]\nconcurrency = 0", "background.concurrency"),
+        ("[background]\nallowance = -1", "background.allowance"),
+        ("background = 'sometimes'", "background.mode"),
+        ("background = 5", "background"),
+    ],
+)
+def test_a_role_or_background_that_cannot_be_is_said_in_plain_words(text: str, says: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=says):
+        load_settings()
+
+
+@pytest.mark.parametrize("key", ["base_url = 'http://h/v1'", "model = 'm'", "api_key = 'k'", "window = 512"])
+def test_a_summarizer_that_goes_on_from_the_view_is_the_requests_own_model(key: str, write: Any) -> None:
+    write(f"[summarizer]\nform = 'continue'\n{key}\n")
+    with pytest.raises(SettingsError, match=key.partition(" ")[0]):
+        load_settings()
+
+
+def test_background_is_a_table_or_its_mode_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('background = "idle"\n')
+    assert load_settings().background.mode == "idle"
+    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "2")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("idle", 2)
+
+
+def test_the_environment_may_switch_the_background_off(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("[background]\nconcurrency = 2\n")
+    monkeypatch.setenv("CONDENSER_BACKGROUND", "off")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("off", 2)

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from proxy.store.base import SessionStore
+
+T = TypeVar("T")
 
 
 class PassingTime(asyncio.SelectorEventLoop):
@@ -23,8 +26,22 @@ class PassingTime(asyncio.SelectorEventLoop):
         self._working = 0
         super().__init__(_Selector(self))
 
+    @property
+    def passed(self) -> float:
+        """Seconds by which the clock has jumped: what was waited for, without the time that any work took."""
+        return self._passed
+
     def time(self) -> float:
         return super().time() + self._passed
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        working = self.working()
+        working.__enter__()
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(lambda _: working.__exit__(None, None, None))
+        return future
 
     def jump(self, seconds: float) -> bool:
         """Lets seconds pass, if they may; whether they did."""

@@ -369,3 +369,17 @@ def test_a_retry_after_is_seconds_or_a_date_and_anything_else_is_half_a_minute(
     header: str | None, seconds: float
 ) -> None:
     assert pause(header, 1_000_000.0) == seconds
+
+
+async def test_a_server_that_is_found_to_do_one_thing_at_a_time_is_left_to_clients_also_in_mode_on() -> None:
+    lane = Lane(BackgroundSettings(), Clock(), lambda: True)
+    with lane.foreground():
+        waiting = asyncio.ensure_future(_turn(lane))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await waiting
+
+
+async def _turn(lane: Lane) -> None:
+    async with lane.background(60.0):
+        pass

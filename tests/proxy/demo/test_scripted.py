@@ -7,6 +7,7 @@ import pytest
 from proxy.scripted import scripted_answer, scripted_lines
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.effects import Ask
+from strategies.prompts import prompt
 
 HISTORY = """\
 <history>
@@ -66,6 +67,13 @@ def test_it_keeps_within_what_was_asked_for_and_is_never_empty(counter: Counter,
 
 def test_an_empty_history_has_a_record_too(counter: Counter) -> None:
     assert scripted_answer(Ask("", "<history>\n\n</history>", 100), counter).text == "Nothing was said or done."
+
+
+def test_it_writes_into_a_tag_where_the_instructions_want_one(counter: Counter) -> None:
+    asked = Ask(prompt("dynacontext"), HISTORY, 200)
+    text = scripted_answer(asked, counter).text
+    assert text.startswith("<summary>The user said: ")
+    assert text.endswith("</summary>")
 
 
 def test_its_tokens_are_those_of_prompt_and_text(counter: Counter) -> None:

@@ -1,0 +1,135 @@
+"""What it takes to be there: seconds until it serves, and memory after many sessions on Redis, and over a while.
+
+Ready is when `/readyz` says so, from the start of the process. Memory is what is resident, in megabytes: when it is
+ready, after so many sessions of small conversations, and once a minute under a mix of requests (`--minutes`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any
+
+from bench.generator import Job
+from bench.load import load_of, started
+from bench.processes import Served, condenser, stub
+from tests.support.redis_server import RedisServer
+from tests.support.redis_server import available as redis_available
+
+SESSIONS = 10_000
+STARTS = 3
+MOST_RESIDENT = 150.0
+MOST_SECONDS = 1.5
+FLAT = 1.05
+"""How much more may be resident at the end of a soak than after its first fifth."""
+_SLICE = 60.0
+_READY_WITHIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure, in its unit; `most` is what it may be, None where that is not said."""
+
+    what: str
+    figure: float
+    unit: str
+    most: float | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What of it can be chosen on the command line."""
+    parser.add_argument("--sessions", type=int, default=SESSIONS)
+    parser.add_argument("--minutes", type=float, default=0.0, help="of soak; 0 for none, 20 for the one that counts")
+
+
+def measure(sessions: int = SESSIONS, minutes: float = 0.0, starts: int = STARTS) -> list[Row]:
+    """All rows; a minute without a soak. Over SQLite's memory where Redis is not installed."""
+    with ExitStack() as stack:
+        store = stack.enter_context(RedisServer()).url if redis_available() else "memory://"
+        upstream = stack.enter_context(stub())
+        seconds = [_start(upstream, store) for _ in range(starts)]
+        served = stack.enter_context(condenser(upstream.port, store))
+        rows = [Row("start to ready, median", median(seconds), "s", MOST_SECONDS), Row("ready", served.resident, "MB")]
+        _sent(Job(served.port, "small", False, True, 8, 0.0, least=-(-sessions // 8), first=1))
+        rows.append(Row(f"after {sessions:,} sessions", served.resident, "MB", MOST_RESIDENT))
+        return rows + (_soak(served, minutes) if minutes else [])
+
+
+def _start(upstream: Served, store: str) -> float:
+    started_at = perf_counter()
+    with condenser(upstream.port, store) as served:
+        while not _is_ready(served.port):
+            if perf_counter() - started_at > _READY_WITHIN:
+                raise TimeoutError(f"it was not ready: {served.said()}")
+            sleep(0.01)
+        return perf_counter() - started_at
+
+
+def _is_ready(port: int) -> bool:
+    with _connected(port) as connection:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+
+
+@contextmanager
+def _connected(port: int) -> Iterator[HTTPConnection]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=_READY_WITHIN)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _sent(job: Job) -> None:
+    with started(job) as process:
+        load_of(process)
+
+
+def _soak(served: Served, minutes: float) -> list[Row]:
+    """The memory after each slice of a mix of requests, and what has come since the first fifth of them."""
+    resident = []
+    slices = max(round(minutes * 60 / _SLICE), 5)
+    for number in range(slices):
+        _mixed(served.port, minutes * 60 / slices, 10_000_000 * (number + 1))
+        resident.append(served.resident)
+    settled, end = resident[slices // 5], resident[-1]
+    rows = [Row(f"soak, slice {number + 1} of {slices}", each, "MB") for number, each in enumerate(resident)]
+    return [*rows, Row(f"soak of {minutes:g} minutes, its end to its first fifth", end / settled, "x", FLAT)]
+
+
+def _mixed(port: int, seconds: float, first: int) -> None:
+    """Small and medium conversations that are new, and turns of long ones."""
+    jobs = (
+        Job(port, "small", False, True, 4, seconds, first=first),
+        Job(port, "medium", True, True, 2, seconds, first=first + 3_000_000),
+        Job(port, "large", True, False, 2, seconds, first=first + 6_000_000),
+    )
+    with ExitStack() as stack:
+        for process in [stack.enter_context(started(job)) for job in jobs]:
+            load_of(process, within=seconds + 60)
+
+
+def verdict(row: Row) -> str:
+    """`met` or `missed`; "-" for what is only shown."""
+    if row.most is None:
+        return "-"
+    return "met" if row.figure <= row.most else "missed"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """One line a figure."""
+    lines = ["| what | figure | at most | target |", "| --- | ---: | ---: | --- |"]
+    for row in rows:
+        most = "-" if row.most is None else f"{row.most:g} {row.unit}"
+        lines.append(f"| {row.what} | {row.figure:.2f} {row.unit} | {most} | {verdict(row)} |")
+    return "\n".join(lines)
+
+
+def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON."""
+    return [asdict(row) for row in rows]

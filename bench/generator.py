@@ -1,0 +1,141 @@
+"""A load generator, as a process of its own: `python -m bench.generator JOB`, with a job as JSON; it prints a `Load`.
+
+Each connection sends its next request when the reply to the one before is complete. All that can be made ahead of
+time is: of a request only some digits differ from the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import count
+from time import perf_counter
+from typing import Any, cast
+
+import httptools
+import uvloop
+
+from bench.payloads import request_parts
+
+PATIENCE = 60.0
+"""Seconds after which a reply that does not come ends the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to send where, for how many `seconds`, from how many `connections`; `least` requests are sent in any case.
+
+    `first` is where the numbers of requests begin; of two jobs with the same numbers, the second is not cold.
+    """
+
+    port: int
+    payload: str
+    streamed: bool
+    cold: bool
+    connections: int
+    seconds: float
+    least: int = 1
+    first: int = 0
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of a job; times in milliseconds, of all requests, until the first byte of the body and the last."""
+
+    requests: int
+    seconds: float
+    first_bytes: list[float]
+    completes: list[float]
+
+
+class _Connection(asyncio.Protocol):
+    """A connection that has one request under way at a time."""
+
+    def __init__(self) -> None:
+        self._parser: Any = None
+        self._done: asyncio.Future[None] | None = None
+        self.first_byte = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    async def request(self, data: bytes) -> None:
+        """Sends a request and returns when its reply is complete; raises where it fails."""
+        self._done = asyncio.get_running_loop().create_future()
+        self._parser, self.first_byte = httptools.HttpResponseParser(self), 0.0
+        self._transport.write(data)
+        await self._done
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self.first_byte = self.first_byte or perf_counter()
+
+    def on_message_complete(self) -> None:
+        assert self._done is not None
+        status = self._parser.get_status_code()
+        if status == 200:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(RuntimeError(f"a request was answered with {status}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(exc or ConnectionResetError("the connection was closed"))
+
+
+class _Run:
+    """A job under way."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._numbers = count(job.first)
+        self.first_bytes: list[float] = []
+        self.completes: list[float] = []
+
+    async def load(self) -> Load:
+        started = perf_counter()
+        await asyncio.gather(*(self._client(place, started) for place in range(self._job.connections)))
+        return Load(len(self.completes), perf_counter() - started, self.first_bytes, self.completes)
+
+    async def _client(self, place: int, started: float) -> None:
+        loop = asyncio.get_running_loop()
+        transport, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
+        for sent, data in enumerate(self._requests(place)):
+            if sent >= self._job.least and perf_counter() - started > self._job.seconds:
+                break
+            began = perf_counter()
+            async with asyncio.timeout(PATIENCE):
+                await connection.request(data)
+            self.first_bytes.append((connection.first_byte - began) * 1_000)
+            self.completes.append((perf_counter() - began) * 1_000)
+        transport.close()
+
+    def _requests(self, place: int) -> Iterator[bytes]:
+        """The requests of one connection: warm, they are turns of one session; cold, each is a conversation."""
+        job = self._job
+        parts = request_parts(job.payload, streamed=job.streamed, cold=job.cold, window=job.window)
+        while True:
+            number = next(self._numbers)
+            yield parts.request(self._session(place, number).encode(), number)
+
+    def _session(self, place: int, number: int) -> str:
+        """A name of 13 characters: a new one each time where the job is cold, else that of a place in a cell."""
+        job = self._job
+        if job.cold:
+            return f"c{number:012d}"
+        return f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
+
+
+def main(text: str) -> None:
+    """Does a job and prints what came of it as JSON."""
+    print(json.dumps(asdict(uvloop.run(_Run(Job(**json.loads(text))).load()))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

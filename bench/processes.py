@@ -1,0 +1,142 @@
+"""Processes that are measured: started on ports of this machine, watched through /proc, ended by their own id."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter, sleep
+from types import TracebackType
+from typing import Self
+
+READY_WITHIN = 30.0
+END_WITHIN = 40.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MEGABYTE = 1024.0
+
+
+class Served:
+    """A process that listens on `port`; its command has `{port}` where that belongs.
+
+    It runs on one core, `core`, where there are several, and stands ready when it is entered.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, core: int = 0) -> None:
+        self.port = free_port()
+        self._command = [part.replace("{port}", str(self.port)) for part in command]
+        self._environment = {**os.environ, **(environment or {})}
+        self._core = core
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ready_after = 0.0
+        """Seconds from its start until it took a connection."""
+
+    def __enter__(self) -> Self:
+        started = perf_counter()
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT
+        )
+        pin(self._process.pid, self._core)
+        try:
+            self._wait(started)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.ready_after = perf_counter() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(END_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._log.close()
+
+    def _wait(self, started: float) -> None:
+        while not _listens(self.port):
+            if self.pid_is_gone() or perf_counter() - started > READY_WITHIN:
+                raise RuntimeError(f"{' '.join(self._command)} does not listen: {self.said()}")
+            sleep(0.005)
+
+    def pid_is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self._process is None or self._process.poll() is not None
+
+    def said(self) -> str:
+        """The end of what it has printed."""
+        self._log.seek(0)
+        return self._log.read()[-2_000:].decode(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time that it has taken, with its threads."""
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    @property
+    def resident(self) -> float:
+        """Megabytes of memory that it has resident now."""
+        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / _MEGABYTE
+
+    def _proc(self, name: str) -> str:
+        return Path(f"/proc/{self.pid}/{name}").read_text()
+
+
+def stub() -> Served:
+    """The upstream of `bench.stub`, on the last core, where the load comes from too."""
+    return Served([sys.executable, "-m", "bench.stub", "{port}"], core=-1)
+
+
+def condenser(
+    upstream: int, store: str, *, module: str = "bench.serving", environment: Mapping[str, str] | None = None
+) -> Served:
+    """The proxy before the upstream on a port, with `half-window` in a window of 200k tokens."""
+    where = ["--host", "127.0.0.1", "--port", "{port}", "--upstream", f"http://127.0.0.1:{upstream}/v1"]
+    how = ["--store", store, "--strategy", "half-window", "--window", "200000"]
+    return Served([sys.executable, "-m", module, "serve", *where, *how], environment)
+
+
+def naive(upstream: int) -> Served:
+    """The pass-through of `bench.naive` before the upstream on a port."""
+    quiet = ["--host", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--no-access-log"]
+    command = [sys.executable, "-m", "uvicorn", "--factory", "bench.naive:app", *quiet]
+    return Served(command, {"NAIVE_UPSTREAM": f"http://127.0.0.1:{upstream}/v1"})
+
+
+def pin(pid: int, core: int) -> None:
+    """Keeps a process on one core, counted from 0 or from the end, where there are several."""
+    cores = sorted(os.sched_getaffinity(0))
+    with suppress(ProcessLookupError):
+        os.sched_setaffinity(pid, {cores[core]})
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,90 @@
+"""An upstream that answers at once, as a process of its own: `python -m bench.stub PORT`.
+
+A chat completion is answered with the same bytes each time, whole or as 36 chunks of one event each, but for the
+prompt tokens of its usage: a quarter of the request's bytes. The text would do for a summary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import cast
+
+import httptools
+import uvloop
+
+EVENTS = 35
+_SAID = "The record: the user asked for a fix of the parser; the agent read the module, changed it and ran the tests. "
+_USAGE = {"prompt_tokens": "PROMPT", "completion_tokens": 35, "total_tokens": 99_999}
+_PROMPT = b'"PROMPT"'
+BYTES_PER_TOKEN = 4
+_TAIL = 400
+"""Bytes at the end of a body in which `stream` stands: clients of this harness write it last."""
+
+
+def _plain() -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": _SAID * 2}, "finish_reason": "stop"}
+    body = json.dumps({"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _events() -> list[bytes]:
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *[{"content": " word"}] * (EVENTS - 2)]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o"}
+    events = [{**common, "choices": [choice]} for choice in choices] + [{**common, "choices": [last], "usage": _USAGE}]
+    return [_chunk(b"data: %b\n\n" % json.dumps(event).encode()) for event in events] + [_chunk(b"data: [DONE]\n\n")]
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_PLAIN = _plain()
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_EVENTS = _events()
+_END = b"0\r\n\r\n"
+
+
+class _Connection(asyncio.Protocol):
+    """One client; requests are answered in the order in which they come."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
+        self._tail, self._size = b"", 0
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._tail = (self._tail + body)[-_TAIL:]
+        self._size += len(body)
+
+    def on_message_complete(self) -> None:
+        is_stream = b'"stream":true' in self._tail.replace(b" ", b"")
+        prompt = b"%8d" % (self._size // BYTES_PER_TOKEN)
+        self._tail, self._size = b"", 0
+        if not is_stream:
+            self._transport.write(_PLAIN.replace(_PROMPT, prompt))
+            return
+        self._transport.write(_HEAD)
+        # One write each, back to back: a proxy that gathers them has its chance to.
+        for event in _EVENTS[:-2]:
+            self._transport.write(event)
+        self._transport.write(_EVENTS[-2].replace(_PROMPT, prompt))
+        self._transport.write(_EVENTS[-1])
+        self._transport.write(_END)
+
+
+async def main(port: int) -> None:
+    """Answers on a port of this machine until it is ended."""
+    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1])))

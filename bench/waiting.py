@@ -1,0 +1,249 @@
+"""Who waits for a model: recorded conversations of over 64k tokens, played through the real driver in virtual time.
+
+Every reply takes `REPLY` seconds and every answer of a summarizer or judge `ANSWER`, on a clock that jumps where the
+loop would sleep and stands still while anything is computed. A request has waited if the clock jumped while it was
+decided on. Conversations are played back to back, each request the moment that the reply before has ended, and with a
+pause between turns.
+
+Requests that no preparation could have helped are told apart as `leaps`: those that one turn took from below `prepare`
+to where a view must be condensed, or that brought more than there is room for above `target`, and those behind them
+while the view is still too large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby, islice, product
+from pathlib import Path
+from typing import Any
+
+from proxy import controls, wire
+from proxy.asking import Caller, Roles
+from proxy.decision import Action, Decision
+from proxy.errors import ContextLengthExceeded
+from proxy.intake import ChatRequest
+from proxy.replaying.play import ScriptedSummarizer, requests
+from proxy.replaying.recorded import Conversation, load
+from proxy.services import Services, services
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.tokens.counter import Tokenizers
+from strategies.core.effects import Effect, Result
+from tests.support.passing import PassingTime, SlowStore
+
+RECORDED = Path("../shared/data/traces-dev-long.jsonl.gz")
+STRATEGIES = ("mask+half-window", "half-window", "semantic", "dynacontext")
+WINDOWS = (16_384, 32_768, 65_536)
+REPLY = 3.0
+ANSWER = 8.0
+PAUSES = (0.0, 5.0)
+MOST = {0.0: 0.01, 5.0: 0.0}
+"""The share of requests that may wait, by seconds between turns: it must be less, or none."""
+MODEL = "gpt-4o"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One strategy in one window; `pause` is in seconds, `longest` the longest wait in seconds.
+
+    Of the requests that `waited`, no preparation could have helped the `leaps`. `condensed` are those whose view was
+    condensed anew, `refused` those that nothing could make fit.
+    """
+
+    strategy: str
+    window: int
+    pause: float
+    requests: int
+    waited: int
+    leaps: int
+    condensed: int
+    refused: int
+    longest: float
+
+    @property
+    def share(self) -> float:
+        """The share of requests that waited and need not have."""
+        return (self.waited - self.leaps) / self.requests if self.requests else 0.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What of it can be chosen on the command line."""
+    parser.add_argument("--recorded", type=Path, default=RECORDED, help="conversations, one JSON object a line")
+    parser.add_argument("--each", type=int, default=2, help="conversations of each kind; 0 for all (default: 2)")
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS)
+
+
+def measure(
+    recorded: Path = RECORDED,
+    each: int = 2,
+    strategies: Sequence[str] = STRATEGIES,
+    windows: Sequence[int] = WINDOWS,
+    pauses: Sequence[float] = PAUSES,
+) -> list[Row]:
+    """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
+    cells = list(product(strategies, windows, pauses))
+    with ProcessPoolExecutor(os.cpu_count()) as workers:
+        return list(workers.map(partial(_cell, recorded, each), *zip(*cells, strict=True)))
+
+
+def chosen(conversations: Sequence[Conversation], each: int) -> Iterator[Conversation]:
+    """The first conversations of each kind, by the name without its number; all for 0."""
+    for _, alike in groupby(conversations, key=lambda found: found.id.rpartition("/")[0]):
+        yield from islice(alike, each or None)
+
+
+def _cell(recorded: Path, each: int, strategy: str, window: int, pause: float) -> Row:
+    with asyncio.Runner(loop_factory=PassingTime) as runner:
+        return runner.run(row(list(chosen(load(recorded), each)), strategy, window, pause))
+
+
+async def row(conversations: Sequence[Conversation], strategy: str, window: int, pause: float) -> Row:
+    """Conversations one after the other, each a session of its own; on a loop of `PassingTime`."""
+    tally: Counter[str] = Counter()
+    longest = 0.0
+    async with _built(window) as built:
+        for number, conversation in enumerate(conversations):
+            player = _Player(built, f"{strategy}-{number}", strategy, window)
+            await player.play(conversation, pause)
+            tally += player.tally
+            longest = max(longest, player.longest)
+    return Row(
+        strategy, window, pause, tally["requests"], tally["waited"], tally["leaps"], tally["condensed"],
+        tally["refused"], longest,
+    )  # fmt: skip
+
+
+class SlowSummarizer:
+    """The scripted summarizer, whose answers take `ANSWER` seconds."""
+
+    def __init__(self) -> None:
+        self._inner = ScriptedSummarizer(Tokenizers())
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect."""
+        await passing(ANSWER)
+        return await self._inner.resolve(effects, roles, caller)
+
+
+async def passing(seconds: float) -> None:
+    """Waits on a loop of `PassingTime`."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PassingTime)
+    with loop.passing():
+        await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def _built(window: int) -> AsyncIterator[Services]:
+    settings = Settings(upstream={"base_url": "http://localhost/v1"}, window=window)  # type: ignore[arg-type]
+    inner = await open_store("memory://")
+    # What a thread does for the store takes no time either.
+    store = SlowStore(inner, takes=lambda _: 0.0)
+    try:
+        async with services(settings, store=store, summarizer=SlowSummarizer()) as built:
+            yield built
+    finally:
+        await inner.close()
+
+
+class _Player:
+    """One conversation as a session of its own, and the count of what became of its requests."""
+
+    def __init__(self, built: Services, session: str, strategy: str, window: int) -> None:
+        self._built = built
+        given = {"session": session, "strategy": strategy, "window": str(window)}
+        self._headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
+        self.tally: Counter[str] = Counter()
+        self.longest = 0.0
+        self._before: Decision | None = None
+
+    async def play(self, conversation: Conversation, pause: float) -> None:
+        """Every request of it, a reply and a pause after each."""
+        raws = [json.dumps(message) for message in conversation.messages]
+        tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
+        for end in requests(conversation):
+            data = f'{{"model":"{MODEL}","messages":[{",".join(raws[:end])}]{tools}}}'.encode()
+            decision = await self._decided(data)
+            if decision is None:
+                continue
+            await passing(REPLY)
+            await _ended(decision)
+            await passing(pause)
+        await self._built.tasks.idle()
+
+    async def _decided(self, data: bytes) -> Decision | None:
+        """What is decided on a request, counted; None where it was refused."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PassingTime)
+        self.tally["requests"] += 1
+        before = loop.passed
+        try:
+            with loop.passing():
+                decision = await self._built.condenser.decide(self._request(data))
+        except ContextLengthExceeded:
+            self.tally["refused"] += 1
+            return None
+        self._count(decision, loop.passed - before)
+        return decision
+
+    def _count(self, decision: Decision, waited: float) -> None:
+        self.longest = max(self.longest, waited)
+        self.tally["waited"] += waited > 0
+        self.tally["leaps"] += waited > 0 and is_leap(self._before, decision)
+        self.tally["condensed"] += decision.action is Action.CONDENSED
+        self._before = decision
+
+    def _request(self, data: bytes) -> ChatRequest:
+        body, said = wire.read(data, self._built.seen), controls.read(self._headers, None, None)
+        return ChatRequest(tenant="t", headers=[], body=body, model=MODEL, renamed=False, controls=said)
+
+
+def is_leap(before: Decision | None, now: Decision) -> bool:
+    """Whether nothing that was prepared after the request before could have spared this one its wait."""
+    budget = now.policy.budget
+    if before is None or budget is None:
+        return True
+    most, grown = budget.usable - budget.floor, now.tokens_before - before.tokens_before
+    return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
+
+
+async def _ended(decision: Decision) -> None:
+    """What the end of a reply brings about."""
+    if decision.settle is not None:
+        await decision.settle(None)
+    if decision.follow is not None:
+        decision.follow()
+
+
+def verdict(row: Row) -> str:
+    """`met` or `missed`; "-" for a pause that has no target."""
+    most = MOST.get(row.pause)
+    if most is None:
+        return "-"
+    return "met" if row.share < most or row.share == 0 else "missed"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """One line a row."""
+    heads = ["strategy", "window", "pause", "requests", "condensed", "waited", "of them leaps", "share", "longest"]
+    lines = [[*heads, "target"], ["---", *["---:"] * (len(heads) - 1), "---"]]
+    for row in rows:
+        counts = [f"{number:,}" for number in (row.requests, row.condensed, row.waited, row.leaps)]
+        cells = [f"`{row.strategy}`", f"{row.window:,}", f"{row.pause:.0f} s", *counts]
+        lines.append([*cells, f"{row.share:.2%}", f"{row.longest:.1f} s", verdict(row)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON."""
+    return [{**asdict(row), "share": row.share} for row in rows]

@@ -1,0 +1,171 @@
+"""Several event streams of an upstream as one stream for the client: bytes in, bytes out. Pure.
+
+A model that searches answers in several replies; the client sees one. What a reply says passes when it comes, byte for
+byte where nothing of it must change. Held back are the deltas of hidden calls, and the end of a reply that another one
+follows: its finish reason, its usage, its `[DONE]`. What follows goes on under the id, the time and the model of the
+first reply, without telling the role again; the last usage counts what was completed in all.
+
+`feed` takes in a reply's bytes. When it `is_over` and `goes_on`, the driver asks again and calls `begin`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxy.memory.deltas import Choice
+from proxy.memory.heard import Heard, summed
+from strategies.core.transcript import dump
+
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))")
+_DONE = b"[DONE]"
+_TOLD_ONCE = ("id", "created", "model")
+
+
+class Events:
+    """Cuts bytes into events, each of which is given whole. A comment between events does not wait for more."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[list[bytes]]:
+        """The lines of each event that ends in this chunk, with their line ends."""
+        buffered = self._rest + chunk
+        done = 0
+        for found in _LINE.finditer(buffered):
+            done = found.end()
+            self._lines.append(found.group())
+            is_comment = len(self._lines) == 1 and self._lines[0].startswith(b":")
+            if is_comment or not self._lines[-1].strip(b"\r\n"):
+                lines, self._lines = self._lines, []
+                yield lines
+        self._rest = buffered[done:]
+
+    def rest(self) -> bytes:
+        """What has come of an event that will not end any more."""
+        rest, self._lines, self._rest = b"".join(self._lines) + self._rest, [], b""
+        return rest
+
+
+class Splicer:
+    """Makes one stream of several replies. `runs` says whether hidden calls of the first one can be run."""
+
+    def __init__(self, *, runs: bool) -> None:
+        self._runs = runs
+        self._identity: dict[str, Any] | None = None
+        self._earlier: list[Heard] = []
+        self._roles: set[int] = set()
+        self._start()
+
+    def _start(self) -> None:
+        self._events = Events()
+        self._choices: dict[int, Choice] = {}
+        self._usage: Mapping[str, Any] | None = None
+        self._failed = False
+        self.is_over = False
+
+    def begin(self, *, runs: bool) -> None:
+        """Goes on with another reply."""
+        self._earlier.append(self.heard)
+        self._runs = runs
+        self._start()
+
+    @property
+    def heard(self) -> Heard:
+        """What the reply says, as far as it has come."""
+        choice = self._choices.get(0) or Choice()
+        return Heard(choice.message, choice.finish, self._usage)
+
+    @property
+    def searches(self) -> bool:
+        """Whether hidden calls have come whole and are to be run."""
+        choice = self._choices.get(0)
+        ended = choice is not None and (self.is_over or choice.finish is not None)
+        return ended and self._runs and not self._failed and self.heard.searches
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model is to be asked again: it called nothing of the client's."""
+        return self.searches and not self.heard.has_others
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What goes to the client when a chunk of a reply comes."""
+        return b"".join([self._passed(lines) for lines in self._events.feed(chunk)])
+
+    def rest(self) -> bytes:
+        """What is left for the client when a reply has ended, as it came."""
+        rest = self._events.rest()
+        return b"" if self.goes_on else rest
+
+    def _passed(self, lines: list[bytes]) -> bytes:
+        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        if data == _DONE:
+            self.is_over = True
+            return b"" if self.goes_on else b"".join(lines)
+        body = _parsed(data)
+        if body is None:
+            return b"".join(lines)
+        told = self._chunk(body)
+        if told is None:
+            return b""
+        return b"".join(lines) if told == body else _rewritten(lines, told)
+
+    def _chunk(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """What goes to the client of a chunk; None for nothing."""
+        self._failed = self._failed or bool(body.get("error"))
+        told = {**body, **self._identity_after(body)}
+        if isinstance(body.get("usage"), Mapping):
+            self._usage = body["usage"]
+        choices = body.get("choices")
+        if isinstance(choices, list) and choices and all(isinstance(each, dict) for each in choices):
+            told["choices"] = [each for choice in choices if (each := self._choice(choice)) is not None]
+            if not told["choices"]:
+                return None
+        elif self.goes_on:
+            return None
+        return self._with_usage(told)
+
+    def _identity_after(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Who speaks in a later reply: what the first chunk with a choice has said."""
+        if self._identity is None and body.get("choices"):
+            self._identity = {key: body[key] for key in _TOLD_ONCE if key in body}
+        return self._identity or {} if self._earlier and not self._failed else {}
+
+    def _choice(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+        index = choice.get("index") or 0
+        kept = self._choices.get(index)
+        if kept is None:
+            has_text = any(each.text for each in self._earlier)
+            kept = self._choices[index] = Choice(self._runs, index in self._roles, has_text)
+        if "role" in (choice.get("delta") or {}):
+            self._roles.add(index)
+        return kept.take(choice)
+
+    def _with_usage(self, told: dict[str, Any]) -> dict[str, Any]:
+        """A chunk with the usage of all replies; the usage of one that another follows is not told."""
+        if not isinstance(told.get("usage"), Mapping):
+            return told
+        if self.goes_on:
+            return {**told, "usage": None}
+        earlier = [each.usage for each in self._earlier if each.usage]
+        return {**told, "usage": summed(told["usage"], earlier)} if earlier else told
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _rewritten(lines: list[bytes], told: Mapping[str, Any]) -> bytes:
+    """An event with other data, its other lines as they came."""
+    at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
+    end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
+    others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
+    data = b"data: " + dump(told).encode() + end
+    return b"".join([*lines[:at], data, *others])

@@ -1,0 +1,78 @@
+"""A conversation in which the model searches its memory: what the upstream answers, and what holds for every client.
+
+The client asks a question. Where it is given a call of its own, it answers that and asks again. Then come three turns.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from proxy.memory.heard import NO_ANSWER
+from tests.clients.cases import TOOL, ZURICH
+from tests.http.strict import problems
+from tests.support import replies
+from tests.support.proxy import Proxy
+from tests.support.recording import CHAT
+from tests.support.replies import Reply, ToolCall
+from tests.support.searching import CALLED, SEARCH, answered, is_prefix, said, search
+from tests.support.upstream import ScriptedUpstream
+
+HEADERS = {
+    "X-Condenser-Session": "searching",
+    "X-Condenser-Strategy": "mask+half-window",
+    "X-Condenser-Memory": "tool",
+}
+QUESTION: dict[str, Any] = {"role": "user", "content": "Where does the greenhouse key hang?"}
+TOOLS: list[Any] = [TOOL]
+FOUND = "Behind the blue barrel."
+POSITIONS = ("first", "twice", "beside", "after-text", "split", "broken", "for-ever")
+TURNS = ("And the shed?", "And the pump?", "Thanks.")
+
+
+def first_turn(position: str, streamed: bool) -> list[Reply]:
+    """What the upstream answers until the question is answered."""
+    found = answered(FOUND, streamed=streamed)
+    match position:
+        case "twice":
+            return [*(answered(None, search(id=f"call_m{each}"), streamed=streamed) for each in (1, 2)), found]
+        case "beside":
+            return [answered(None, search(), ZURICH, streamed=streamed), found]
+        case "after-text":
+            return [answered("Let me look. ", search(), streamed=streamed), found]
+        case "split" if streamed:
+            return [_split(), found]
+        case "broken":
+            return [answered(None, ToolCall(SEARCH, '{"query', "call_m1"), streamed=streamed), found]
+        case "for-ever":
+            return [answered(None, search(id=f"call_m{each}"), streamed=streamed) for each in range(4)]
+    return [answered(None, search(), streamed=streamed), found]
+
+
+def _split() -> Reply:
+    opening = {**search().as_json(), "index": 0, "function": {"name": SEARCH, "arguments": ""}}
+    pieces = ({"index": 0, "function": {"arguments": each}} for each in search().arguments)
+    deltas = [replies.chunk({"tool_calls": [each]}) for each in (opening, *pieces)]
+    return replies.stream(*said(None), *deltas, CALLED, replies.usage_chunk(100, 10))
+
+
+def script(upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
+    """Has the upstream play the whole conversation."""
+    later = [answered(f"Nothing of that, {turn}", streamed=streamed) for turn in TURNS]
+    upstream.reply(*first_turn(position, streamed), *later)
+
+
+def text_of(position: str) -> str:
+    """The text that the client gets for its question, in all."""
+    return {"after-text": f"Let me look. {FOUND}", "for-ever": NO_ANSWER}.get(position, FOUND)
+
+
+def check(proxy: Proxy, upstream: ScriptedUpstream, texts: list[str | None], position: str) -> None:
+    """The client saw one reply to each request and nothing of a search; each view begins with the one before."""
+    assert [text or "" for text in texts] == [text_of(position), *(f"Nothing of that, {turn}" for turn in TURNS)]
+    assert all(SEARCH.encode() not in exchange.sent for exchange in proxy.journal.to(CHAT))
+    views = [exchange.json()["messages"] for exchange in upstream.journal.to(CHAT)]
+    assert len(views) > len(proxy.journal.to(CHAT)) or position == "beside"
+    assert all(is_prefix(earlier, later) for earlier, later in pairwise(views))
+    assert all(problems(view) == set() for view in views)
+    assert any(call["function"]["name"] == SEARCH for each in views[-1] for call in each.get("tool_calls") or ())

@@ -1,0 +1,136 @@
+"""Hidden rounds: what a search has led to is kept with the session, and stands in later views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.http.talking import Message, Stage, asked, count, on_file, staged
+from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary
+from tests.http.test_search_memory import (
+    FOUND,
+    LOOK,
+    LOOKS,
+    asks,
+    both,
+    message_of,
+    question,
+    remembering,
+    sendable,
+    views,
+)
+from tests.support.searching import SEARCH, TOOL, answered, is_prefix, search
+
+
+def searched(stage: Stage) -> list[Message]:
+    """A turn with a search; the history after it, which ends with the user."""
+    stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+    reply = message_of(asks(stage, question(), False), False)
+    return [*question(), sendable(reply), {"role": "user", "content": "And the shed?"}]
+
+
+def test_a_hidden_round_is_stored_before_the_last_byte(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with on_file(path, strategy="recent") as stage:
+        stage.ask(diary(12), [*asked(session="s"), FORCE])
+        messages = searched(stage)
+    with on_file(path, strategy="recent") as stage:
+        asks(stage, messages, False)
+        assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+def test_it_counts_in_the_view() -> None:
+    with remembering() as stage:
+        messages = searched(stage)
+        answer = asks(stage, messages, False)
+        assert int(answer.header("x-condenser-tokens-after") or 0) == count(stage.forwarded[-1].json())
+
+
+def test_it_leaves_with_what_is_condensed() -> None:
+    with remembering() as stage:
+        messages = searched(stage)
+        for day in range(12):
+            said = f"Day {day}: " + " ".join(f"herb{day}n{each}" for each in range(60))
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "More?"}]
+        asks(stage, messages[:5], False)
+        stage.ask(messages, [*asked(session="s"), TOOL, FORCE])
+        assert SEARCH not in str(stage.last_view)
+        asks(stage, messages, False)
+        assert SEARCH not in str(stage.last_view)
+
+
+def test_it_is_not_shown_where_the_history_was_edited() -> None:
+    with remembering() as stage:
+        messages = searched(stage)
+        edited = [*messages[:-3], {"role": "user", "content": "Something else."}, *messages[-2:]]
+        asks(stage, edited, False)
+        assert "call_m1" not in str(stage.last_view)
+
+
+def test_another_reply_to_the_same_message_searches_anew() -> None:
+    with remembering() as stage:
+        searched(stage)
+        stage.upstream.reply(answered(None, search(id="call_new"), streamed=False), answered(FOUND, streamed=False))
+        messages = [*question(), sendable(message_of(asks(stage, question(), False), False))]
+        assert "call_m1" not in str(stage.last_view)
+        asks(stage, [*messages, {"role": "user", "content": "And the shed?"}], False)
+        assert "call_new" in str(stage.last_view)
+        assert "call_m1" not in str(stage.last_view)
+
+
+def test_without_the_tool_the_hidden_rounds_are_not_shown() -> None:
+    with remembering() as stage:
+        messages = searched(stage)
+        stage.ask(messages, [*asked(session="s"), ("X-Condenser-Memory", "off")])
+        assert SEARCH not in str(stage.forwarded[-1].body)
+
+
+def test_a_small_conversation_without_a_name_is_kept_once_it_has_searched() -> None:
+    with staged() as stage:
+        stage.upstream.reply(answered(None, search(), streamed=False), answered("No key.", streamed=False))
+        messages: list[Message] = [{"role": "user", "content": "Where is my key?"}]
+        reply = message_of(stage.ask(messages, [TOOL]), False)
+        messages += [sendable(reply), {"role": "user", "content": "Thanks."}]
+        answer = stage.ask(messages, [TOOL])
+        assert is_prefix(views(stage)[1], stage.last_view)
+        assert not (answer.header("x-condenser-session") or "p").startswith("p")
+
+
+def test_a_fork_of_a_conversation_without_a_name_shows_what_was_searched_before_it() -> None:
+    with staged() as stage:
+        stage.upstream.reply(answered(None, search(), streamed=False), answered("No key.", streamed=False))
+        first: list[Message] = [{"role": "user", "content": "Where is my key?"}]
+        history = [*first, sendable(message_of(stage.ask(first, [TOOL]), False))]
+        one, other = (
+            stage.ask([*history, {"role": "user", "content": text}], [TOOL]).header("x-condenser-session")
+            for text in ("Thanks.", "Really?")
+        )
+        assert one != other
+        assert is_prefix(views(stage)[1], stage.last_view)
+
+
+@both
+def test_with_injection_too_the_block_stands_before_the_question_and_the_search_behind_it(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search("plant0n1"), LOOKS, streamed=streamed))
+        more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+        headers = [*asked(session="s"), ("X-Condenser-Memory", "inject+tool")]
+        reply = message_of(stage.ask(question(), headers, tools=[LOOK], **more), streamed)
+        result = {"role": "tool", "tool_call_id": LOOKS.id, "content": "a barrel"}
+        stage.ask([*question(), sendable(reply), result], headers, tools=[LOOK])
+        block, asked_for, hidden, found, own, seen = stage.last_view[-6:]
+        assert block["name"] == "memory_context"
+        assert (asked_for, own, seen) == (question()[-1], sendable(reply), result)
+        assert (hidden["tool_calls"][0]["function"]["name"], "plant0n1" in found["content"]) == (SEARCH, True)
+        assert is_prefix(views(stage)[0], stage.last_view)
+
+
+def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied() -> None:
+    append = [*asked(session="appended", history="append"), TOOL]
+    with staged() as stage:
+        stage.ask([{"role": "user", "content": FACT}], append)
+        stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+        stage.ask([{"role": "user", "content": QUESTION}], append)
+        stage.ask([{"role": "user", "content": "Thanks."}], append)
+        assert is_prefix(views(stage)[2], stage.last_view)
+        assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]

@@ -1,0 +1,400 @@
+"""`search_memory`: the model searches what was said, inside the proxy, and its client never sees that it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from proxy.memory.heard import NO_ANSWER
+from tests.http.strict import problems
+from tests.http.talking import Message, Stage, asked, body_of, staged
+from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary, ending
+from tests.support import replies, wire
+from tests.support.recording import CHAT
+from tests.support.replies import ToolCall
+from tests.support.searching import (
+    CALLED,
+    SEARCH,
+    TOOL,
+    answered,
+    assembled,
+    called,
+    is_prefix,
+    offers_search,
+    said,
+    search,
+)
+from tests.support.signals import Signal
+from tests.support.wire import Answer
+
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+LOOKS = ToolCall("look", '{"at": "barrel"}', "call_look")
+FOUND = "It hangs behind the blue barrel."
+both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+
+
+@contextmanager
+def remembering(**settings: Any) -> Iterator[Stage]:
+    """A stage on which a fact was said, and condensed away."""
+    with staged(strategy="recent", **settings) as stage:
+        stage.ask(diary(12), [*asked(session="s"), FORCE])
+        assert FACT not in str(stage.last_view)
+        stage.forget()
+        yield stage
+
+
+def question() -> list[Message]:
+    return ending(diary(12), QUESTION)
+
+
+def asks(stage: Stage, messages: Sequence[Message], streamed: bool, **members: Any) -> Answer:
+    more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+    return stage.ask(messages, [*asked(session="s"), TOOL], **more, **members)
+
+
+def chunks_of(answer: Answer) -> list[dict[str, Any]]:
+    """The chunks of a stream, which ends with its one `[DONE]`."""
+    events = [each.removeprefix("data: ") for each in answer.body.decode().split("\n\n") if each.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    return [json.loads(each) for each in events]
+
+
+def message_of(answer: Answer, streamed: bool) -> dict[str, Any]:
+    """The reply as a client puts it together, with its finish reason and usage."""
+    assert SEARCH not in answer.body.decode()
+    if not streamed:
+        body = json.loads(answer.body)
+        return {**body["choices"][0]["message"], "finish": body["choices"][0]["finish_reason"], "usage": body["usage"]}
+    return assembled(chunks_of(answer))
+
+
+def sendable(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: message[key] for key in ("role", "content", "tool_calls") if key in message}
+
+
+def views(stage: Stage) -> list[list[dict[str, Any]]]:
+    return [each.json()["messages"] for each in stage.forwarded]
+
+
+def goes_on(stage: Stage, messages: list[Message], streamed: bool, turns: int = 3) -> None:
+    """The next turns, whose views must begin with all the earlier ones."""
+    for turn in range(turns):
+        messages = [*messages, {"role": "user", "content": f"Thanks, and what of day {turn + 20}?"}]
+        stage.upstream.reply(answered(f"Nothing on day {turn + 20}.", streamed=streamed))
+        reply = message_of(asks(stage, messages, streamed), streamed)
+        messages = [*messages, sendable(reply)]
+    seen = views(stage)
+    assert all(is_prefix(earlier, later) for earlier, later in pairwise(seen))
+    assert all(problems(view) == set() for view in seen)
+
+
+# -- in every position ---------------------------------------------------------------------------------------
+
+
+@both
+def test_the_model_finds_what_was_condensed_away_and_the_next_views_begin_with_it(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=streamed), answered(FOUND, streamed=streamed, usage=(150, 7))
+        )
+        reply = message_of(asks(stage, question(), streamed), streamed)
+        assert (reply["content"], reply["finish"]) == (FOUND, "stop")
+        call, result = views(stage)[1][-2:]
+        assert call == {"role": "assistant", "content": None, "tool_calls": [search().as_json()]}
+        assert FACT in result["content"]
+        assert result["tool_call_id"] == "call_m1"
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+        assert views(stage)[-1].count(result) == 1
+
+
+@both
+def test_it_may_search_twice(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search("zzz"), streamed=streamed),
+            answered(None, search(id="call_m2"), streamed=streamed, usage=(120, 5)),
+            answered(FOUND, streamed=streamed, usage=(150, 7)),
+        )
+        reply = message_of(asks(stage, question(), streamed), streamed)
+        assert reply["content"] == FOUND
+        assert [each["role"] for each in views(stage)[2][-4:]] == ["assistant", "tool"] * 2
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+
+
+@both
+def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search("zzz"), search(id="call_m2"), streamed=streamed), answered(FOUND, streamed=streamed)
+        )
+        reply = message_of(asks(stage, question(), streamed), streamed)
+        assert [each["role"] for each in views(stage)[1][-3:]] == ["assistant", "tool", "tool"]
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+
+
+@both
+def test_the_client_gets_its_own_calls_alone_and_the_search_stands_before_them(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search(), LOOKS, streamed=streamed))
+        reply = message_of(asks(stage, question(), streamed, tools=[LOOK]), streamed)
+        assert (reply["tool_calls"], reply["finish"]) == ([LOOKS.as_json()], "tool_calls")
+        result = {"role": "tool", "tool_call_id": LOOKS.id, "content": "a barrel"}
+        messages = [*question(), sendable(reply), result]
+        stage.upstream.reply(answered(FOUND, streamed=streamed))
+        final = message_of(asks(stage, messages, streamed, tools=[LOOK]), streamed)
+        hidden, found, own, seen = views(stage)[1][-4:]
+        assert hidden == {"role": "assistant", "content": None, "tool_calls": [search().as_json()]}
+        assert FACT in found["content"]
+        assert (own, seen) == (sendable(reply), result)
+        goes_on(stage, [*messages, sendable(final)], streamed)
+
+
+@both
+def test_what_it_said_before_it_searched_and_after_is_one_text(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered("Let me look. ", search(), streamed=streamed), answered(FOUND, streamed=streamed, id="other")
+        )
+        reply = message_of(asks(stage, question(), streamed), streamed)
+        assert reply["content"] == f"Let me look. {FOUND}"
+        assert views(stage)[1][-2]["content"] == "Let me look. "
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+
+
+@both
+@pytest.mark.parametrize("arguments", ["{broken", "[]", '{"top_k": 3}', '{"query": " "}', ""])
+def test_broken_arguments_are_answered_and_stay_hidden(streamed: bool, arguments: str) -> None:
+    with remembering() as stage:
+        broken = ToolCall(SEARCH, arguments, "call_m1")
+        stage.upstream.reply(answered(None, broken, streamed=streamed), answered("I do not know.", streamed=streamed))
+        reply = message_of(asks(stage, question(), streamed), streamed)
+        assert reply["content"] == "I do not know."
+        call, result = views(stage)[1][-2:]
+        assert call["tool_calls"][0]["function"]["name"] == SEARCH
+        assert result["content"].startswith("The arguments")
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+
+
+@both
+@pytest.mark.parametrize("own", [[], [LOOK]], ids=["alone", "beside-a-tool"])
+def test_a_model_that_never_stops_searching_is_stopped(streamed: bool, own: list[Any]) -> None:
+    members = {"tools": own} if own else {}
+    with remembering(memory={"max_rounds": 2}) as stage:
+        stage.upstream.reply(*(answered(None, search(id=f"call_{each}"), streamed=streamed) for each in range(4)))
+        reply = message_of(asks(stage, question(), streamed, **members), streamed)
+        assert (reply["content"], reply["finish"]) == (NO_ANSWER, "stop")
+        assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
+        assert "tool_calls" not in reply
+        goes_on(stage, [*question(), sendable(reply)], streamed)
+
+
+def test_arguments_that_come_in_many_chunks_are_put_together() -> None:
+    pieces = [*'{"query": "greenhouse key"}']
+    opening = {"index": 0, "id": "call_m1", "type": "function", "function": {"name": SEARCH, "arguments": ""}}
+    deltas = [[opening], *([{"index": 0, "function": {"arguments": each}}] for each in pieces)]
+    chunks = [replies.chunk({"tool_calls": each}) for each in deltas]
+    with remembering() as stage:
+        stage.upstream.reply(replies.stream(*said(None), *chunks, CALLED), answered(FOUND, streamed=True))
+        assert message_of(asks(stage, question(), True), True)["content"] == FOUND
+        call, result = views(stage)[1][-2:]
+        assert call["tool_calls"][0]["function"]["arguments"] == "".join(pieces)
+        assert FACT in result["content"]
+
+
+# -- the stream ----------------------------------------------------------------------------------------------
+
+
+def test_text_flows_while_the_search_is_still_being_written() -> None:
+    gate = Signal()
+    with remembering() as stage:
+        stage.upstream.reply(
+            replies.stream(*said("Let me look. "), gate, *called(search()), CALLED),
+            answered(FOUND, streamed=True),
+        )
+        with streaming(stage) as response:
+            came = b""
+            while b"look." not in came:
+                came += response.read1()
+            gate.set()
+            assert b"barrel." in response.read()
+
+
+@contextmanager
+def streaming(stage: Stage) -> Iterator[HTTPResponse]:
+    headers = [*wire.JSON, ("Authorization", f"Bearer {stage.key}"), *asked(session="s"), TOOL]
+    body = json.dumps({"model": stage.model, "messages": question(), "stream": True}).encode()
+    with wire.opened(stage.proxy.url, "POST", CHAT, body, headers) as response:
+        yield response
+
+
+def test_a_reply_that_searches_nothing_passes_byte_for_byte() -> None:
+    with remembering() as stage:
+        odd = b': hello\n\ndata:{"choices" : [{"index":0,"delta":{"content":"x"}}] }\r\n\r\nevent: x\ndata: y\n\n'
+        stage.upstream.reply(replies.stream(odd, *replies.tool_call_chunks(LOOKS)))
+        body = asks(stage, question(), True).body
+        assert body == odd + b"".join(map(replies.sse, replies.tool_call_chunks(LOOKS))) + replies.DONE
+
+
+@both
+def test_the_usage_has_the_last_prompt_and_all_that_was_completed(streamed: bool) -> None:
+    with remembering(admin={"token": "operator"}) as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=streamed, usage=(100, 10)),
+            answered(FOUND, streamed=streamed, usage=(150, 7)),
+        )
+        usage = message_of(asks(stage, question(), streamed), streamed)["usage"]
+        assert usage == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
+        assert totals(stage)["memory_tokens"] == 110
+
+
+def totals(stage: Stage) -> dict[str, int]:
+    headers = [("Authorization", "Bearer operator")]
+    (listed,) = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", headers=headers).json()["data"]
+    found: dict[str, int] = listed["totals"]
+    return found
+
+
+def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothing() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered("Hm. ", search(), streamed=True), replies.error(503, "too busy", code="busy"))
+        events = wire.events(asks(stage, question(), True).body)
+        error = json.loads(events[-1])["error"]
+        assert (error["code"], "too busy" in error["message"]) == ("busy", True)
+        assert "[DONE]" not in events
+        stage.upstream.reply(answered("Again.", streamed=True))
+        asks(stage, [*question(), {"role": "assistant", "content": "Hm. "}, {"role": "user", "content": "?"}], True)
+        assert SEARCH not in str(stage.last_view)
+
+
+def test_an_error_after_a_search_is_the_answer_where_nothing_was_sent_yet() -> None:
+    with remembering() as stage:
+        error = replies.error(429, "slow down", headers=[("retry-after", "7")])
+        stage.upstream.reply(answered(None, search(), streamed=False), error)
+        answer = stage.post(body_of(question()), [*asked(session="s"), TOOL])
+        assert (answer.status, answer.header("retry-after")) == (429, "7")
+        assert answer.json()["error"]["message"] == "slow down"
+
+
+def test_an_upstream_that_breaks_off_after_a_search_ends_the_stream_with_one_event() -> None:
+    with remembering() as stage:
+        cut = replies.stream(*replies.text_chunks("It hangs")[:2], cut=True)
+        stage.upstream.reply(answered(None, search(), streamed=True), cut)
+        events = wire.events(asks(stage, question(), True).body)
+        assert json.loads(events[-1])["error"]["code"] == "upstream_unreachable"
+
+
+def test_a_client_that_leaves_after_a_search_ends_the_call_that_is_under_way() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered("Hm. ", search(), streamed=True), replies.stream(*said("It"), Signal()))
+        with streaming(stage) as response:
+            assert response.read1()
+            second = stage.upstream.journal.await_arrival(2)
+        second.disconnected.wait()
+
+
+# -- when it is offered, and run ------------------------------------------------------------------------------
+
+
+def test_the_tools_of_the_client_keep_their_bytes_and_ours_comes_last() -> None:
+    with remembering() as stage:
+        tools = '[ {"type":"function", "function":{"name":"look","big":12345678901234567890}} ]'
+        body = json.dumps({"model": stage.model, "messages": question()})[:-1] + f', "tools" : {tools} , "seed": 1.50}}'
+        assert stage.post(body.encode(), [*asked(session="s"), TOOL]).status == 200
+        sent = stage.forwarded[-1].body.decode()
+        assert f'"tools" : {tools[:-1]},{{"type":"function","function":{{"name":"{SEARCH}"' in sent
+        assert sent.endswith('] , "seed": 1.50}')
+
+
+def test_a_body_without_tools_gets_them_and_stays_as_it_is_otherwise() -> None:
+    with staged() as stage:
+        stage.ask(diary(2), [*asked(session="s"), TOOL])
+        before, tools = stage.forwarded[-1].body.split(b',"tools":')
+        assert stage.sent[-1].startswith(before)
+        assert json.loads(tools[: tools.rindex(b"]") + 1])[0]["function"]["name"] == SEARCH
+
+
+@both
+def test_a_clients_own_tool_of_that_name_is_left_to_it(streamed: bool) -> None:
+    own = {"type": "function", "function": {"name": SEARCH, "parameters": {"type": "object", "properties": {}}}}
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search(), streamed=streamed))
+        answer = asks(stage, question(), streamed, tools=[own])
+        assert SEARCH in answer.body.decode()
+        assert answer.header("x-condenser-reason") == "memory-tool-taken"
+        assert stage.forwarded[-1].json()["tools"] == [own]
+
+
+@both
+@pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "look"}}], ids=str)
+def test_where_the_client_chooses_the_tool_ours_is_offered_and_not_run(streamed: bool, choice: Any) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search(), LOOKS, streamed=streamed))
+        answer = asks(stage, question(), streamed, tools=[LOOK], tool_choice=choice)
+        assert message_of(answer, streamed)["tool_calls"] == [LOOKS.as_json()]
+        assert answer.header("x-condenser-reason") == "memory-tool-not-run"
+        (sent,) = stage.forwarded
+        assert SEARCH in [each["function"]["name"] for each in sent.json()["tools"]]
+
+
+def test_of_several_choices_each_loses_its_hidden_calls() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(replies.completion("heads", "tails", tool_calls=[search()]))
+        answer = asks(stage, question(), False, n=2)
+        choices = answer.json()["choices"]
+        assert [(each["message"]["content"], each["finish_reason"]) for each in choices] == [
+            ("heads", "stop"),
+            ("tails", "stop"),
+        ]
+        assert SEARCH not in answer.body.decode()
+        assert len(stage.forwarded) == 1
+
+
+def test_of_several_streamed_choices_each_loses_its_hidden_calls() -> None:
+    with remembering() as stage:
+        chunks = [*replies.text_chunks("heads"), *said(None), *called(search()), CALLED]
+        moved = [{**each, "choices": [{**each["choices"][0], "index": 1}]} for each in chunks[3:]]
+        stage.upstream.reply(replies.stream(*chunks[:3], *moved))
+        answer = asks(stage, question(), True, n=2)
+        ends = [(each["index"], each["finish_reason"]) for chunk in chunks_of(answer) for each in chunk["choices"]]
+        assert [each for each in ends if each[1]] == [(0, "stop"), (1, "stop")]
+        assert SEARCH not in answer.body.decode()
+
+
+@both
+def test_an_upstream_that_takes_no_tools_is_asked_without_and_that_is_remembered(streamed: bool) -> None:
+    with remembering() as stage:
+        error = replies.error(400, "this model does not support tools")
+        stage.upstream.answer(lambda exchange: error if offers_search(exchange) else None)
+        answer = asks(stage, question(), streamed)
+        assert answer.header("x-condenser-reason") == "memory-tool-refused"
+        assert [offers_search(each) for each in stage.forwarded] == [True, False]
+        answer = asks(stage, question(), streamed)
+        assert answer.header("x-condenser-reason") == "memory-tool-refused"
+        assert [offers_search(each) for each in stage.forwarded] == [True, False, False]
+
+
+def test_an_error_that_is_not_about_tools_is_the_clients() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(replies.error(400, "no such model"))
+        answer = stage.post(body_of(question()), [*asked(session="s"), TOOL])
+        assert (answer.status, answer.json()["error"]["message"]) == (400, "no such model")
+        assert len(stage.forwarded) == 1
+
+
+@pytest.mark.parametrize("settings", [{"store": {"url": "memory://", "content": "digests"}}], ids=["digests"])
+def test_a_store_that_keeps_no_text_offers_none(settings: dict[str, Any]) -> None:
+    with staged(**settings) as stage:
+        asks(stage, diary(2), False)
+        assert not offers_search(stage.forwarded[-1])
+
+
+def test_a_request_of_which_nothing_is_kept_offers_none() -> None:
+    with staged() as stage:
+        stage.ask(diary(2), [*asked(session="s", no_store="true"), TOOL])
+        assert not offers_search(stage.forwarded[-1])

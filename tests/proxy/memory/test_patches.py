@@ -1,0 +1,71 @@
+"""Patches in a session: how they are kept, how many, and in which transcripts they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.memory.searching import standing_patches
+from proxy.sessions import MOST_PATCH_CHARS, MOST_PATCHES, Session
+from proxy.store.base import Snapshot
+from proxy.store.codec import decode_session, encode_session
+from strategies.core.condensation import Overlay
+from tests.strategies.test_hidden_rounds import patch_at
+from tests.support.transcripts import Body, agent, assistant, call, tool, transcript_of, user
+
+LONG = transcript_of([user("go on") if at % 2 == 0 else assistant(f"step {at}") for at in range(200)])
+BLANK = Session("s", "test", 0.0)
+
+
+def kept(*patches: Overlay, covered: int = 0) -> list[int]:
+    """The places of a session's patches after these were added."""
+    session = BLANK
+    for patch in patches:
+        session = session.patched(patch, LONG.digests, covered)
+    return [each.at for each in session.patches]
+
+
+def test_a_session_keeps_the_newest_patches() -> None:
+    places = range(1, MOST_PATCHES + 6)
+    assert kept(*(patch_at(LONG, at) for at in places)) == list(places)[-MOST_PATCHES:]
+
+
+def test_a_session_keeps_no_more_text_than_it_may() -> None:
+    size = MOST_PATCH_CHARS // 3
+    assert kept(*(patch_at(LONG, at, "x" * size) for at in (1, 3, 5, 7))) == [5, 7]
+
+
+def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> None:
+    session = BLANK.patched(patch_at(LONG, 3, "first"), LONG.digests, 0)
+    session = session.patched(patch_at(LONG, 5), LONG.digests, 0)
+    again = patch_at(LONG, 3, "second")
+    assert session.patched(again, LONG.digests, 0).patches == (session.patches[1], again)
+
+
+def test_what_a_head_covers_goes_and_what_is_of_another_line_stays() -> None:
+    other = transcript_of([user("elsewhere"), assistant("yes"), user("well")])
+    session = replace(BLANK, patches=(patch_at(LONG, 3), patch_at(other, 1), patch_at(LONG, 7)))
+    assert session.patched(None, LONG.digests, 5).patches == (patch_at(other, 1), patch_at(LONG, 7))
+
+
+def test_patches_come_back_from_the_store_as_they_were() -> None:
+    session = BLANK.patched(patch_at(LONG, 3, "ünï 桶 \ud800"), LONG.digests, 0)
+    found = decode_session(Snapshot(encode_session(session), 1, {}, frozenset()))
+    assert found is not None
+    assert found.patches == session.patches
+
+
+ROUND: list[Body] = [user("go"), assistant(None, call("a"), call("b")), tool("a"), tool("b"), assistant("done")]
+
+
+@pytest.mark.parametrize(("at", "stands"), [(1, True), (2, False), (3, False), (4, True), (5, False)])
+def test_a_patch_parts_no_round_and_waits_for_what_follows(at: int, stands: bool) -> None:
+    transcript = transcript_of(ROUND)
+    assert bool(standing_patches((patch_at(transcript, at),), transcript)) is stands
+
+
+def test_patches_stand_in_order_the_newest_of_each_place_and_only_on_their_own_chain() -> None:
+    transcript, other = transcript_of(agent(4)), transcript_of(agent(4, task="Another."))
+    old, new, first = patch_at(transcript, 3, "old"), patch_at(transcript, 3, "new"), patch_at(transcript, 1)
+    assert standing_patches((old, patch_at(other, 1), new, first), transcript) == (first, new)
