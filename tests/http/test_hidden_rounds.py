@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import pytest
+
+from tests.http.strict import problems
 from tests.http.talking import Message, Stage, asked, count, on_file, staged
 from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary
 from tests.http.test_search_memory import (
@@ -19,6 +24,7 @@ from tests.http.test_search_memory import (
     sendable,
     views,
 )
+from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, is_prefix, search
 
 
@@ -134,3 +140,43 @@ def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied(
         stage.ask([{"role": "user", "content": "Thanks."}], append)
         assert is_prefix(views(stage)[2], stage.last_view)
         assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+@pytest.mark.parametrize("strategy", ["recent", "mask+half-window", "extract"])
+@pytest.mark.parametrize("seed", range(3))
+def test_over_a_long_conversation_views_stay_sound_and_grow_at_their_end_until_something_is_condensed(
+    strategy: str, seed: int
+) -> None:
+    chosen, streamed = Random(seed), seed % 2 == 1
+    with staged(strategy=strategy) as stage:
+        messages: list[Message] = [{"role": "user", "content": "Keep a diary of my garden."}]
+        condensed = 0
+        before: list[dict[str, Any]] = []
+        for turn in range(24):
+            stage.upstream.reply(*replies_of(chosen, turn, streamed))
+            start = len(stage.forwarded)
+            answer = asks(stage, messages, streamed, tools=[LOOK])
+            is_new = answer.header("x-condenser-action") == "condensed"
+            condensed += is_new
+            seen = views(stage)[start:]
+            assert all(problems(view) == set() for view in seen)
+            assert all(is_prefix(*pair) for pair in pairwise([*([] if is_new else [before]), *seen]))
+            if answer.header("x-condenser-count") == "exact":
+                assert int(answer.header("x-condenser-tokens-after") or 0) == count(stage.forwarded[start].json())
+            before = seen[-1]
+            messages = [*messages, *following(message_of(answer, streamed), turn)]
+        assert condensed
+
+
+def replies_of(chosen: Random, turn: int, streamed: bool) -> list[Reply]:
+    """What the model says in one turn: searches, now and then, and then a text or a call of the client's."""
+    text = f"Day {turn}: " + " ".join(f"plant{turn}n{each}" for each in range(60))
+    query = f"plant{turn // 2}n3"
+    hidden = [answered(None, search(query), streamed=streamed) for _ in range(chosen.choice((0, 1, 2)))]
+    calls = chosen.choice(((), (LOOKS,), (search("diary"), LOOKS)))
+    return [*hidden, answered(text, *calls, streamed=streamed)]
+
+
+def following(reply: dict[str, Any], turn: int) -> list[Message]:
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "x"} for call in reply.get("tool_calls") or ()]
+    return [sendable(reply), *(results or [{"role": "user", "content": f"And day {turn + 1}?"}])]
