@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.footprint import Row, document, markdown, measure, verdict
 
 
@@ -15,6 +17,7 @@ def test_a_figure_is_a_line_with_its_unit() -> None:
     assert markdown([Row("start", 1.234, "s", 1.5)]).splitlines()[-1] == "| start | 1.23 s | 1.5 s | met |"
 
 
+@pytest.mark.torture
 def test_start_and_memory_are_measured_with_a_soak_where_one_is_wanted() -> None:
     rows = measure(sessions=16, minutes=0.01, starts=1)
 

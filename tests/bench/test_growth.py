@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
+
 from bench.growth import Row, document, drawn, markdown, measure
 
 ROWS = [Row(10, 2_500, 2.0, 1.0), Row(100, 25_000, 20.0, 1.1), Row(1_000, 250_000, 200.0, 1.5)]
@@ -21,6 +23,7 @@ def test_the_drawing_is_an_image_with_a_line_for_each_time() -> None:
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3]
 
 
+@pytest.mark.torture
 def test_lengths_are_measured_in_order() -> None:
     rows = measure(lengths=(4, 12), repeats=1)
     assert [row.messages for row in rows] == [4, 12]

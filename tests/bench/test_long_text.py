@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.long_text import TEXTS, Row, document, markdown, measure
 
 
+@pytest.mark.torture
 def test_each_text_is_measured_in_a_message_and_in_a_tool() -> None:
     rows = measure(repeats=1, size=3_000)
     assert [(row.place, row.text) for row in rows] == [(place, name) for place in ("message", "tool") for name in TEXTS]

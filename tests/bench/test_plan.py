@@ -38,6 +38,7 @@ def test_the_budget_is_that_of_the_window_which_the_history_just_fills(tokens: i
     assert tokens * 0.99 <= budget.trigger <= tokens
 
 
+@pytest.mark.torture
 def test_all_strategies_are_measured_for_both_windows() -> None:
     rows = measure(rounds=(8,), runs=1)
 

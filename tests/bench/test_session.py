@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bench.history import long_history
 from bench.session import STAGES, Row, document, markdown, measure
 
@@ -31,6 +33,7 @@ def test_the_document_holds_all_of_a_row() -> None:
     assert (only["store"], only["median"], only["bytes_in"]) == ("memory", 5.0, 2_000_000)
 
 
+@pytest.mark.torture
 def test_every_store_is_measured_both_ways_of_finding_a_session() -> None:
     rows = measure(messages=12, turns=2)
     assert {(row.store, row.recognised) for row in rows} >= {

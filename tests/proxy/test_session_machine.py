@@ -38,7 +38,7 @@ from tests.support.redis_server import RedisServer, asking
 
 PIPELINES = ["mask+half-window", "half-window", "extract", "mask+extract", "recent", "mask"]
 SHORT = settings(
-    max_examples=20,
+    max_examples=12,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,

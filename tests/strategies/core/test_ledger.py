@@ -177,7 +177,9 @@ def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, 
     return view, done
 
 
-@pytest.mark.parametrize("reply", [forgetful, failing], ids=["forgetful", "failing"])
+@pytest.mark.parametrize(
+    "reply", [forgetful, pytest.param(failing, marks=pytest.mark.torture)], ids=["forgetful", "failing"]
+)
 @pytest.mark.parametrize("pipeline", [*SUMMARIZING, "mask+half-window", "mask+rolling"])
 def test_rules_of_the_first_turns_stand_in_the_view_after_ten_condensations(pipeline: str, reply: Reply) -> None:
     view, done = walked(pipeline, 300, 5_000, reply)
