@@ -21,7 +21,7 @@ from strategies.core.transcript import Message, Reader, Transcript
 T = TypeVar("T")
 
 BYTES_PER_TOKEN = 4
-_MOST_KNOWN = 50_000
+_MOST_KNOWN = 20_000
 _MOST_OVERHEADS = 256
 BY_LENGTH = "length"
 _KEY_BYTES = 16

@@ -56,13 +56,27 @@ def of_messages(messages: Iterable[Message]) -> Features:
     words = code = wide = 0.0
     for message in messages:
         number += 1
-        share = wide_share(message.data)
+        share = _share_of(message)
         wide += message.tokens * share
         if message.role is Role.TOOL or message.calls:
             code += message.tokens * (1 - share)
         else:
             words += message.tokens * (1 - share)
     return Features(messages=number, words=words, code=code, wide=wide)
+
+
+_MOST_SHARES = 20_000
+_shares: dict[bytes, float] = {}
+
+
+def _share_of(message: Message) -> float:
+    """The share of a message, looked at once for each digest: a history comes again with every request."""
+    share = _shares.get(message.digest)
+    if share is None:
+        if len(_shares) >= _MOST_SHARES:
+            _shares.clear()
+        share = _shares[message.digest] = wide_share(message.data)
+    return share
 
 
 def wide_share(data: bytes) -> float:
