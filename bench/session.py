@@ -32,7 +32,7 @@ from proxy.headers import Headers
 from proxy.intake import ChatRequest
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.services import Services, services
-from proxy.settings import Settings
+from proxy.settings import load_settings
 from proxy.store.base import SessionStore, Write
 from proxy.tokens.counter import Tokenizers
 from tests.support.redis_server import RedisServer
@@ -173,7 +173,7 @@ class Written:
 @asynccontextmanager
 async def _built(url: str) -> AsyncIterator[tuple[Services, Written]]:
     """The parts of the app over the store at `url`, and what is written to it."""
-    settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": url, "timeout": 30})
+    settings = load_settings(upstream={"base_url": "http://localhost/v1"}, store={"url": url, "timeout": 30})
     written = Written()
     async with services(settings, summarizer=ScriptedSummarizer(Tokenizers())) as built:
         _tell(built.store, written)

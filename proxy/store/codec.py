@@ -46,9 +46,7 @@ def encode_session(session: Session) -> bytes:
             ],
             "verdicts": [encode_verdict(each) for each in session.verdicts],
             "judging": session.judging,
-            "patches": [
-                [each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches
-            ],
+            "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
             "added": json.loads(to_json(session.added)),
             "forgotten": session.forgotten,
         }
