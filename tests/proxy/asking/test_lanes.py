@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from email.utils import formatdate
 from typing import Any
 
 import pytest
 
-from proxy.asking.lanes import GRACE, LONGEST_PAUSE, PAUSE, Held, Lane, Lanes, pause
+from proxy.asking.lanes import CROWD, CROWD_PATIENCE, GRACE, LONGEST_PAUSE, PAUSE, Held, Lane, Lanes, pause
 from proxy.setting_tables import BackgroundSettings
 from tests.proxy.asking.support import Clock
 
@@ -383,3 +384,18 @@ async def test_a_server_that_is_found_to_do_one_thing_at_a_time_is_left_to_clien
 async def _turn(lane: Lane) -> None:
     async with lane.background(60.0):
         pass
+
+
+async def test_a_crowd_of_clients_is_let_through_first_and_one_that_stays_is_none() -> None:
+    clock = Clock()
+    lane = Lane(BackgroundSettings(), clock)
+    with ExitStack() as crowd:
+        for _ in range(CROWD):
+            crowd.enter_context(lane.foreground())
+        waiting = asyncio.ensure_future(_turn(lane))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        clock.now += CROWD_PATIENCE
+        with lane.foreground():
+            pass
+        await waiting
