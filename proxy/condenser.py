@@ -14,6 +14,7 @@ request that no upstream could serve, with an account of where its tokens are.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
@@ -23,7 +24,7 @@ from proxy.account import account
 from proxy.calibration.calibrator import Calibrator, Forwarded
 from proxy.cost import Moment, price_of, turns_to_pay_back
 from proxy.decision import Action, Decision, Timing, Trigger
-from proxy.errors import ContextLengthExceeded
+from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.making import TRIGGERS, Maker
@@ -32,7 +33,7 @@ from proxy.memory.searching import Memories
 from proxy.policy import Policy
 from proxy.preparing import Preparer
 from proxy.reasons import Reason
-from proxy.requiring import requirement_of, still_required, what_is_ready
+from proxy.requiring import not_ready, requirement_of, still_required, what_is_ready
 from proxy.settings import Settings
 from proxy.store.base import StoreError
 from proxy.usage import Usage
@@ -43,6 +44,8 @@ from strategies.core.ready import JUDGED
 from strategies.core.replay import replay
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View, fold
+
+_log = logging.getLogger(__name__)
 
 EXACT_ERROR = 0.10
 ESTIMATE_ERROR = 0.25
@@ -77,7 +80,7 @@ class Condenser:
         timing = Timing()
         case = with_standing_block(await self._intake.case(request, timing))
         started = perf_counter()
-        decision = await self._decided(case)
+        decision = await self._served(case)
         self._write(decision, case)
         timing.condense = milliseconds(started)
         decision.timing = timing
@@ -124,6 +127,18 @@ class Condenser:
         if made.failure:
             decision.action, decision.reason = Action.DEGRADED, made.failure
 
+    async def _served(self, case: Case) -> Decision:
+        """The decision, or where a part of ours has a defect, the transcript as it is: that costs headroom only."""
+        try:
+            return await self._decided(case)
+        except ProxyError:
+            raise
+        except Exception:  # noqa: BLE001
+            _log.exception("a request was not decided on")
+        decision = _undecided(case)
+        decision.action, decision.reason = Action.DEGRADED, Reason.INTERNAL_ERROR
+        return decision
+
     async def _decided(self, case: Case) -> Decision:
         decision = _undecided(case)
         pipeline = case.policy.pipeline
@@ -155,7 +170,7 @@ class Condenser:
         if requirement is None:
             return
         if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
-            decision.reason = Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
+            decision.reason = not_ready(case)
             return
         if only_looks:
             made = await self._maker.project(requirement, decision, case)
@@ -164,6 +179,8 @@ class Condenser:
         decision.own_tokens, decision.reason = made.own_tokens, made.reason
         if made.condensation is not None:
             _apply(decision, made.condensation, case)
+        elif requirement is Requirement.SOFT and case.policy.asks:
+            decision.reason = not_ready(case)
         if made.failure:
             decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)

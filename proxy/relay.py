@@ -107,8 +107,9 @@ class _Watch:
 class Relay(Response):
     """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
 
-    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes.
-    `follow` is called at the end where the reply came in whole. An `editor` changes what is passed on.
+    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. A defect in either
+    is logged, and the reply goes on. `follow` is called at the end where the reply came in whole. An `editor` changes
+    what is passed on.
     """
 
     def __init__(
@@ -161,8 +162,7 @@ class Relay(Response):
             async for chunk in self._reply.chunks():
                 left -= len(chunk)
                 whole = left == 0
-                if self._capture is not None:
-                    self._capture.feed(chunk)
+                self._noted(chunk)
                 edited = self._edited(chunk, whole=whole)
                 await self._pass_on(send, edited, whole=whole)
                 tail = edited[-4:] or tail
@@ -192,8 +192,19 @@ class Relay(Response):
 
     async def _settled(self) -> None:
         settle, self._settle = self._settle, None
-        if settle is not None:
-            await settle(self._capture.message() if self._capture else None)
+        try:
+            if settle is not None:
+                await settle(self._capture.message() if self._capture else None)
+        except Exception:  # noqa: BLE001
+            _log.exception("a reply was not settled")
+
+    def _noted(self, chunk: bytes) -> None:
+        try:
+            if self._capture is not None:
+                self._capture.feed(chunk)
+        except Exception:  # noqa: BLE001
+            self._capture = None
+            _log.exception("a reply was not read")
 
 
 def _body(part: bytes, *, more: bool = True) -> Message:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from proxy.headers import Headers, first
 from proxy.sse import EventReader
 
 _KEY = b'"usage"'
@@ -81,6 +82,15 @@ class StreamEditor:
         """What had no end."""
         rest, self._event, self._rest = self._event + self._rest, b"", b""
         return rest
+
+
+def editor_for(headers: Headers, more: int, *, hides: bool) -> Editor | None:
+    """What edits a reply with these headers; None where nothing is to be changed, or it is not in plain text."""
+    if not (more or hides) or first(headers, b"content-encoding") not in (None, "identity"):
+        return None
+    if (first(headers, b"content-type") or "").startswith("text/event-stream"):
+        return StreamEditor(more, hides=hides)
+    return WholeEditor(more) if more else None
 
 
 def is_usage_alone(event: bytes) -> bool:

@@ -56,6 +56,11 @@ def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> R
     )
 
 
+def not_ready(case: Case) -> Reason:
+    """Why a view at the trigger stays as it is although a model could condense it."""
+    return Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
+
+
 def still_required(decision: Decision) -> Requirement | None:
     """What is left to do for a view that has just taken what was ready: only to make it fit."""
     budget = decision.policy.budget

@@ -12,10 +12,10 @@ from proxy import controls, wire
 from proxy.capture import capture_for
 from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
-from proxy.headers import Headers, encoded, first, to_upstream
+from proxy.headers import encoded, first, to_upstream
 from proxy.intake import ChatRequest
 from proxy.relay import ClientGone, Incoming, Relay
-from proxy.reporting import Editor, StreamEditor, WholeEditor
+from proxy.reporting import editor_for
 from proxy.retrying import Answered
 from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
 from proxy.services import Services
@@ -106,24 +106,15 @@ def _want_window(services: Services, decision: Decision, under_way: ExitStack) -
 
 def _forwarded(services: Services, chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
     headers = chat_request.headers
-    if decision.head or decision.rounds or _edits(services, decision):
+    if decision.head or decision.rounds or decision.probed or _more(services, decision):
         # The reply is read or changed, so it must come as it is.
         headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
     return UpstreamRequest("POST", b"/v1/chat/completions", chat_request.query, headers, decision.body)
 
 
-def _edits(services: Services, decision: Decision) -> bool:
-    """Whether the client is shown another usage than the upstream's, or none."""
-    return decision.probed or (services.settings.report_usage == "original" and decision.left_out != 0)
-
-
-def _editor(services: Services, decision: Decision, headers: Headers) -> Editor | None:
-    if not _edits(services, decision) or first(headers, b"content-encoding") not in (None, "identity"):
-        return None
-    more = decision.left_out if services.settings.report_usage == "original" else 0
-    if (first(headers, b"content-type") or "").startswith("text/event-stream"):
-        return StreamEditor(more, hides=decision.probed)
-    return WholeEditor(more) if more else None
+def _more(services: Services, decision: Decision) -> int:
+    """Prompt tokens that the client is shown besides those that were forwarded."""
+    return decision.left_out if services.settings.report_usage == "original" else 0
 
 
 def _relay(services: Services, incoming: Incoming, chat_request: ChatRequest, answered: Answered) -> Relay:
@@ -137,7 +128,7 @@ def _relay(services: Services, incoming: Incoming, chat_request: ChatRequest, an
     capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
     watched = Watched(reply.headers, capture)
     settle = services.watcher.settling(chat_request, decision, watched)
-    editor = _editor(services, decision, reply.headers)
+    editor = editor_for(reply.headers, _more(services, decision), hides=decision.probed)
     return Relay(incoming, reply, ours, settle, watched, decision.follow, editor)
 
 

@@ -86,3 +86,33 @@ async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
     reply: Reply, before: list[bytes], after: list[bytes]
 ) -> None:
     assert await sent_before_and_after_storing(reply) == (before, after)
+
+
+class Unreadable:
+    """A reader of replies with a defect."""
+
+    def feed(self, chunk: bytes) -> None:
+        raise ZeroDivisionError
+
+    def message(self) -> dict[str, Any] | None:
+        raise AssertionError("it was dropped")
+
+
+async def failing(_message: Mapping[str, Any] | None) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("capture", [None, Unreadable()])
+async def test_a_defect_of_ours_costs_the_client_nothing_of_its_reply(
+    capture: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], failing, capture)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, send)
+    assert b"".join(parts) == b"data: 1\n\n" + DONE
+    assert "ZeroDivisionError" in caplog.text
