@@ -145,8 +145,9 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
-    """The pieces of the view's head: what a condensation records."""
-    return tuple(item.piece for item in view.lead[: view.head])
+    """The pieces of the view's head: what a condensation records. A memory block lives for one turn and is no part."""
+    pieces = (item.piece for item in view.lead[: view.head])
+    return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is Kind.MEMORY))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:

@@ -263,3 +263,14 @@ def test_of_messages_that_nothing_is_known_of_no_plan_need_show_any() -> None:
     view = fold(transcript, (overlay,), 0, WORDS)
     check(view)
     assert texts(view) == ["[summary]", "b", "c"]
+
+
+def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() -> None:
+    bodies = [user("task"), assistant("one"), user("two"), assistant("three"), user("four"), assistant("five")]
+    transcript = transcript_of(bodies)
+    block = Literal(dump(assistant("## Relevant Memories")), Kind.MEMORY)
+    view = fold(transcript, (Overlay(transcript.digests[1], 2, 0, (block,)),), 0, WORDS)
+    shorter = Literal(dump(assistant("3")), Kind.SHORTENED, 3)
+    after = apply(view, Plan((Replace(4, 5, (shorter,)),)))
+    assert block in [item.piece for item in after.lead[: after.head]]
+    assert head_pieces(after) == (Keep(0), Keep(1), Keep(2), shorter)
