@@ -22,7 +22,6 @@ from typing import Any
 
 from proxy.account import account
 from proxy.calibration.calibrator import Calibrator, Forwarded
-from proxy.cost import Moment, price_of, turns_to_pay_back
 from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
@@ -33,7 +32,7 @@ from proxy.memory.searching import Memories
 from proxy.policy import Policy
 from proxy.preparing import Preparer
 from proxy.reasons import Reason
-from proxy.requiring import not_ready, requirement_of, still_required, what_is_ready
+from proxy.requiring import not_ready, requirement_of, still_required, waits_to_pay_back, what_is_ready
 from proxy.settings import Settings
 from proxy.store.base import StoreError
 from proxy.usage import Usage
@@ -162,7 +161,7 @@ class Condenser:
         if not only_looks:
             case = case.knowing(await self._preparer.ahead(decision, case, deadline))
         requirement = requirement_of(decision, case)
-        if requirement is Requirement.SOFT and self._waits_to_pay_back(decision, case):
+        if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self._cache_lifetime):
             decision.reason = Reason.AWAITING_PAYBACK
             return
         if requirement is not None and await self._took_ready(requirement, decision, case, deadline):
@@ -184,23 +183,6 @@ class Condenser:
         if made.failure:
             decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)
-
-    def _waits_to_pay_back(self, decision: Decision, case: Case) -> bool:
-        """Whether condensing now costs more than it saves soon; with nothing ready, the target is what to expect."""
-        prices, budget = case.policy.prices, case.policy.budget
-        if prices is None or budget is None:
-            return False
-        found = what_is_ready(Requirement.SOFT, decision, case)
-        made = found.applied if found else None
-        idle = case.request.asked_at - case.branch.last_used if case.branch else 0.0
-        moment = Moment(
-            before=budget.scale.upstream(decision.tokens_after),
-            after=budget.scale.upstream(found.view.tokens if found else budget.target),
-            fixed=budget.scale.upstream(round(case.asked.fixed.own)),
-            calls=price_of(prices, prompt=made.own_tokens, cached=0, completion=0) if made else 0.0,
-            is_cold=idle > self._cache_lifetime,
-        )
-        return turns_to_pay_back(prices, moment) > case.policy.payback_turns
 
     async def _took_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
         """Whether a condensation that was prepared is this request's view now.

@@ -21,17 +21,18 @@ from proxy.leases import Leases
 from proxy.making import Maker, base_of, readable, work_name
 from proxy.offload import offloaded
 from proxy.owned import OwnedTasks
-from proxy.sessions import Branch
+from proxy.sessions import branch_name
 from proxy.store.codec import encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Verdict
 from strategies.core.ready import prepared_in, ready
 from strategies.core.replay import Replayed
-from strategies.core.requirement import RULES, Requirement, has_grown
+from strategies.core.requirement import RULES, Requirement, is_time
 from strategies.pipeline import due
 
 _REMEMBERED = 10_000
+_PREPARE = Requirement.PREPARE
 
 Background = OwnedTasks[Condensation | None]
 
@@ -92,7 +93,7 @@ class Preparer:
 
     async def _left_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
         """What another replica prepares for the head that this branch had with its last request."""
-        branch = _branch_of(case)
+        branch = case.branch
         if branch is None or not case.policy.prepares:
             return []
         async with self._leases.turn(
@@ -173,14 +174,8 @@ def _may_prepare(case: Case) -> bool:
     return changes and case.keeps and case.policy.asks and case.policy.budget is not None
 
 
-def _branch_of(case: Case) -> Branch | None:
-    session = case.found.session
-    return session.branch_of(case.history.digests) if session else None
-
-
 def _branch(case: Case) -> str:
-    branch = _branch_of(case)
-    return branch.name if branch else "main"
+    return case.branch.name if case.branch else branch_name(1)
 
 
 def _reach(base: Replayed) -> tuple[Sequence[bytes], Condensation | None]:
@@ -191,9 +186,9 @@ def _is_due(decision: Decision, case: Case, budget: Budget, waiting: Replayed | 
     """Whether a view should have a condensation ready: by a stage's own trigger, or past the mark and a step later."""
     tokens = decision.view.tokens
     if waiting is not None and waiting.applied is not None:
-        return tokens >= budget.prepare and has_grown(tokens, budget, waiting.applied.tokens_before)
+        return tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, waiting.applied.tokens_before)
     since = decision.applied.tokens_after if decision.applied else None
-    past_mark = tokens >= budget.prepare and has_grown(tokens, budget, since)
+    past_mark = tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, since)
     return past_mark or any(due(stage, decision.view, budget) for stage in case.policy.stages)
 
 

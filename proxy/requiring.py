@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proxy.cost import Moment, Prices, price_of, turns_to_pay_back
 from proxy.decision import Action, Decision
 from proxy.intake import Case
 from proxy.reasons import Reason
@@ -67,6 +68,33 @@ def still_required(decision: Decision) -> Requirement | None:
     since = decision.applied.tokens_after if decision.applied else None
     requirement = required(decision.tokens_after, budget, since=since) if budget else None
     return requirement if requirement is Requirement.HARD else None
+
+
+def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> bool:
+    """Whether condensing now costs more than it saves soon; with nothing ready, the target is what to expect.
+
+    `cache_lifetime` is for how many seconds the upstream keeps a prompt in its cache.
+    """
+    prices, budget = case.policy.prices, case.policy.budget
+    if prices is None or budget is None:
+        return False
+    found = what_is_ready(Requirement.SOFT, decision, case)
+    idle = case.request.asked_at - case.branch.last_used if case.branch else 0.0
+    moment = Moment(
+        before=budget.scale.upstream(decision.tokens_after),
+        after=budget.scale.upstream(found.view.tokens if found else budget.target),
+        fixed=budget.scale.upstream(round(case.asked.fixed.own)),
+        calls=_price(prices, found) if found else 0.0,
+        is_cold=idle > cache_lifetime,
+    )
+    return turns_to_pay_back(prices, moment) > case.policy.payback_turns
+
+
+def _price(prices: Prices, ready: Replayed) -> float:
+    """What the calls for a record cost: its text is what they wrote, the rest is what they read."""
+    place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
+    written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
+    return price_of(prices, prompt=spent - written, cached=0, completion=written)
 
 
 def _news(case: Case) -> str:

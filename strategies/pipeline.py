@@ -48,11 +48,6 @@ class Outcome:
         """Why a stage failed, where one did; that a stage had nothing to do is no failure. "" for none."""
         return next((each for each in self.reasons.values() if not each.startswith(_IDLE)), "")
 
-    @property
-    def newest_shortened(self) -> bool:
-        """Whether a stage was allowed to touch the newest round, and did."""
-        return any(said.get("newestRoundShortened") for said in self.metadata.values())
-
 
 Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
 

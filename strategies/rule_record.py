@@ -23,12 +23,11 @@ _EARLIER_SHARE = 0.5
 
 
 class Names(NamedTuple):
-    """The titles of the five sections in the order in which they stand, and what else a record says."""
+    """The titles of the sections that rules can write, in their order, and what else a record says."""
 
     context: str
     progress: str
     state: str
-    open_items: str
     findings: str
     said: str
     success: str
@@ -41,7 +40,6 @@ ENGLISH = Names(
     "Task context",
     "Key progress",
     "Technical state",
-    "Open items",
     "Important findings",
     "User",
     "Success",
@@ -59,7 +57,6 @@ CHINESE = Names(
     "任务上下文",
     "关键进展",
     "技术状态",
-    "待处理项",
     "重要发现",
     "用户",
     "成功",

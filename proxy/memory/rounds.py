@@ -57,11 +57,6 @@ class Rounds:
         return self._left > 0
 
     @property
-    def has_happened(self) -> bool:
-        """Whether there was any round."""
-        return bool(self._raws)
-
-    @property
     def patch(self) -> Overlay | None:
         """What later views put back; None for nothing."""
         digests = self._view.transcript.digests

@@ -114,6 +114,7 @@ class Searcher:
             await again.close()
             return error
         self._refused[model] = self._clock() + self._ttl
+        self._refused.move_to_end(model)
         if len(self._refused) > MOST_MODELS:
             self._refused.popitem(last=False)
         decision.reason, decision.rounds = Reason.MEMORY_TOOL_REFUSED, None

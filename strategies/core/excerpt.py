@@ -10,8 +10,6 @@ from strategies.core.transcript import Counter, Message, content_text, dump
 
 HEAD_SHARE = 0.6
 _TRIES = 6
-_CLOSE = 0.85
-_CAUTION = 0.97
 _SPARSE = 16
 _NOTE_TOKENS = 10
 

@@ -53,9 +53,14 @@ def required(
         return Requirement.FORCED
     if budget.headroom(tokens) < budget.floor:
         return Requirement.HARD
-    if due or (tokens >= budget.trigger and has_grown(tokens, budget, since)):
+    if due or (tokens >= budget.trigger and is_time(Requirement.SOFT, tokens, budget, since)):
         return Requirement.SOFT
     return None
+
+
+def is_time(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
+    """Whether a requirement that waits for a step since the last condensation may be raised, as its rule says."""
+    return not RULES[requirement].waits or has_grown(tokens, budget, since)
 
 
 def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:

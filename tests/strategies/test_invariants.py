@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import TABLE
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
-from strategies.core.plan import head_pieces
+from strategies.core.plan import head_pieces, newest_is_shortened
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome
@@ -51,7 +51,7 @@ def judged(requirement: Requirement, pipeline: str, view: View, window: int, rep
         again = attempted(requirement, pipeline, view, budget, reply)
         assert head_pieces(again.view) == head_pieces(outcome.view)
         assert outcome.view.tokens < view.tokens
-        assert faults(outcome.view, budget, shortened=outcome.newest_shortened) == []
+        assert faults(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []
     if requirement in (Requirement.HARD, Requirement.FORCED):
         check_usable(outcome.view if outcome else view, budget)
     return outcome

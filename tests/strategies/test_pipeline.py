@@ -250,14 +250,14 @@ def test_the_newest_result_is_cut_when_nothing_else_helps() -> None:
     view = view_of([*agent(2, size=50), *step(9, 9_000)])
     outcome = attempted(Requirement.HARD, "mask+half-window", view, BUDGET)
     assert outcome.stages[-1] == "shorten"
-    assert outcome.newest_shortened
+    assert newest_is_shortened(outcome.view)
     assert outcome.view.tokens <= BUDGET.usable
 
 
 def test_stages_behind_shorten_still_run_when_it_has_cut_the_newest_round() -> None:
     view = view_of([*agent(30, size=100), *step(99, 4_000)])
     outcome = attempted(Requirement.HARD, "shorten+half-window", view, BUDGET, shorten={"newest": True})
-    assert outcome.newest_shortened
+    assert newest_is_shortened(outcome.view)
     assert outcome.stages == ["shorten", "half-window"]
 
 
