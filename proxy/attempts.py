@@ -85,13 +85,13 @@ class Attempts:
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task}, timeout=left)
+            if task.done():
+                return task.result()
+            urgency.caller = replace(caller, background=True)
+            without = await self._without_models(requirement, view, policy, past)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if task.done():
-            return task.result()
-        urgency.caller = replace(caller, background=True)
-        without = await self._without_models(requirement, view, policy, past)
         return without._replace(asked=True, late=task)
 
     async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:

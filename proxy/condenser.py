@@ -22,7 +22,7 @@ from typing import Any
 
 from proxy.account import account
 from proxy.calibration.calibrator import Calibrator, Forwarded
-from proxy.decision import Action, Decision, Timing, Trigger
+from proxy.decision import Action, Decision, Timing, Trigger, trigger_of
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
 from proxy.keeping import Keeper, Turn, is_small
@@ -298,7 +298,7 @@ def _apply(decision: Decision, condensation: Condensation, case: Case, trigger: 
     """Makes a condensation this request's view; `trigger` is what it was needed for, where no judge wanted it."""
     judged = condensation.trigger == JUDGED
     decision.action = Action.CONDENSED
-    decision.trigger = Trigger(condensation.trigger) if judged or trigger is None else trigger
+    decision.trigger = trigger_of(condensation) if judged or trigger is None else trigger
     decision.applied, decision.metadata = condensation, condensation.metadata
     decision.view = _folded(case, condensation)
     decision.tokens_after = decision.view.tokens

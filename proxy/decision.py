@@ -42,6 +42,12 @@ class Trigger(StrEnum):
     FORCED = "forced"
 
 
+def trigger_of(condensation: Condensation) -> Trigger:
+    """What a condensation was made for; one of a newer version may name a trigger that this one does not know."""
+    known = condensation.trigger in set(Trigger)
+    return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
+
+
 @dataclass(slots=True)
 class Timing:
     """Milliseconds of each part of the work, as `Server-Timing` gives them."""

@@ -235,9 +235,17 @@ def _is_overtaken(session: Session | None, turn: Turn) -> bool:
 
 
 def _parted(found: Recognised, turn: Turn) -> Recognised:
-    """A derived session that another request has taken elsewhere meanwhile is not this one's any more: it forks."""
+    """A derived session that another request has taken elsewhere meanwhile is not this one's any more: it forks.
+
+    One without branches was only amended, by a vote or a late summary of this very request.
+    """
     session = found.session
-    if session is None or not session.derived or session.branch_of(turn.transcript.digests) is not None:
+    if (
+        session is None
+        or not session.derived
+        or not session.branches
+        or session.branch_of(turn.transcript.digests) is not None
+    ):
         return found
     key = SessionKey(found.key.tenant, names.random_session())
     return replace(found, key=key, session=None, parent=session.id)

@@ -167,7 +167,8 @@ class Relay(Response):
                 await self._pass_on(send, edited, whole=whole)
                 tail = edited[-4:] or tail
         except UpstreamUnavailable as error:
-            _log.warning("an upstream broke off in the middle of its reply: %s", error.message)
+            # Its message may quote what the upstream has said, and that the request.
+            _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
             if whole or not _is_event_stream(self._sent):
                 return
             await send(_body(_event(error, tail)))

@@ -8,6 +8,7 @@ came.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -31,6 +32,8 @@ UNKNOWN_SHARE = 0.25  # of what was refused without a number, where nothing has 
 GOAL_SHARE = 0.8  # of the most that may be sent
 
 Send = Callable[[Decision], Awaitable[Answer]]
+
+_log = logging.getLogger(__name__)
 
 
 class Sent(NamedTuple):
@@ -63,7 +66,7 @@ class Retrier:
         if refusal is None or refusal.kind is Kind.OUTPUT:
             return Answered(reply, decision)
         try:
-            again = await self._again(request, decision, refusal)
+            again = await self._guarded(request, decision, refusal)
             second = await self._second(request, again, send) if again is not None else None
         except BaseException:
             await reply.close()
@@ -74,6 +77,14 @@ class Retrier:
         await reply.close()
         self._told(again, "retried" if second.status < HTTPStatus.BAD_REQUEST else "refused-again")
         return Answered(second, again)
+
+    async def _guarded(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
+        try:
+            return await self._again(request, decision, refusal)
+        except Exception:  # noqa: BLE001
+            # A defect of ours leaves the client the upstream's own error.
+            _log.exception("a refused request was not condensed")
+            return None
 
     async def _again(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
         """The decision for a smaller view; None where nothing may be changed, or nothing gets smaller."""

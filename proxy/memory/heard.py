@@ -102,7 +102,8 @@ def heard_in(data: bytes) -> Heard | None:
     try:
         body = json.loads(data)
         choice = body["choices"][0]
-        return Heard(dict(choice["message"]), choice.get("finish_reason"), body.get("usage"))
+        usage = body.get("usage")
+        return Heard(dict(choice["message"]), choice.get("finish_reason"), usage if isinstance(usage, dict) else None)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -119,12 +120,18 @@ def told(data: bytes, earlier: list[Heard]) -> bytes:
     text = "".join(each.text for each in earlier)
     message = body["choices"][0]["message"]
     if text:
-        own = message.get("content") or ""
-        message["content"] = text + (own if own != NO_ANSWER else "")
+        message["content"] = _behind(text, message.get("content"))
     usages = [each.usage for each in earlier if each.usage]
     if isinstance(body.get("usage"), dict) and usages:
         body["usage"] = summed(body["usage"], usages)
     return dump(body).encode()
+
+
+def _behind(text: str, content: object) -> object:
+    """A message's content with the text of earlier replies before it."""
+    if isinstance(content, list):
+        return [{"type": "text", "text": text}, *content]
+    return text + content if isinstance(content, str) and content != NO_ANSWER else text
 
 
 def _without_hidden(choice: dict[str, Any]) -> bool:

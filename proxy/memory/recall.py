@@ -9,6 +9,7 @@ another branch, is not found. The cards of condensations that stand in the chain
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -28,11 +29,16 @@ class _Indexed:
 
     def __init__(self) -> None:
         self.index = Index()
-        self.lock = asyncio.Lock()
+        # Held in the thread: a request that leaves cannot stop its thread, and the next one must not write beside it.
+        self._lock = threading.Lock()
         self._nodes: set[str] = set()
 
     def learn(self, transcript: Transcript, nodes: list[str]) -> None:
         """Adds the messages that are not in it yet."""
+        with self._lock:
+            self._learn(transcript, nodes)
+
+    def _learn(self, transcript: Transcript, nodes: list[str]) -> None:
         for place, node in enumerate(nodes):
             if node not in self._nodes:
                 self._nodes.add(node)
@@ -41,13 +47,14 @@ class _Indexed:
     def search(self, transcript: Transcript, cards: Sequence[MemoryCard], query: str) -> list[Hit]:
         """What of the transcript, or of cards, the query is about, best first; the last user message asks itself."""
         nodes = [digest.hex() for digest in transcript.digests]
-        self.learn(transcript, nodes)
         entries = [card_entry(card.id, card) for card in cards]
-        self.index.add(entries)
         allowed = {*nodes, *(entry.key for entry in entries)}
         if transcript.last_user is not None:
             allowed.discard(nodes[transcript.last_user])
-        return self.index.search(query, allowed=allowed)
+        with self._lock:
+            self._learn(transcript, nodes)
+            self.index.add(entries)
+            return self.index.search(query, allowed=allowed)
 
 
 class Recall:
@@ -59,8 +66,7 @@ class Recall:
     async def search(self, case: Case, query: str) -> list[Hit]:
         """What in the history of a request the query is about, best first."""
         indexed = self._of(case.found.key)
-        async with indexed.lock:
-            hits = await asyncio.to_thread(lambda: indexed.search(case.history, case.cards(), query))
+        hits = await asyncio.to_thread(lambda: indexed.search(case.history, case.cards(), query))
         self._bounded()
         return hits
 
@@ -68,8 +74,7 @@ class Recall:
         """Reads what is new in the history of a request already now, so that the next search need not."""
         indexed = self._of(case.found.key)
         nodes = [digest.hex() for digest in case.history.digests]
-        async with indexed.lock:
-            await asyncio.to_thread(indexed.learn, case.history, nodes)
+        await asyncio.to_thread(indexed.learn, case.history, nodes)
         self._bounded()
 
     def _of(self, key: SessionKey) -> _Indexed:

@@ -6,6 +6,7 @@ is asked again, and are kept with the session as a patch: later views put them b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ from strategies.memory.ranking import Hit
 MOST_TOKENS = 4_096
 WINDOW_SHARE = 4
 LEAST_TOKENS = 64
+_log = logging.getLogger(__name__)
+
 NO_ROOM = "The context has no room for what was found. Answer with what you have."
+FAILED = "The search failed. Answer with what you have."
 ALL_SHOWN = "All that matches the query stands in this conversation as you see it."
 
 Search = Callable[[str], Awaitable[Sequence[Hit]]]
@@ -85,7 +89,7 @@ class Rounds:
 
     def count(self, heard: Heard) -> None:
         """Adds up what a reply has cost that only led to a search, as it says itself, else as we count it."""
-        usage = heard.usage or {}
+        usage = heard.usage if isinstance(heard.usage, Mapping) else {}
         self.usages.append(usage_in(usage))
         said = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
         known = [each for each in said if isinstance(each, int)]
@@ -105,7 +109,12 @@ class Rounds:
         room = self._room()
         if room < LEAST_TOKENS:
             return NO_ROOM
-        hits = await self._search(query)
+        try:
+            hits = await self._search(query)
+        except Exception:  # noqa: BLE001
+            # A defect of ours costs the model this search, not the client its reply.
+            _log.exception("a search failed")
+            return FAILED
         shown = standing([*(message.text for message in self._view.shown), *map(_text, self._messages)])
         if hits and all(shown(hit.entry) for hit in hits):
             return ALL_SHOWN

@@ -120,7 +120,7 @@ class Splicer:
         if isinstance(body.get("usage"), Mapping):
             self._usage = body["usage"]
         choices = body.get("choices")
-        if isinstance(choices, list) and choices and all(isinstance(each, dict) for each in choices):
+        if isinstance(choices, list) and choices and all(map(_is_choice, choices)):
             told["choices"] = [each for choice in choices if (each := self._choice(choice)) is not None]
             if not told["choices"]:
                 return None
@@ -152,6 +152,15 @@ class Splicer:
             return {**told, "usage": None}
         earlier = [each.usage for each in self._earlier if each.usage]
         return {**told, "usage": summed(told["usage"], earlier)} if earlier else told
+
+
+def _is_choice(value: object) -> bool:
+    """Whether a chunk's choice is one as we read it; what is not passes as it came."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("index") or 0, int)
+        and isinstance(value.get("delta") or {}, dict)
+    )
 
 
 def _parsed(data: bytes) -> dict[str, Any] | None:
