@@ -31,6 +31,7 @@ from proxy.memory.inject import with_standing_block
 from proxy.memory.searching import Memories
 from proxy.policy import Policy
 from proxy.preparing import Preparer
+from proxy.profiles import Profile
 from proxy.reasons import Reason
 from proxy.requiring import not_ready, requirement_of, still_required, waits_to_pay_back, what_is_ready
 from proxy.settings import Settings
@@ -83,19 +84,35 @@ class Condenser:
         self._write(decision, case)
         timing.condense = milliseconds(started)
         decision.timing = timing
+        self._prepare_to_send(decision, case)
+        return decision
+
+    def _prepare_to_send(self, decision: Decision, case: Case) -> None:
+        """Leaves ways to take in what comes of a decision: a usage, a whole reply, or a refusal."""
         self._prepare_to_learn(decision, case)
         self._prepare_to_settle(decision, case)
         pipeline = case.policy.pipeline
         if not (pipeline.is_off or pipeline.observe):
             decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
-        return decision
+            decision.reform = lambda profile: self._reform(decision, case, profile)
+
+    def _reform(self, decision: Decision, case: Case, profile: Profile) -> bool:
+        """Writes a decision's view for another profile; whether the upstream gets other bytes by that."""
+        before, case = decision.body, case.taken_by(profile)
+        form = replace(decision.view.transcript, form=profile.form)
+        decision.policy, decision.view = case.policy, replace(decision.view, transcript=form)
+        decision.tokens_after = decision.view.tokens
+        self._write(decision, case)
+        self._prepare_to_send(decision, case)
+        return decision.body != before
 
     async def _again(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
         """The decision for the same request with a view that is smaller than the refused one; None without one."""
         started = perf_counter()
         policy = policy.scaled(case.calibrated.scale)
         case = replace(case.knowing([refused.applied] if refused.applied else []), policy=policy)
-        again = replace(refused, policy=policy, timing=replace(refused.timing), again=None, settle=None, follow=None)
+        again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None)
+        again.again = again.reform = None
         await self._shrink(again, case, aim)
         await self._memories.injector.inject(again, case)
         if again.tokens_after >= refused.tokens_after:

@@ -12,6 +12,7 @@ from proxy.calibration.anchor import Anchor
 from proxy.calibration.scaling import UNCALIBRATED, Calibrated
 from proxy.memory.rounds import Rounds
 from proxy.policy import Policy
+from proxy.profiles import Profile
 from proxy.reasons import Reason
 from proxy.sessions import NO_BLOCK, Block, with_depth
 from proxy.usage import Usage
@@ -74,7 +75,8 @@ class Decision:
 
     It is handed the reply as a message where append mode must store that too. `follow` starts what is due once the
     reply has been sent. `again` decides anew, under a policy and by a budget, where the upstream has refused the view
-    for its length; it gives None where nothing smaller can be sent. `learn` is called with the usage that came back,
+    for its length; it gives None where nothing smaller can be sent. `reform` writes it for an upstream with another
+    profile, and says whether other bytes came of that. `learn` is called with the usage that came back,
     before `settle`, and told whether that is suspect; it leaves `usage` and `anchor` for the session. `probed` tells
     that the body asks for a usage which the client has not asked for. `rounds` are the hidden ones that may follow;
     None where the model is offered no memory tool.
@@ -101,6 +103,7 @@ class Decision:
     follow: Callable[[], None] | None = None
     block: Block = NO_BLOCK
     again: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
+    reform: Callable[[Profile], bool] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     calibrated: Calibrated = UNCALIBRATED
     learn: Callable[[Usage, bool], None] | None = None
@@ -114,7 +117,7 @@ class Decision:
 
         Those hold the decision itself, and so the whole request: nothing but a collection of garbage would free it.
         """
-        self.settle = self.follow = self.again = self.learn = None
+        self.settle = self.follow = self.again = self.reform = self.learn = None
 
     @property
     def left_out(self) -> int:

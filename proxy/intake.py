@@ -27,6 +27,7 @@ from proxy.memory.editing import forgotten
 from proxy.memory.scopes import together
 from proxy.memory.tool import NO_OFFER, Offer, offered_in
 from proxy.policy import Policies, Policy
+from proxy.profiles import Profile
 from proxy.recognition import Recognised, Recogniser
 from proxy.restoring import Restorer
 from proxy.sessions import Block, Branch, has_node
@@ -141,6 +142,15 @@ class Case:
         known = (*(each for each in self.found.condensations if each.id not in newer), *recorded)
         return replace(self, found=replace(self.found, condensations=known))
 
+    def taken_by(self, profile: Profile) -> Case:
+        """The case for an upstream with this profile, in whose form its views are written."""
+        case = replace(self, policy=replace(self.policy, profile=profile))
+        if profile.form == self.measured.transcript.form:
+            return case
+        transcript = replace(self.measured.transcript, form=profile.form)
+        whole = transcript if self.is_aligned else self.whole and replace(self.whole, form=profile.form)
+        return replace(case, measured=self.measured._replace(transcript=transcript), whole=whole)
+
     def apart(self) -> Case:
         """The case for a piece of work that its request does not wait for."""
         return replace(self, found=self.found.apart())
@@ -149,7 +159,7 @@ class Case:
         """On whose behalf models are asked."""
         request = self.request
         tools = offered_in(request.body, self.offer).get("tools") or request.body.written("tools") or None
-        return Caller(request.model, request.headers, tools, request.asked_at, background)
+        return Caller(request.model, request.headers, tools, request.asked_at, background, self.policy.profile)
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
         """What strategies may know of the session; `now` in seconds since the epoch."""
@@ -222,7 +232,7 @@ class Intake:
         if policy.scope:
             found = await self._recogniser.scoped(found, policy.scope, read=any(policy.memory))
         case = await self._restored(Case(request, measured, found, policy, counter, append))
-        case = self._calibrated(self._offered(case))
+        case = self._calibrated(self._offered(case.taken_by(policy.profile)))
         timing.session = milliseconds(started) + supplied
         return case
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 
+from proxy.lru import Lru
 from proxy.overflow import Refusal
 from proxy.owned import OwnedTasks
 from proxy.store.base import StoreError
@@ -91,7 +91,7 @@ class LearnedWindows:
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
-        self._models: OrderedDict[str, _Known] = OrderedDict()
+        self._models: Lru[str, _Known] = Lru(MOST_MODELS)
 
     def window(self, model: str) -> LearnedWindow | None:
         """What was learned of a model and still holds."""
@@ -157,11 +157,7 @@ class LearnedWindows:
         return window if window is not None and window.until > self._clock() else None
 
     def _known(self, model: str) -> _Known:
-        known = self._models.setdefault(model, _Known())
-        self._models.move_to_end(model)
-        if len(self._models) > MOST_MODELS:
-            self._models.popitem(last=False)
-        return known
+        return self._models.use(model, _Known)
 
     def _name(self, model: str) -> str:
         return f"window-{blake2b(json.dumps([self._upstream, model]).encode(), digest_size=16).hexdigest()}"

@@ -16,6 +16,7 @@ from proxy.cost import Prices
 from proxy.discovery import Stated, nothing_stated
 from proxy.errors import BadRequest
 from proxy.learned import LearnedWindow, Origin
+from proxy.profiles import ANY, Profile
 from proxy.setting_tables import JudgeRole, MarkSettings, ModelRole, ModelSettings, SummarizerRole
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable
@@ -63,7 +64,8 @@ class Policy:
     """The choice for one request; `sticks` are the settings that the session keeps.
 
     `prepares`: models may be asked in the background. With `prices` a condensation that is not needed yet waits until
-    it pays back in `payback_turns`. `scope` names what memory cards are shared in, "" for nothing.
+    it pays back in `payback_turns`. `scope` names what memory cards are shared in, "" for nothing. `profile` says what
+    the upstream takes.
     """
 
     pipeline: Pipeline
@@ -79,6 +81,7 @@ class Policy:
     scope: str = ""
     prices: Prices | None = None
     payback_turns: float = 0.0
+    profile: Profile = ANY
 
     @property
     def roles(self) -> Mapping[str, ModelRole]:
@@ -110,7 +113,10 @@ class Policy:
 
 
 class Policies:
-    """Makes policies from settings, what is `discovered` and `learned` of a model's window, and the bundled table."""
+    """Makes policies from settings, what is `discovered` and `learned` of a model's window, and the bundled table.
+
+    `profile` gives what is known of what a model's server takes.
+    """
 
     def __init__(
         self,
@@ -118,7 +124,9 @@ class Policies:
         table: ModelTable,
         discovered: Stated = nothing_stated,
         learned: Callable[[str], LearnedWindow | None] = lambda _: None,
+        profile: Callable[[str], Profile] = lambda _: ANY,
     ) -> None:
+        self._profile = profile
         self._settings = settings
         self._table = table
         self._discovered = discovered
@@ -145,6 +153,7 @@ class Policies:
             prices=entry.prices.to_prices() if entry and entry.prices else None,
             payback_turns=self._settings.cost.payback_turns,
             scope=self._scope(controls, session),
+            profile=self._profile(model),
         )
 
     def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ starting another.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from proxy.intake import Case
 from proxy.judging import Judges
 from proxy.keeping import Keeper
 from proxy.leases import Leases
+from proxy.lru import Lru
 from proxy.making import Maker, base_of, readable, work_name
 from proxy.offload import offloaded
 from proxy.owned import OwnedTasks
@@ -64,7 +64,7 @@ class Preparer:
         self._leases = leases
         self._tasks = tasks
         self._clock = clock
-        self._tried: OrderedDict[Hashable, Tried] = OrderedDict()
+        self._tried: Lru[Hashable, Tried] = Lru(_REMEMBERED)
 
     def follow(self, decision: Decision, case: Case) -> None:
         """Starts what a request that has its reply makes due."""
@@ -136,7 +136,7 @@ class Preparer:
         shrink = RULES[Requirement.SOFT].least_shrink
         waiting = ready(decision.view, decision.applied, case.found.condensations, budget, least_shrink=shrink)
         resting = decision.applied.id if decision.applied else ""
-        now = Tried(resting, decision.view.tokens, len(decision.view.items))
+        now = Tried(resting, decision.view.tokens, decision.view.size)
         if not (
             _is_due(decision, case, budget, waiting) and self._tries((case.found.key, decision.branch), now, budget)
         ):
@@ -147,10 +147,7 @@ class Preparer:
         """Whether a branch has changed enough since it was last tried to be tried again, which is noted."""
         if not _goes_on(self._tried.get(key), now, budget):
             return False
-        self._tried[key] = now
-        self._tried.move_to_end(key)
-        if len(self._tried) > _REMEMBERED:
-            self._tried.popitem(last=False)
+        self._tried.put(key, now)
         return True
 
     async def _prepared(

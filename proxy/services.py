@@ -28,6 +28,7 @@ from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
 from proxy.policy import Policies
 from proxy.preparing import Background, Preparer
+from proxy.profiles import Profiles
 from proxy.recognition import Recogniser
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.restoring import Restorer
@@ -106,7 +107,8 @@ async def services(
         base_url = settings.upstream.base_url
         learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
         table = ModelTable.load(config_directory() / "models.toml")
-        policies = Policies(settings, table, discovered.window, learned.window)
+        profiles = Profiles(settings.profile_of)
+        policies = Policies(settings, table, discovered.window, learned.window, profiles.of)
         telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
         ttl, told = settings.store.ttl, telemetry.calibrated
@@ -128,7 +130,7 @@ async def services(
             discovered=discovered,
             learned=learned,
             calibrator=calibrator,
-            retrier=Retrier(policies, learned, telemetry.refused),
+            retrier=Retrier(policies, learned, profiles, telemetry.refused),
             watcher=Watcher(learned, telemetry, base_url),
             tasks=tasks,
             asking=asking,

@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from proxy.cost import Prices
+from proxy.profiles import Profile
 from proxy.store import SCHEMES
 from strategies import TABLE, parse
 from strategies.core.budget import Marks
+from strategies.core.form import Form
 from strategies.core.ledger import LedgerCaps
 
 
@@ -20,11 +22,27 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class ProfileSettings(Table):
+    """What a server takes of what we put into a request; what it refuses is learned from its errors besides."""
+
+    alternate_roles: bool = False
+    assistant_name: bool = True
+    empty_assistant: bool = True
+    middle_system: bool = True
+    stream_options: bool = True
+    token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
+
+    def to_profile(self) -> Profile:
+        """The profile as it is gone by."""
+        form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
+        return Profile(form, self.stream_options, self.token_limit)
+
+
 class UpstreamSettings(Table):
     """Where requests go; an address without a path gets `/v1`.
 
     Without `api_key` the caller's own credential is passed on. With `discover` the server at the address is asked which
-    windows its models have.
+    windows its models have. `profile` says what it takes.
     """
 
     base_url: str = "https://api.openai.com/v1"
@@ -34,6 +52,7 @@ class UpstreamSettings(Table):
     max_connections: int = Field(1_000, gt=0)
     discover: bool = True
     learned_ttl: int = Field(24 * 3600, gt=0)
+    profile: ProfileSettings = ProfileSettings()
 
     @field_validator("base_url")
     @classmethod
@@ -246,6 +265,7 @@ class ModelSettings(Table):
     judge: JudgeRole | None = None
     background: bool = True
     prices: PriceSettings | None = None
+    profile: ProfileSettings | None = None
 
     @field_validator("strategy")
     @classmethod

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.profiles import Profile
 from proxy.setting_tables import (
     AdminSettings,
     BackgroundSettings,
@@ -113,6 +114,11 @@ class Settings(BaseSettings):
     def for_model(self, model: str) -> ModelSettings | None:
         """The first entry of `[[models]]` that matches."""
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
+
+    def profile_of(self, model: str) -> Profile:
+        """What the server of a model takes, as far as it is set."""
+        entry = self.for_model(model)
+        return ((entry.profile if entry else None) or self.upstream.profile).to_profile()
 
     @classmethod
     def settings_customise_sources(

@@ -23,6 +23,8 @@ def walked(case: Case, budget: Budget) -> View:
 def probes(view: View, case: Case) -> bool:
     """Whether a body that is changed anyway asks for a stream whose usage the client has not asked for."""
     body = case.request.body
+    if not case.policy.profile.stream_options:
+        return False
     options = body.get("stream_options")
     has_place = options is None or isinstance(options, Mapping)
     asks = isinstance(options, Mapping) and options.get("include_usage") is True

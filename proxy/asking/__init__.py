@@ -2,6 +2,7 @@
 
 questions   what a call says, to whom, with whose credential
 answers     what a completion says
+crowd       whether many clients have come at once
 lanes       when a call that nobody waits for may be made
 calls       one call within its time, failures as results
 ballots     votes until their outcome stands
@@ -63,6 +64,10 @@ class Asking:
         where a call did not get its turn in time, and `expired`, where the caller's credential was too old by then.
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
+
+    def arrived(self) -> None:
+        """A client's request for the upstream has come."""
+        self._lanes.to(self._upstream.server(None)).arrived()
 
     def foreground(self, base_url: str | None = None) -> AbstractContextManager[None]:
         """Holds while a client's request to a server is under way, by default to the upstream itself."""

@@ -1,11 +1,11 @@
 """Lanes: when a model call that no client waits for may be made, one lane for each server.
 
-Clients come first. A lane lets a few calls through at the same time. While many requests of clients have just come at
-once, it waits for some seconds: whether a server limits its rate shows in its answers to them. When the server says
-429 or 503, to a client's request or to a call of ours, the lane is closed for as long as the server asks and a moment
-longer, in which clients that were told the same come back. After that it opens as a connection does that has lost
-packets: one call, once no client's request is under way, and one more for each that succeeds, so that their number
-doubles from round to round. So a server that limits its rate refuses clients about as often as it would without us.
+Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives
+(`crowd`). When the server says 429 or 503, to a client's request or to a call of ours, the lane is closed for as long
+as the server asks and a moment longer, in which clients that were told the same come back. After that it opens as a
+connection does that has lost packets: one call, once no client's request is under way, and one more for each that
+succeeds, so that their number doubles from round to round. So a server that limits its rate refuses clients about as
+often as it would without us.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
 request is under way there, and what is running when one arrives is broken off.
@@ -20,14 +20,12 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
+from proxy.asking.crowd import Crowd
 from proxy.setting_tables import BackgroundSettings
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
 LONGEST_PAUSE = 3_600.0  # seconds; who asks for more is asked once again after that
 GRACE = 1.0  # seconds more, so that clients who were told the same come back first
-
-CROWD = 16  # requests of clients at the same time, from which on a limit may be near
-CROWD_PATIENCE = 5.0  # seconds of a crowd without a refusal, after which it is none
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
@@ -55,18 +53,20 @@ class Lane:
         self._careful = False
         self._closed_until = 0.0
         self._foreground = 0
-        self._crowded_since = 0.0
+        self._crowd = Crowd()
         self._taken = 0
         self._running: set[asyncio.Timeout] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
+    def arrived(self) -> None:
+        """A client's request for the server has come; it may be a while until it is under way there."""
+        self._crowd.arrived(self._clock())
+
     @contextmanager
     def foreground(self) -> Iterator[None]:
         """Holds while a request that somebody waits for is under way."""
         self._foreground += 1
-        if self._foreground == CROWD:
-            self._crowded_since = self._clock()
         if self._yields:
             self._break_off()
         try:
@@ -106,6 +106,7 @@ class Lane:
         now = self._clock()
         self._closed_until = max(self._closed_until, now + pause(retry_after, now) + GRACE)
         self._careful, self._at_once = True, 1
+        self._crowd.refused()
 
     def served(self) -> None:
         """The server has answered a background call."""
@@ -113,9 +114,13 @@ class Lane:
             self._at_once = min(self._at_once + 1, self._most)
             self._careful = self._at_once < self._most
 
+    @property
+    def _opens_at(self) -> float:
+        """The time before which no call begins, whatever else is under way."""
+        return max(self._closed_until, self._crowd.over_at)
+
     def _is_open(self) -> bool:
-        now = self._clock()
-        if now < self._closed_until or (self._foreground >= CROWD and now < self._crowded_since + CROWD_PATIENCE):
+        if self._clock() < self._opens_at:
             return False
         if self._foreground and (self._careful or self._yields):
             return False
@@ -150,7 +155,7 @@ class Lane:
             if not turn.done():
                 self._taken += 1
                 turn.set_result(None)
-        closed_for = self._closed_until - self._clock()
+        closed_for = self._opens_at - self._clock()
         if self._waiting and closed_for > 0:
             self._look_again_in(closed_for)
 

@@ -8,11 +8,11 @@ and the difference is estimated like new messages.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features, of_messages
+from proxy.lru import Lru
 from strategies.core.transcript import Message, Transcript
 
 MOST = 8_192
@@ -107,20 +107,15 @@ class Anchors:
     """The anchors of late, of all conversations of a process; at most `most` of them."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._kept: OrderedDict[tuple[str, str, str], Anchor] = OrderedDict()
+        self._kept: Lru[tuple[str, str, str], Anchor] = Lru(most)
 
     def keep(self, tenant: str, model: str, anchor: Anchor) -> None:
         """Keeps an anchor; of one node, only the newest."""
-        key = (tenant, model, anchor.node)
-        self._kept[key] = anchor
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._kept.put((tenant, model, anchor.node), anchor)
 
     def newest(self, tenant: str, model: str, digests: Sequence[bytes]) -> Anchor | None:
         """The anchor of the longest beginning of a transcript with these chain digests."""
         if not self._kept:
             return None
         nodes = ((tenant, model, digest.hex()) for digest in reversed(digests[-DEEPEST:]))
-        return next((self._kept[node] for node in nodes if node in self._kept), None)
+        return next(filter(None, map(self._kept.get, nodes)), None)

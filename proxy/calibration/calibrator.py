@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,6 +20,7 @@ from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.ledger import NOTHING, Ledger, Line, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibrated, calibrated
+from proxy.lru import Lru
 from proxy.owned import OwnedTasks
 from proxy.store.base import StoreError
 from proxy.stored import StoredSessions
@@ -30,7 +30,8 @@ FRESH = 60.0  # seconds after which the store is asked again what others have le
 MOST_MODELS = 256
 _FIRST_LOOK = 0.25  # seconds that the first request for a model waits for the store
 _SHARE = 8  # a fit and a write to the store for every eighth part of what is known that is new
-_FEW = 16  # observations up to which each new one counts, and a fit is quick
+_FEW = 16  # observations up to which each new one counts whole, and a fit is quick
+_EXPECTED = 1 / 8  # what a reply counts that the fit has foretold, once as many have come
 _LATER = 0.05  # seconds
 _LEAST_ERROR = 0.02
 _MARGIN = 3.0  # mean errors
@@ -65,13 +66,24 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one model by one way of counting; `read_at` is when the store was asked."""
+    """What is known of one model by one way of counting; `read_at` is when the store was asked.
+
+    `lessons` have come to this process, of which so many are `unfitted` and `unshared`; an expected one is a part.
+    """
 
     ledger: Ledger = Ledger()  # noqa: RUF009 - immutable
     line: Line = NOTHING
-    unfitted: int = 0
-    unshared: int = 0
+    lessons: int = 0
+    unfitted: float = 0.0
+    unshared: float = 0.0
     read_at: float | None = None
+
+    def news(self, lesson: Observation) -> float:
+        """What a lesson counts towards the next fit: one that the line foretells can wait for others."""
+        if self.lessons < _FEW:
+            return 1.0
+        off = abs(lesson.counted - self.line.tokens(lesson.features, lesson.offering))
+        return 1.0 if off > lesson.noise else _EXPECTED
 
 
 class Calibrator:
@@ -97,7 +109,7 @@ class Calibrator:
         self._clock = clock
         self._told = told
         self._anchors = Anchors()
-        self._models: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._models: Lru[tuple[str, str], _Known] = Lru(MOST_MODELS)
 
     # -- before a request ----------------------------------------------------------------------------
 
@@ -165,9 +177,11 @@ class Calibrator:
             lesson = Observation(whole, counted, about.by, asked.offering, now)
         taught = entry.ledger.taught(lesson)
         if taught is not entry.ledger:
+            news = entry.news(lesson)
             entry.ledger = taught
-            entry.unfitted += 1
-            entry.unshared += 1
+            entry.lessons += 1
+            entry.unfitted += news
+            entry.unshared += news
             self._follow(about.model, asked.counter, entry)
         self._told(about.model, _progress(entry))
 
@@ -180,7 +194,7 @@ class Calibrator:
         elif entry.unfitted >= due:
             self._tasks.start(self._fit_later(model, counter, entry), ("calibration-fit", model, counter))
         if entry.unshared >= due:
-            entry.unshared = 0
+            entry.unshared = 0.0
             self._tasks.start(self._share(model, counter), ("calibration-share", model, counter))
 
     # -- shared --------------------------------------------------------------------------------------
@@ -223,19 +237,14 @@ class Calibrator:
     def _fit(self, model: str, counter: str, entry: _Known) -> None:
         others = [known for (name, by), known in self._models.items() if name == model and by != counter]
         hints = [hint for other in others for hint in other.ledger.hint(other.line)]
-        entry.line, entry.unfitted = entry.ledger.line(hints), 0
+        entry.line, entry.unfitted = entry.ledger.line(hints), 0.0
 
     def _name(self, model: str, counter: str) -> str:
         named = json.dumps([self._upstream, model, counter]).encode()
         return f"calibration-{blake2b(named, digest_size=16).hexdigest()}"
 
     def _known(self, model: str, counter: str) -> _Known:
-        key = (model, counter)
-        known = self._models.setdefault(key, _Known())
-        self._models.move_to_end(key)
-        if len(self._models) > MOST_MODELS:
-            self._models.popitem(last=False)
-        return known
+        return self._models.use((model, counter), _Known)
 
 
 def _reading(model: str, counter: str) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ often.
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,8 +90,8 @@ class Ledger:
         if not is_plausible(observation):
             return self
         if observation.features.requests:
-            return replace(self, wholes=_newest((*self.wholes, observation)))
-        return replace(self, growths=_newest((*self.growths, observation)))
+            return replace(self, wholes=_with(self.wholes, observation))
+        return replace(self, growths=_with(self.growths, observation))
 
     def off(self, error: float, *, anchored: bool) -> Ledger:
         """The ledger with the relative error of one more estimate."""
@@ -126,11 +127,27 @@ def could_be(counted: int, own: float) -> bool:
     return LEAST_SHARE * own <= counted <= MOST_TIMES * own + MOST_HIDDEN
 
 
+def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
+    """What `_newest` makes of those that it has kept and one more, without sorting them again: every reply has one."""
+    if new in kept:
+        return kept
+    place = bisect(kept, _age(new), key=_age)
+    more = [*kept[:place], new, *kept[place:]]
+    of_one = [i for i, each in enumerate(more) if each.by == new.by]
+    if len(of_one) > MOST_BY_ONE:
+        del more[of_one[0]]
+    return tuple(more[-MOST:])
+
+
+def _age(each: Observation) -> tuple[int, Observation]:
+    return each.at, each
+
+
 def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     """The newest ones, a few of each conversation, oldest first."""
     of_one: Counter[str] = Counter()
     kept: list[Observation] = []
-    for each in sorted(set(observations), key=lambda each: (each.at, each), reverse=True):
+    for each in sorted(set(observations), key=_age, reverse=True):
         of_one[each.by] += 1
         if of_one[each.by] <= MOST_BY_ONE and len(kept) < MOST:
             kept.append(each)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from proxy.decision import Action, Decision
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first
 from proxy.intake import Case
+from proxy.lru import Lru
 from proxy.memory.heard import Heard, heard_in, told
 from proxy.memory.inject import Injector
 from proxy.memory.recall import Recall
@@ -52,14 +52,14 @@ class Searcher:
         self._settings = settings
         self._ttl = ttl
         self._clock = clock
-        self._refused: OrderedDict[str, float] = OrderedDict()
+        self._refused: Lru[str, float] = Lru(MOST_MODELS)
 
     def offered(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds that earlier requests have left."""
         if not case.policy.memory.tool or case.found.failure:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
-        refused = self._refused.get(case.request.model, 0.0) > self._clock()
+        refused = (self._refused.get(case.request.model) or 0.0) > self._clock()
         made = offer(values, case.counter, has_system=bool(transcript.systems), refused=refused)
         case = replace(case, offer=made)
         patches = standing_patches(case.found.patches, transcript) if made.is_made else ()
@@ -113,10 +113,7 @@ class Searcher:
         if not _is_good(again):
             await again.close()
             return error
-        self._refused[model] = self._clock() + self._ttl
-        self._refused.move_to_end(model)
-        if len(self._refused) > MOST_MODELS:
-            self._refused.popitem(last=False)
+        self._refused.put(model, self._clock() + self._ttl)
         decision.reason, decision.rounds = Reason.MEMORY_TOOL_REFUSED, None
         return again
 

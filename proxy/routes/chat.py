@@ -74,6 +74,7 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
 
 
 async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming, under_way: ExitStack) -> Response:
+    services.asking.arrived()
     await services.learned.refresh(chat_request.model)
     decision = await services.condenser.decide(chat_request)
     under_way.callback(decision.let_go)

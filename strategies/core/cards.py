@@ -21,14 +21,17 @@ FROM_TOOLS = ("code", "fact")
 """What a card may be that was made from a tool's text."""
 MOST_CARDS = 32
 LONGEST = 500
+_SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCard:
     """One thing to remember. `created_at` is an ISO 8601 time in UTC; `source` says what made the card.
 
-    `role` is whose words it was made from, `messages` the digests of those messages in hex, `condensation` the id of
-    the record whose summary brought it. `superseded_by` is the id of the card that holds instead, "" while it holds.
+    `role` is whose words it was made from, `places` where those messages stand in the history from 0, `messages` the
+    digests of the history up to each of them, in hex; both are empty where its words stand in none of them.
+    `condensation` is the id of the record whose summary brought it. `superseded_by` is the id of the card that holds
+    instead, "" while it holds.
     """
 
     content: str
@@ -40,6 +43,7 @@ class MemoryCard:
     messages: tuple[str, ...] = ()
     condensation: str = ""
     superseded_by: str = ""
+    places: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
@@ -56,20 +60,53 @@ class MemoryCard:
 class Origin(NamedTuple):
     """Where the cards of one answer come from; see `MemoryCard`."""
 
-    created_at: str
+    created_at: str = ""
     role: Role = Role.USER
     messages: tuple[str, ...] = ()
     condensation: str = ""
     source: str = "context_summary"
+    places: tuple[int, ...] = ()
 
+
+UNKNOWN = Origin()
+"""Of an answer that was just given: what is known of it is put to its cards later."""
 
 # -- a summarizer's answer -----------------------------------------------------------------------------------------
 
 _FENCED = re.compile(r"\A\s*```\w*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _CARDS = ("memories", "memory_cards", "cards")
+_BLOCK = re.compile(r"<memory>\s*(?:```\w*\s*)?(?=[\[{])", re.IGNORECASE)
+_EMPTY_BLOCK = re.compile(r"<memory>[^<]{0,80}</memory>\s*\Z", re.IGNORECASE)
+_END_OF_BLOCK = re.compile(r"</memory>|\Z", re.IGNORECASE)
+_DECODER = json.JSONDecoder()
 
 
-def read_answer(text: str, origin: Origin) -> tuple[str, list[MemoryCard]]:
+class Parted(NamedTuple):
+    """An answer's text and the cards that stood in a block beside it; `has_block` also for one that was broken."""
+
+    text: str
+    cards: list[MemoryCard]
+    has_block: bool
+
+
+def parted(text: str, origin: Origin = UNKNOWN) -> Parted:
+    """An answer without its `<memory>` block, which is a JSON list of cards, bare or in a code fence.
+
+    A block that cannot be read is left out like one that can. Without a block the text is as it is.
+    """
+    opened = _BLOCK.search(text)
+    if opened is None:
+        return Parted(_EMPTY_BLOCK.sub("", text), [], has_block=False)
+    try:
+        listed, end = _DECODER.raw_decode(text, opened.end())
+    except (ValueError, RecursionError):
+        listed, end = None, opened.end()
+    closed = _END_OF_BLOCK.search(text, end)
+    rest = text[closed.end() :] if closed else ""
+    return Parted(text[: opened.start()] + rest, _cards(listed, origin), has_block=True)
+
+
+def read_answer(text: str, origin: Origin = UNKNOWN) -> tuple[str, list[MemoryCard]]:
     """The summary and the cards in a summarizer's answer.
 
     The answer is a JSON object with `summary` and `memories`, bare or in a code fence. Anything else is the summary
@@ -83,8 +120,15 @@ def read_answer(text: str, origin: Origin) -> tuple[str, list[MemoryCard]]:
     summary = answer.get("summary") if isinstance(answer, dict) else None
     if not isinstance(summary, str) or not summary.strip():
         return text, []
-    listed: list[object] = next((answer[key] for key in _CARDS if isinstance(answer.get(key), list)), [])
-    return summary, [card for each in listed[:MOST_CARDS] if (card := _card(each, origin)) is not None]
+    return summary, _cards(answer, origin)
+
+
+def _cards(told: object, origin: Origin) -> list[MemoryCard]:
+    """The cards of a list, or of the object that it is a member of."""
+    if isinstance(told, Mapping):
+        told = next((told[key] for key in _CARDS if isinstance(told.get(key), list)), [])
+    listed = told[:MOST_CARDS] if isinstance(told, list) else []
+    return [card for each in listed if (card := _card(each, origin)) is not None]
 
 
 def _card(told: object, origin: Origin) -> MemoryCard | None:
@@ -103,12 +147,13 @@ def _card(told: object, origin: Origin) -> MemoryCard | None:
         role,
         origin.messages,
         origin.condensation,
+        places=origin.places,
     )
 
 
 def _role(told: object, role: Role) -> Role:
-    """Whose words a card comes from: a summarizer may say that they are a tool's, never that a tool's are a user's."""
-    return Role.TOOL if told == Role.TOOL.value else role
+    """Whose words a card comes from: a summarizer may say that they are another's, never that a tool's are."""
+    return next((each for each in _SPEAKERS if told == each.value), role) if role is not Role.TOOL else role
 
 
 def _type(told: object, role: Role) -> str:
@@ -144,6 +189,7 @@ def _told(card: MemoryCard) -> dict[str, Any]:
         "source": card.source,
         "role": card.role.value,
         "messages": list(card.messages),
+        "places": list(card.places),
         "condensation": card.condensation,
         "superseded_by": card.superseded_by,
     }
@@ -154,10 +200,9 @@ def _from(told: object) -> MemoryCard:
     if not isinstance(told, Mapping):
         raise ValueError("a card is a JSON object")  # noqa: TRY004 - the file is wrong, not the program
     role = Role(told.get("role") or Role.USER.value)
-    messages = tuple(map(str, told.get("messages") or ()))
-    card = _card(
-        told, Origin(_text(told, "created_at"), role, messages, _text(told, "condensation"), _text(told, "source"))
-    )
+    messages, places = tuple(map(str, told.get("messages") or ())), tuple(map(int, told.get("places") or ()))
+    created_at, condensation, source = (_text(told, key) for key in ("created_at", "condensation", "source"))
+    card = _card(told, Origin(created_at, role, messages, condensation, source, places))
     if card is None:
         raise ValueError("a card needs content")
     return replace(card, superseded_by=_text(told, "superseded_by"))

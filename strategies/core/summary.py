@@ -199,7 +199,7 @@ def _prefix(view: View, end: int) -> str:
     behind = next((item.source for item in view.items[end:] if item.source is not None), len(view.transcript.chain))
     reach = behind if end >= view.head else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
-    transcript = Transcript(view.transcript.chain, systems)
+    transcript = Transcript(view.transcript.chain, systems, form=view.transcript.form)
     head = min(view.head, end)
     return View(transcript, view.items[:end], head, view.covered, view.fixed, view.counter).to_json()
 

@@ -23,6 +23,7 @@ from strategies.core.digest import call_fields, chain, message_digest
 
 if TYPE_CHECKING:
     from strategies.core.condensation import Overlay
+    from strategies.core.form import Form
 
 RESULT_ROLES = ("tool", "function")
 """Role members of what answers a call."""
@@ -159,12 +160,14 @@ def _message(
 class Transcript:
     """`chain`: all but system messages. `systems`: (chain messages before it, message), in order.
 
-    `patches` are hidden rounds that stand in it, in order: a view shows them where no head covers their place.
+    `patches` are hidden rounds that stand in it, in order: a view shows them where no head covers their place. `form`
+    is what the upstream takes, None for anything: by it views of this transcript are written.
     """
 
     chain: tuple[Message, ...]
     systems: tuple[tuple[int, Message], ...] = ()
     patches: tuple[Overlay, ...] = ()
+    form: Form | None = None
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:

@@ -20,6 +20,7 @@ from functools import cached_property
 
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.digest import message_digest
+from strategies.core.form import Placed, shaped
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
 
@@ -115,7 +116,9 @@ class View:
     @cached_property
     def tokens(self) -> int:
         """Tokens of the whole request that this view makes."""
-        return self.fixed + sum([message.tokens for message in self.shown])
+        if self.transcript.form is None:
+            return self.fixed + sum([message.tokens for message in self.shown])
+        return self.fixed + sum([each.tokens for each in self.messages() if each.role is not Role.SYSTEM])
 
     @cached_property
     def structure(self) -> Structure:
@@ -175,10 +178,19 @@ class View:
         return {item.source: i for i, item in enumerate(self.lead) if item.source is not None}
 
     def messages(self) -> Iterator[Message]:
-        """The messages in the order in which they are sent, systems included."""
+        """The messages as they are sent, systems included, in the form that the upstream takes."""
+        form = self.transcript.form
+        if form is None:
+            return self._in_order(self.covered)
+        placed, items = self._in_order(0 if form.systems_lead else self.covered), iter(self.items)
+        own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
+        return shaped(own, form, self.counter)
+
+    def _in_order(self, behind: int) -> Iterator[Message]:
+        """The messages in order; `behind` is the place of the systems of what the head covers: behind it, or 0."""
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
-            waiting[place if place == 0 or place > self.covered else self.covered].append(system)
+            waiting[place if place == 0 or place > self.covered else behind].append(system)
         yield from waiting.pop(0, ())
         for i, item in enumerate(self.lead):
             if i == self.head:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary
+from tests.http.talking import SUMMARY, Stage, asked, count, garden, on_file, staged, stored, summary
 from tests.support.replies import error
 from tests.support.signals import BOUND, Signal
 from tests.support.wire import Answer
@@ -123,12 +124,23 @@ def test_with_background_off_nothing_is_prepared() -> None:
         assert not stage.summaries
 
 
-def test_stages_that_ask_no_model_are_tried_first_and_a_model_is_asked_only_where_they_do_not_do() -> None:
-    with staged(strategy="recent+half-window") as stage:
+def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    with on_file(file, strategy="half-window+recent") as stage:
         talk(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries
-        assert talk(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
+        assert stored(file)["records"] == 1
+        taken = talk(stage, PAST_TRIGGER)
+        assert taken.header("x-condenser-action") == "condensed"
+        assert stored(file)["records"] == 1
+
+
+def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
+    with staged(strategy="half-window+mask") as stage:  # a garden has no tool results
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        assert len(stage.summaries) == 1
 
 
 def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:

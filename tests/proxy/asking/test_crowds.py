@@ -1,0 +1,90 @@
+"""Crowds: calls that nobody waits for stand back while many clients come at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from proxy.asking.crowd import PATIENCE, SIZE, SPAN, TRUST
+from proxy.asking.lanes import Lane
+from tests.proxy.asking.support import Clock
+from tests.proxy.asking.working import BOUND, Work, end, lane, poke, settled
+
+pytestmark = pytest.mark.anyio
+
+
+def crowd(way: Lane, size: int = SIZE) -> None:
+    for _ in range(size):
+        way.arrived()
+
+
+async def begins(way: Lane) -> bool:
+    """Whether a call may begin now, once somebody looks."""
+    poke(way)
+    work = Work(way)
+    await settled()
+    work.end.set()
+    began = work.is_running
+    if not began:
+        work.task.cancel()
+    await settled()
+    return began
+
+
+async def test_a_call_waits_until_a_crowd_of_clients_has_paused() -> None:
+    clock = Clock()
+    way = lane(clock)
+    crowd(way)
+    assert not await begins(way)
+    clock.now += SPAN
+    assert await begins(way)
+
+
+async def test_a_few_clients_are_no_crowd_and_many_over_a_longer_time_are_none() -> None:
+    clock = Clock()
+    way = lane(clock)
+    crowd(way, SIZE - 1)
+    assert await begins(way)
+    clock.now += SPAN
+    crowd(way, 1)
+    assert await begins(way)
+
+
+async def test_a_crowd_that_is_served_for_a_while_is_no_reason_to_wait_nor_is_the_next_one_soon_after() -> None:
+    clock = Clock()
+    way = lane(clock)
+    for _ in range(int(PATIENCE)):
+        crowd(way)
+        assert not await begins(way)
+        clock.now += SPAN
+    crowd(way)
+    assert await begins(way)
+    clock.now += TRUST / 2
+    crowd(way)
+    assert await begins(way)
+    clock.now += TRUST
+    crowd(way)
+    assert not await begins(way)
+
+
+async def test_after_a_refusal_the_next_crowd_is_waited_for_again() -> None:
+    clock = Clock()
+    way = lane(clock)
+    crowd(way)
+    clock.now += PATIENCE
+    way.refused("0")
+    clock.now += PATIENCE
+    crowd(way)
+    assert not await begins(way)
+
+
+async def test_who_waits_for_a_crowd_to_pause_need_not_be_woken_by_a_client() -> None:
+    ahead = 0.0
+    way = lane(lambda: time.time() + ahead)
+    crowd(way)
+    ahead = SPAN - 0.02
+    work = Work(way)
+    await asyncio.wait_for(work.began.wait(), BOUND)
+    await end(work)

@@ -1,0 +1,41 @@
+"""A bounded memory forgets what was left alone for longest."""
+
+from __future__ import annotations
+
+from proxy.lru import Lru
+
+
+def filled(most: int, *keys: str) -> Lru[str, str]:
+    kept: Lru[str, str] = Lru(most)
+    for key in keys:
+        kept.put(key, key.upper())
+    return kept
+
+
+def test_no_more_is_kept_than_the_bound_and_the_oldest_goes_first() -> None:
+    kept = filled(2, "a", "b", "c")
+    assert dict(kept.items()) == {"b": "B", "c": "C"}
+    assert kept.get("a") is None
+
+
+def test_what_is_put_or_used_again_stays_longer_and_a_look_changes_nothing() -> None:
+    kept = filled(3, "a", "b", "c")
+    kept.put("a", "again")
+    assert kept.use("b", str) == "B"
+    kept.get("c")
+    kept.put("d", "D")
+    assert dict(kept.items()) == {"a": "again", "b": "B", "d": "D"}
+
+
+def test_what_is_used_for_the_first_time_is_made_once() -> None:
+    made = iter(["first", "second"])
+    kept = filled(1, "a")
+    assert kept.use("b", lambda: next(made)) == "first"
+    assert kept.use("b", lambda: next(made)) == "first"
+    assert kept.get("a") is None
+
+
+def test_a_value_that_is_false_is_kept_as_well_as_any_other() -> None:
+    kept: Lru[str, int] = Lru(1)
+    kept.put("a", 0)
+    assert kept.use("a", lambda: 5) == 0
