@@ -181,7 +181,7 @@ def _cell(cell: Cell, targets: dict[str, Served], rounds: int, seconds: float) -
     names = list(targets)
     measured: dict[str, list[Row]] = {name: [] for name in names}
     for name in names:
-        _load(_job(cell, targets[name], CONNECTIONS, 0.2))
+        _load(job_for(cell, targets[name], CONNECTIONS, 0.2))
     for number in range(rounds):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
@@ -191,14 +191,15 @@ def _cell(cell: Cell, targets: dict[str, Served], rounds: int, seconds: float) -
 
 def _once(cell: Cell, name: str, target: Served, seconds: float) -> Row:
     before = target.cpu
-    many = _load(_job(cell, target, CONNECTIONS, seconds))
+    many = _load(job_for(cell, target, CONNECTIONS, seconds))
     cpu = None if name == DIRECT else (target.cpu - before) * 1_000 / many.requests
-    one = _load(_job(cell, target, 1, seconds))
+    one = _load(job_for(cell, target, 1, seconds))
     times = (*_spread(one.completes), *_spread(one.first_bytes))
     return Row(str(cell), name, many.requests / many.seconds, cpu, *times, requests=many.requests)
 
 
-def _job(cell: Cell, target: Served, connections: int, seconds: float) -> Job:
+def job_for(cell: Cell, target: Served, connections: int, seconds: float) -> Job:
+    """What the load generator is to do for a cell; no two jobs have a request in common."""
     window = REPLAYED_WINDOW if cell.state == "replay" else None
     return Job(
         target.port, cell.payload, cell.streamed, cell.state == "cold", connections, seconds,
@@ -251,9 +252,9 @@ def _profile(cell: Cell, store: str, seconds: float) -> str:
         if url is None:
             raise RuntimeError(f"the store {store} is not installed")
         with condenser(upstream.port, url, environment={VARIABLE: str(path)}) as served:
-            _load(_job(cell, served, CONNECTIONS, 0.5))
+            _load(job_for(cell, served, CONNECTIONS, 0.5))
             os.kill(served.pid, signal.SIGUSR1)
-            done = _load(_job(cell, served, CONNECTIONS, seconds))
+            done = _load(job_for(cell, served, CONNECTIONS, seconds))
         return f"{done.requests} requests\n{profiled(path)}"
 
 

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter, sleep
+from time import clock_gettime, perf_counter, sleep
 from types import TracebackType
 from typing import Self
 
 READY_WITHIN = 30.0
 END_WITHIN = 40.0
-_TICKS = os.sysconf("SC_CLK_TCK")
+_SCHEDULED = 2
+"""With the id of a process, complemented and shifted, the clock of its processor time on Linux, to nanoseconds."""
 _MEGABYTE = 1024.0
 
 
@@ -88,8 +89,7 @@ class Served:
     @property
     def cpu(self) -> float:
         """Seconds of processor time that it has taken, with its threads."""
-        fields = self._proc("stat").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return clock_gettime(~self.pid << 3 | _SCHEDULED)
 
     @property
     def resident(self) -> float:

@@ -26,7 +26,7 @@ from strategies.memory.block import MAX_TOKENS, standing
 from strategies.memory.passages import Entry
 from strategies.pipeline import Run, run
 
-STRATEGIES = ("recent", "mask+half-window", "summary", "semantic", "extract")
+STRATEGIES = ("recent", "mask+half-window", "summary", "semantic", "rolling", "extract")
 SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
 """What the scripted summarizer answers."""
 WINDOWS = 16 / 7

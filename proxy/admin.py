@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from proxy.append import history
 from proxy.beside import beside, made_once
 from proxy.blocks import Stored
+from proxy.errors import BadRequest
 from proxy.histories import StoredHistory
 from proxy.identity import session_key
 from proxy.memory.scopes import SOURCE as SCOPE
@@ -29,6 +30,7 @@ from proxy.stored import StoredSessions
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation
+from strategies.core.parsing import loads
 
 TOKEN_FILE = "admin.token"  # noqa: S105
 
@@ -61,6 +63,19 @@ class Admin:
         unreadable = [{"tenant": key.tenant, "session": key.session} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
+
+    async def found(self, name: str, tenant: str | None = None) -> Document | None:
+        """The one session with a key or an id, of all tenants or of one; raises `BadRequest` where several have it."""
+        listed = await self.listed(tenant, name)
+        keys = [SessionKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
+        if len(keys) > 1:
+            places = ", ".join(f"{key.tenant}/{key.session}" for key in keys)
+            raise BadRequest(
+                f"{len(keys)} sessions have this id; name one as TENANT/SESSION, or its tenant with ?tenant=: {places}",
+                param="tenant",
+                code="ambiguous_session",
+            )
+        return await self.session(keys[0]) if keys else None
 
     async def session(self, key: SessionKey) -> Document | None:
         """One session with all that is kept of it; None where there is none."""
@@ -200,7 +215,7 @@ def _branch(branch: Branch, tree: Tree[Stored]) -> Document:
 
 def _messages(line: Iterable[Stored]) -> Iterator[Any]:
     for each in line:
-        yield None if each.raw is None else json.loads(each.raw)
+        yield None if each.raw is None else loads(each.raw)
 
 
 def _condensation(condensation: Condensation) -> Document:

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.errors import ProxyError, error_body, http_error_body
+from proxy.errors import DEFECT, ProxyError, http_error_body
+from proxy.keepalive import refusal
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz
@@ -24,7 +25,7 @@ from proxy.store.base import SessionStore
 from proxy.upstream import Transport
 
 _JSON = "application/json"
-_COMPLETIONS = "/v1/chat/completions"
+_COMPLETIONS = ("/v1/chat/completions", "/v1/chat/completions/")
 
 
 def create_app(
@@ -51,7 +52,7 @@ def create_app(
     )
     app.router.routes.extend(
         [
-            Route(_COMPLETIONS, chat, methods=["POST"]),
+            *(Route(path, chat, methods=["POST"]) for path in _COMPLETIONS),
             Route("/v1/{path:path}", _AnyMethod(pass_through)),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/livez", livez),
@@ -82,7 +83,8 @@ class _ShortWay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_completion(scope):
-            return await self._behind(scope, receive, send)
+            await self._behind(scope, receive, send)
+            return
         request = Request(scope, receive, send)
         try:
             response = await chat(request)
@@ -97,7 +99,7 @@ class _ShortWay:
 def _is_completion(scope: Scope) -> bool:
     # Below another app, paths are the router's business.
     is_post = scope["type"] == "http" and scope["method"] == "POST"
-    return is_post and scope["path"] == _COMPLETIONS and not scope.get("root_path")
+    return is_post and scope["path"] in _COMPLETIONS and not scope.get("root_path")
 
 
 class _AnyMethod:
@@ -113,7 +115,7 @@ class _AnyMethod:
 
 async def _ours(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)
-    return Response(error.to_json(), error.status, media_type=_JSON)
+    return refusal(error)
 
 
 async def _http(_request: Request, error: Exception) -> Response:
@@ -122,5 +124,4 @@ async def _http(_request: Request, error: Exception) -> Response:
 
 
 async def _defect(_request: Request, _error: Exception) -> Response:
-    body = error_body("The proxy failed; its log says why.", "server_error", None, "internal_error")
-    return Response(body, 500, media_type=_JSON)
+    return refusal(ProxyError(DEFECT))

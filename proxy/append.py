@@ -46,11 +46,12 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One append: what it builds on, and what the client sent."""
+    """One append: what it builds on, what the client sent, its head, and the head that stands until it is stored."""
 
     before: Line
     sent: tuple[Element, ...]
     head: str
+    standing: str = NO_HEAD
 
     def block(self, reply: Mapping[str, Any]) -> tuple[Line, bytes]:
         """The block that stores this append with its reply, and the line that it makes."""
@@ -114,7 +115,7 @@ def appended(stored: History, sent: Sequence[Element], if_head: str | None) -> t
         if if_head != line.head or head_after((*before, *sent)) != stored.line.head:
             raise _mismatch(stored, if_head)
     whole = (*before, *sent)
-    return Append(line, tuple(sent), head_after(whole)), whole
+    return Append(line, tuple(sent), head_after(whole), stored.line.head), whole
 
 
 def _mismatch(stored: History, if_head: str) -> HeadMismatch:

@@ -13,10 +13,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from proxy.asking import Caller, Resolver
-from proxy.offload import offloaded
+from proxy.offload import loaded, offloaded
+from proxy.owned import OwnedTasks
 from proxy.policy import Policy
 from proxy.reasons import Reason
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
@@ -58,8 +59,9 @@ class Urgency:
 class Attempts:
     """Runs pipelines; one per app."""
 
-    def __init__(self, summarizer: Resolver) -> None:
+    def __init__(self, summarizer: Resolver, tasks: OwnedTasks[Any]) -> None:
         self._summarizer = summarizer
+        self._tasks = tasks
 
     async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:
         """What would come of the policy's pipeline: nothing is asked, texts are of the size that was asked for."""
@@ -82,7 +84,7 @@ class Attempts:
             return await self._without_models(requirement, view, policy, past)
         urgency = Urgency(caller)
         work = self._attempted(requirement, policy.stages, view, policy, past, self.asking(policy, urgency))
-        task = asyncio.create_task(work)
+        task = self._tasks.own(work)
         try:
             await asyncio.wait({task}, timeout=left)
             if task.done():
@@ -110,7 +112,7 @@ class Attempts:
     ) -> Attempted:
         if policy.budget is None:
             return Attempted(None, Reason.WINDOW_UNKNOWN, 0, False)
-        resolving = Resolving(resolve, len(view.transcript.chain))
+        resolving = Resolving(resolve, loaded(len(view.transcript.chain), view.tokens))
         try:
             outcome = await resolving.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
         except StrategyError as error:

@@ -65,3 +65,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
     if arguments.store:
         given["store"] = {"url": arguments.store}
     return load_settings(**given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,27 +5,26 @@
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
     make       run the pipeline in the time given; record what comes of it (proxy/making.py, proxy/attempts.py)
     forward    splice the view into the body                               (proxy/wire.py)
+    settle     learn from the reply, store the session before its last byte (proxy/settling.py)
 
 It is the only caller of a strategy. Whatever of ours fails, the request goes on with what is there: a view that
-could not be condensed is sent as it is, a store that is out is replaced by the walk. The only refusal is of a
-request that no upstream could serve, with an account of where its tokens are.
+could not be condensed is sent as it is, a store that is out is replaced by the walk, and a request that a defect has
+kept from being decided on is forwarded as it came. The only refusal is of a request that no upstream could serve, with
+an account of where its tokens are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 from proxy.account import account
-from proxy.calibration.calibrator import Calibrator, Forwarded
 from proxy.decision import Action, Decision, Timing, Trigger, trigger_of
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.intake import Case, ChatRequest, Intake, milliseconds
-from proxy.keeping import Keeper, Turn, is_small
+from proxy.keeping import Keeper
 from proxy.making import TRIGGERS, Maker
 from proxy.memory.inject import with_standing_block
 from proxy.memory.searching import Memories
@@ -33,17 +32,18 @@ from proxy.policy import Policy
 from proxy.preparing import Preparer
 from proxy.profiles import Profile
 from proxy.reasons import Reason
-from proxy.requiring import not_ready, requirement_of, still_required, waits_to_pay_back, what_is_ready
+from proxy.requiring import name_floor, not_ready, requirement_of, still_required, waits_to_pay_back, what_is_ready
 from proxy.settings import Settings
+from proxy.settling import Settler
 from proxy.store.base import StoreError
-from proxy.usage import Usage
+from proxy.undecided import as_it_came, folded, undecided
 from proxy.viewing import is_first_of_a_truncated_window, probes, spliced, walked
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.ready import JUDGED
 from strategies.core.replay import replay
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.view import View, fold
+from strategies.core.view import View
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Condenser:
         keeper: Keeper,
         maker: Maker,
         preparer: Preparer,
-        calibrator: Calibrator,
+        settler: Settler,
         memories: Memories,
         settings: Settings,
     ) -> None:
@@ -69,15 +69,26 @@ class Condenser:
         self._usage_probe = settings.usage_probe
         self._inline_timeout = settings.inline_timeout
         self._preparer = preparer
-        self._calibrator = calibrator
+        self._settler = settler
         self._memories = memories
         self._intake = intake
         self._keeper = keeper
         self._maker = maker
 
     async def decide(self, request: ChatRequest) -> Decision:
-        """The decision for a request; raises `BadRequest` and `ContextLengthExceeded` only."""
+        """The decision for a request; raises `ProxyError` only, but for a dry run: there a defect is all the answer."""
         timing = Timing()
+        try:
+            decision = await self._answered(request, timing)
+        except Exception as error:
+            if isinstance(error, ProxyError) or request.controls.dry_run:
+                raise
+            _log.exception("a request was not taken in")
+            decision = as_it_came(request)
+        decision.timing = timing
+        return decision
+
+    async def _answered(self, request: ChatRequest, timing: Timing) -> Decision:
         case = with_standing_block(await self._intake.case(request, timing))
         started = perf_counter()
         decision = await self._served(case)
@@ -89,8 +100,7 @@ class Condenser:
 
     def _prepare_to_send(self, decision: Decision, case: Case) -> None:
         """Leaves ways to take in what comes of a decision: a usage, a whole reply, or a refusal."""
-        self._prepare_to_learn(decision, case)
-        self._prepare_to_settle(decision, case)
+        self._settler.prepare(decision, case)
         pipeline = case.policy.pipeline
         if not (pipeline.is_off or pipeline.observe):
             decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
@@ -112,15 +122,15 @@ class Condenser:
         policy = policy.scaled(case.calibrated.scale)
         case = replace(case.knowing([refused.applied] if refused.applied else []), policy=policy)
         again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None)
-        again.again = again.reform = None
         await self._shrink(again, case, aim)
         await self._memories.injector.inject(again, case)
+        name_floor(again)
         if again.tokens_after >= refused.tokens_after:
             return None
         self._write(again, case)
         again.timing.condense += milliseconds(started)
-        self._prepare_to_learn(again, case)
-        self._prepare_to_settle(again, case)
+        self._prepare_to_send(again, case)
+        again.again = None
         return again
 
     async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:
@@ -151,12 +161,12 @@ class Condenser:
             raise
         except Exception:  # noqa: BLE001
             _log.exception("a request was not decided on")
-        decision = _undecided(case)
+        decision = undecided(case)
         decision.action, decision.reason = Action.DEGRADED, Reason.INTERNAL_ERROR
         return decision
 
     async def _decided(self, case: Case) -> Decision:
-        decision = _undecided(case)
+        decision = undecided(case)
         pipeline = case.policy.pipeline
         if pipeline.is_off:
             decision.reason = Reason.STRATEGY_OFF
@@ -168,6 +178,7 @@ class Condenser:
             _replay(decision, case)
             await self._condense(decision, case)
             await self._memories.injector.inject(decision, case)
+            name_floor(decision)
             if is_first_of_a_truncated_window(decision, case):
                 decision.reason = Reason.SILENT_TRUNCATION
         return decision
@@ -209,13 +220,13 @@ class Condenser:
         found = what_is_ready(requirement, decision, case)
         may_wait = RULES[requirement].asks and not case.request.controls.dry_run
         if found is None and may_wait:
-            # Half of the time is left for a question of our own: a preparation may wait for its turn in the background.
-            case = case.knowing(await self._preparer.landed(case, deadline - self._inline_timeout / 2))
+            # All of the time: what is made once is not asked for again, and then there is no time to ask.
+            case = case.knowing(await self._preparer.landed(case, deadline))
             found = what_is_ready(requirement, decision, case)
         if found is None or found.applied is None:
             return False
         applied = self._drifted(found.view, found.applied, case) or found.applied
-        _apply(decision, applied, case, TRIGGERS[requirement])
+        _apply(decision, applied, case, TRIGGERS[requirement], ready=True)
         if case.keeps:
             await self._stand(decision, applied, case, is_new=applied is not found.applied)
         return True
@@ -229,7 +240,7 @@ class Condenser:
     async def _stand(self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool) -> None:
         try:
             if is_new:
-                _apply(decision, await self._keeper.keep(case.found, condensation), case)
+                _apply(decision, await self._keeper.keep(case.found, condensation), case, ready=True)
             else:
                 await self._keeper.stand(case.found, condensation)
         except StoreError as error:
@@ -244,7 +255,7 @@ class Condenser:
         decision.reason = made.reason
         if made.condensation is not None:
             decision.action, decision.trigger = Action.WOULD_CONDENSE, TRIGGERS[requirement]
-            decision.tokens_after = _folded(case, made.condensation).tokens
+            decision.tokens_after = folded(case, made.condensation).tokens
             decision.exact = decision.exact and not made.asked
             decision.metadata = made.condensation.metadata
 
@@ -252,97 +263,17 @@ class Condenser:
         decision.probed = self._usage_probe and probes(decision.view, case)
         decision.body = spliced(decision.view, case, probe=decision.probed)
 
-    def _prepare_to_learn(self, decision: Decision, case: Case) -> None:
-        """Leaves a way to take in the usage that comes back."""
-        is_text = all(each.is_text for each in case.request.body.elements)
-        sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
 
-        def learn(usage: Usage, suspect: bool) -> None:
-            decision.usage = usage
-            if not suspect and not case.request.controls.no_store:
-                known = case.about, case.asked, case.calibrated
-                decision.anchor = self._calibrator.learned(*known, sent, usage.prompt, teaches=is_text)
-
-        decision.learn = learn
-
-    def _prepare_to_settle(self, decision: Decision, case: Case) -> None:
-        """Names the branch, and leaves a way to store the session once the upstream has answered."""
-        decision.rounds = rounds = self._memories.searcher.rounds(decision, case)
-        found = case.found
-        turn = Turn(
-            case.history,
-            dict(case.policy.sticks),
-            decision.tokens_before,
-            decision.tokens_after,
-            decision.own_tokens,
-            _applied(decision, case),
-            block=decision.block,
-            covered=decision.view.covered,
-        )
-        if not case.history.chain:
-            return
-        session, decision.branch = self._keeper.next(found, turn)
-        is_new = found.is_derived and found.session is None and decision.applied is None and not decision.block.raw
-        too_small = is_new and is_small(decision.tokens_before, case.policy.window.tokens)
-        if (too_small and rounds is None) or not case.keeps:
-            return
-        decision.session = decision.session if too_small else session.id
-        decision.head = case.append.head if case.append else ""
-
-        async def settle(reply: Mapping[str, Any] | None) -> None:
-            patch = rounds.patch if rounds else None
-            if too_small and patch is None:
-                return
-            judging = await self._preparer.state(decision, case)
-            judged = replace(turn, judging=judging, usage=decision.usage, anchor=decision.anchor, patch=patch)
-            judged = replace(judged, memory_tokens=rounds.spent if rounds else 0)
-            if case.append is None:
-                await self._keeper.settle(found, judged)
-            elif reply is not None:
-                line, block = case.append.block(reply)
-                appended = replace(judged, line=line, before=case.append.before, blocks={line.block: block})
-                await self._keeper.settle(found, appended)
-
-        decision.settle = settle
-        decision.follow = lambda: self._follow(decision, case)
-
-    def _follow(self, decision: Decision, case: Case) -> None:
-        self._preparer.follow(decision, case)
-        self._memories.injector.follow(case)
-
-
-def _apply(decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None) -> None:
+def _apply(
+    decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None, *, ready: bool = False
+) -> None:
     """Makes a condensation this request's view; `trigger` is what it was needed for, where no judge wanted it."""
     judged = condensation.trigger == JUDGED
     decision.action = Action.CONDENSED
     decision.trigger = trigger_of(condensation) if judged or trigger is None else trigger
-    decision.applied, decision.metadata = condensation, condensation.metadata
-    decision.view = _folded(case, condensation)
+    decision.applied, decision.metadata, decision.ready = condensation, condensation.metadata, ready
+    decision.view = folded(case, condensation)
     decision.tokens_after = decision.view.tokens
-
-
-def _undecided(case: Case) -> Decision:
-    found, measured = case.found, case.measured
-    decision = Decision(
-        session=found.shown,
-        source=found.identity.source,
-        branch="main",
-        policy=case.policy,
-        view=_folded(case, None),
-        tokens_before=measured.tokens,
-        tokens_after=measured.tokens,
-        exact=measured.exact,
-        tools=measured.overhead,
-        calibrated=case.calibrated,
-    )
-    if found.failure:
-        decision.action, decision.reason = Action.DEGRADED, found.failure
-    return decision
-
-
-def _folded(case: Case, condensation: Condensation | None) -> View:
-    overlays = () if condensation is None else (condensation.overlay,)
-    return fold(case.measured.transcript, overlays, case.overhead, case.counter)
 
 
 def _replay(decision: Decision, case: Case) -> None:
@@ -373,14 +304,6 @@ def _walk(decision: Decision, case: Case) -> None:
     decision.reason = failure
 
 
-def _applied(decision: Decision, case: Case) -> str:
-    """What the branch rests on from now on; a request that only looked, or was `off` for once, leaves it as it was."""
-    pipeline = case.policy.pipeline
-    if decision.applied is None and (pipeline.is_off or pipeline.observe):
-        return case.found.last_applied(case.history) or ""
-    return decision.applied.id if decision.applied else ""
-
-
 def _refuse_if_hopeless(decision: Decision) -> None:
     """Raises where what is left is larger than the window by more than the count may be wrong."""
     budget = decision.policy.budget
@@ -390,5 +313,3 @@ def _refuse_if_hopeless(decision: Decision) -> None:
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     if decision.view.tokens > budget.window * (1 + error):
         raise ContextLengthExceeded(account(decision), param="messages")
-    if decision.view.tokens > budget.usable:
-        decision.reason = decision.reason or Reason.IRREDUCIBLE

@@ -7,7 +7,7 @@ session, the settings for the model and the settings, in that order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,6 +67,12 @@ class Controls:
     force: bool = False
     no_store: bool = False
     dry_run: bool = False
+
+    @property
+    def treatment(self) -> Hashable:
+        """How the request wants to be treated, as a key: all that it says but for whose turn it is."""
+        how = self.strategy, repr(self.options), self.window, self.append, self.memory, self.memory_scope
+        return (*how, self.force, self.no_store, self.dry_run)
 
 
 def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:

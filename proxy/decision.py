@@ -17,7 +17,7 @@ from proxy.reasons import Reason
 from proxy.sessions import NO_BLOCK, Block, with_depth
 from proxy.usage import Usage
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Kind, Literal
 from strategies.core.view import View
 
 
@@ -29,6 +29,7 @@ class Action(StrEnum):
     CONDENSED = "condensed"
     WOULD_CONDENSE = "would-condense"
     BYPASSED = "bypassed"
+    PENDING = "pending"
     DEGRADED = "degraded"
 
 
@@ -77,9 +78,12 @@ class Decision:
     reply has been sent. `again` decides anew, under a policy and by a budget, where the upstream has refused the view
     for its length; it gives None where nothing smaller can be sent. `reform` writes it for an upstream with another
     profile, and says whether other bytes came of that. `learn` is called with the usage that came back,
-    before `settle`, and told whether that is suspect; it leaves `usage` and `anchor` for the session. `probed` tells
-    that the body asks for a usage which the client has not asked for. `rounds` are the hidden ones that may follow;
-    None where the model is offered no memory tool.
+    before `settle`, and told whether that is suspect; it leaves `usage` and `anchor` for the session. `reply` is how
+    the reply's text ends, where the session may be found by that. `probed` tells that the body asks for a usage which
+    the client has not asked for, `unpacked` that the reply must come without an encoding. `floor` are the tokens that
+    no condensation can take away, where that is worth telling. `rounds` are the hidden ones that may follow; None where
+    the model is offered no memory tool. `ready` tells that what was applied had been prepared. In append mode `head` is
+    what the history ends with once the upstream has taken the request, and `standing` what it ends with until then.
     """
 
     session: str
@@ -109,8 +113,13 @@ class Decision:
     learn: Callable[[Usage, bool], None] | None = None
     usage: Usage | None = None
     anchor: Anchor | None = None
+    reply: str = ""
     probed: bool = False
+    unpacked: bool = False
+    floor: int | None = None
     rounds: Rounds | None = None
+    ready: bool = False
+    standing: str = ""
 
     def let_go(self) -> None:
         """Forgets what it could still do, when its request is over.
@@ -127,15 +136,13 @@ class Decision:
     @property
     def upstream_least(self) -> int:
         """The least that the upstream should count for the view: nothing is in it that is only guessed to be added."""
-        expected = self.calibrated.scale.upstream(self.tokens_after)
-        return expected if self.upstream_prefix is not None else min(expected, self.tokens_after)
+        expected = self.calibrated.scale.upstream(self.view.tokens)
+        return expected if self.upstream_prefix is not None else min(expected, self.view.tokens)
 
     @property
     def upstream_prefix(self) -> int | None:
         """What the upstream itself has counted for the beginning of this view; None where that is not known."""
-        anchor = self.calibrated.anchor
-        applied = self.applied.id if self.applied else ""
-        return anchor.counted if anchor is not None and anchor.applied == applied else None
+        return self.calibrated.begun_with(self.applied.id if self.applied else "", self.view.tokens)
 
     @property
     def changed(self) -> bool:
@@ -147,8 +154,9 @@ class Decision:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
 
-    def headers(self) -> list[tuple[str, str]]:
-        """The response headers of the design."""
+    def headers(self, *, taken: bool = True) -> list[tuple[str, str]]:
+        """The response headers of the design; `taken` tells whether the upstream has taken the request."""
+        head = self.head if taken else self.standing
         pairs = [
             ("X-Condenser-Session", self.session),
             ("X-Condenser-Session-Source", self.source),
@@ -164,8 +172,10 @@ class Decision:
         ]
         if self.reason:
             pairs.append(("X-Condenser-Reason", self.reason))
-        if self.head:
-            pairs.append(("X-Condenser-Head", self.head))
+        if self.floor is not None:
+            pairs.append(("X-Condenser-Floor", str(self.floor)))
+        if head:
+            pairs.append(("X-Condenser-Head", head))
         if self.applied is not None:
             pairs.append(("X-Condenser-Condensation", self.applied.id))
         if self.policy.budget is not None:
@@ -175,19 +185,30 @@ class Decision:
     def line(self) -> str:
         """One line that tells a person what happened; no content, no credential."""
         window = self.policy.window.tokens
+        done = self._what(), self._found_ready(), self.reason, f"+{self.timing.ours:.0f} ms"
         parts = [
             self.session[-4:],
             with_depth(self.branch, self.depth),
             str(self.policy.pipeline),
             f"{short(self.tokens_before)}→{short(self.tokens_after)} of {short(window) if window else 'unknown'}",
-            f"(tools {short(self.tools)})",
-            ", ".join(filter(None, (self._what(), self.reason, f"+{self.timing.ours:.0f} ms"))),
+            f"(tools {short(self.tools)}{f', floor {short(self.floor)}' if self.floor is not None else ''})",
+            ", ".join(filter(None, done)),
         ]
-        own = f", own {short(self.own_tokens)} tok" if self.own_tokens else ""
-        return " ".join(parts) + own
+        before = self.applied.own_tokens if self.ready and self.applied else 0
+        own = self.own_tokens + before
+        return " ".join(parts) + (f", own {short(own)} tok" if own else "")
 
     def _what(self) -> str:
-        return f"{self.action} by {self.trigger}" if self.trigger is not Trigger.NONE else str(self.action)
+        """What was done, or for a condensation that was made or taken now, why."""
+        if self.trigger is Trigger.NONE:
+            return str(self.action)
+        return str(self.trigger) if self.action is Action.CONDENSED else f"{self.action} by {self.trigger}"
+
+    def _found_ready(self) -> str:
+        if not self.ready or self.applied is None:
+            return ""
+        kinds = {each.kind for each in self.applied.pieces if isinstance(each, Literal)}
+        return "summary ready" if Kind.REPLACEMENT in kinds else "ready"
 
     def dry_run(self) -> bytes:
         """The plan and the view as JSON."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
+DEFECT = "The proxy failed; its log says why."
+
 
 class ProxyError(Exception):
     """An error of ours; `param` names what of the request is wrong, where anything is."""
@@ -87,8 +89,8 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
     return json.dumps({"error": error}).encode()
 
 
-def http_error_body(status: int, detail: str = "") -> bytes:
+def http_error_body(status: int) -> bytes:
     """The body for a plain HTTP error, such as 404 or 405."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     phrase = HTTPStatus(status).phrase
-    return error_body(detail or phrase, kind, None, phrase.lower().replace(" ", "_"))
+    return error_body(phrase, kind, None, phrase.lower().replace(" ", "_"))

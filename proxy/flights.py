@@ -1,6 +1,6 @@
 """Single flight: concurrent requests for the same thing share one piece of work.
 
-The work runs in a task of its own, so a client that leaves does not take it away from the others, and what it has
+The work runs in a task of the app, so a client that leaves does not take it away from the others, and what it has
 paid for is still recorded. A result that is worth it lingers for a moment, for requests that set out before it was
 there and come to ask only now; what lasts is in the store.
 """
@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from proxy.owned import OwnedTasks
+
 T = TypeVar("T")
 LINGER = 5.0
 
@@ -18,7 +20,8 @@ LINGER = 5.0
 class Flights(Generic[T]):
     """Work under way, by key. Results that `lingers` approves of are given out for `LINGER` seconds more."""
 
-    def __init__(self, lingers: Callable[[T], bool]) -> None:
+    def __init__(self, tasks: OwnedTasks[Any], lingers: Callable[[T], bool]) -> None:
+        self._tasks = tasks
         self._lingers = lingers
         self._under_way: dict[Hashable, asyncio.Task[T]] = {}
 
@@ -28,7 +31,7 @@ class Flights(Generic[T]):
         if task is not None:
             work.close()
             return await asyncio.shield(task), False
-        task = asyncio.create_task(work)
+        task = self._tasks.own(work)
         self._under_way[key] = task
         task.add_done_callback(lambda done: self._landed(key, done))
         return await asyncio.shield(task), True

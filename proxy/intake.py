@@ -15,13 +15,14 @@ from time import perf_counter
 from proxy.append import Append, appended
 from proxy.asking import Caller
 from proxy.calibration.anchor import Asked
-from proxy.calibration.calibrator import About, Calibrator
+from proxy.calibration.calibrator import About
 from proxy.calibration.scaling import UNCALIBRATED, Calibrated
 from proxy.controls import Controls
 from proxy.decision import Timing
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.headers import Headers
 from proxy.identity import Identity
+from proxy.lessons import Lessons
 from proxy.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.memory.editing import forgotten
 from proxy.memory.scopes import together
@@ -36,8 +37,9 @@ from proxy.stored import Patience
 from proxy.tokens.counter import Counter, Tokenizers
 from proxy.wire import Body
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, standing_in
 from strategies.core.protocol import Past, Verdict
+from strategies.core.ready import JUDGED, prepared_in
 from strategies.core.transcript import Message, Transcript
 from strategies.core.view import item_for
 
@@ -99,12 +101,12 @@ class Case:
         """What of it is counted."""
         measured, body = self.measured, self.request.body
         systems = b"".join([message.digest for _, message in measured.transcript.systems])
-        frame = blake2b(measured.outside.encode() + systems, digest_size=8).hexdigest()
-        offers = bool(body.get("tools") or body.get("functions") or self.offer.is_made)
-        most = body.size if measured.counted_by == BY_LENGTH else None
         outside = measured.outside + ("+" if self.offer.is_made else "")
+        frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
+        offers = bool(body.get("tools") or body.get("functions") or self.offer.is_made)
+        most = body.size if self.is_by_length else None
         counted = self.framing, measured.counted_by, frame, outside, offers, most
-        return Asked(measured.transcript, *counted, self.hidden)
+        return Asked(measured.transcript, *counted, self.hidden, measured.features)
 
     @property
     def hidden(self) -> tuple[tuple[int, Message], ...]:
@@ -130,6 +132,11 @@ class Case:
         return self.whole is self.measured.transcript
 
     @property
+    def is_by_length(self) -> bool:
+        """Whether its tokens were not counted, because its length was enough to know what must be done."""
+        return self.measured.counted_by == BY_LENGTH
+
+    @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even where nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
@@ -144,7 +151,8 @@ class Case:
 
     def taken_by(self, profile: Profile) -> Case:
         """The case for an upstream with this profile, in whose form its views are written."""
-        case = replace(self, policy=replace(self.policy, profile=profile))
+        known = profile == self.policy.profile
+        case = self if known else replace(self, policy=replace(self.policy, profile=profile))
         if profile.form == self.measured.transcript.form:
             return case
         transcript = replace(self.measured.transcript, form=profile.form)
@@ -159,7 +167,10 @@ class Case:
         """On whose behalf models are asked."""
         request = self.request
         tools = offered_in(request.body, self.offer).get("tools") or request.body.written("tools") or None
-        return Caller(request.model, request.headers, tools, request.asked_at, background, self.policy.profile)
+        policy = self.policy
+        return Caller(
+            request.model, request.headers, tools, request.asked_at, background, policy.profile, policy.background
+        )
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
         """What strategies may know of the session; `now` in seconds since the epoch."""
@@ -200,12 +211,13 @@ class Intake:
         measurer: Measurer,
         restorer: Restorer,
         tokenizers: Tokenizers,
-        calibrator: Calibrator,
+        lessons: Lessons,
         offered: Callable[[Case], Case],
         keeps_text: bool = True,
     ) -> None:
         self._offered = offered
-        self._calibrator = calibrator
+        self._lessons = lessons
+        self._calibrator = lessons.calibrator
         self._policies = policies
         self._recogniser = recogniser
         self._measurer = measurer
@@ -216,9 +228,10 @@ class Intake:
     async def case(self, request: ChatRequest, timing: Timing) -> Case:
         """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model)
-        await self._calibrator.refresh(request.model, counter.cache_key, BY_LENGTH)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         patience = self._recogniser.patience()
+        waits = not self._policies.is_off(request.controls, request.model)
+        await self._lessons.refresh(request.model, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         started = perf_counter()
         request, append = await self._supplied(request, identity, patience)
         supplied = milliseconds(started)
@@ -231,10 +244,24 @@ class Intake:
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
         if policy.scope:
             found = await self._recogniser.scoped(found, policy.scope, read=any(policy.memory))
-        case = await self._restored(Case(request, measured, found, policy, counter, append))
+        case = Case(request, measured, found, policy, counter, append)
+        case = await self._restored(await self._counted(case) if _goes_by_counts(case) else case)
         case = self._calibrated(self._offered(case.taken_by(policy.profile)))
         timing.session = milliseconds(started) + supplied
         return case
+
+    async def counted(self, case: Case) -> Case:
+        """The case with its tokens counted, where their number was only guessed by length."""
+        if not case.is_by_length or case.whole is not None:
+            return case
+        policy = replace(case.policy, budget=case.policy.budget and case.policy.budget.unscaled)
+        counted = await self._counted(replace(case, policy=policy))
+        return self._calibrated(counted.taken_by(policy.profile))
+
+    async def _counted(self, case: Case) -> Case:
+        if not case.is_by_length:
+            return case
+        return replace(case, measured=await self._measurer.measure(case.request.body, case.counter))
 
     def _calibrated(self, case: Case) -> Case:
         """The case with what is known of the upstream's own count, by which its budget goes."""
@@ -282,6 +309,15 @@ class Intake:
         if lowest is not None and fits_by_length(request.body, lowest - hidden):
             return self._measurer.estimate(request.body)
         return await self._measurer.measure(request.body, counter)
+
+
+def _goes_by_counts(case: Case) -> bool:
+    """Whether a judge's record may be applied: a view is made smaller by some tokens, which no length proves."""
+    stage, known, digests = case.policy.judging, case.found.condensations, case.history.digests
+    if stage is None or stage.inline:
+        return stage is not None
+    resting = next(iter(standing_in(known, digests)), None)
+    return any(each.trigger == JUDGED for each in prepared_in(known, digests, resting))
 
 
 def milliseconds(started: float) -> float:

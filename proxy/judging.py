@@ -18,9 +18,12 @@ from proxy.attempts import Attempts, Resolving, Urgency
 from proxy.intake import Case
 from proxy.keeping import Keeper
 from proxy.leases import Leases
+from proxy.making import work_name
+from proxy.offload import loaded
 from proxy.sessions import Session
 from strategies.core.budget import Budget
-from strategies.core.protocol import Judging, Past, Polling, Verdict
+from strategies.core.protocol import Judging, Polling, Verdict
+from strategies.core.replay import Replayed
 from strategies.core.view import View
 
 NO_ALLOWANCE = "allowance"
@@ -60,19 +63,24 @@ class Judges:
         self._with_text = with_text
         self._clock = clock
 
-    async def vote(self, stage: Judging, view: View, case: Case, caller: Caller) -> Round:
+    async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> Round:
         """A round of votes on a view, kept in the session with its verdict; raises nothing."""
         if self._left(case) <= 0:
             return Round(None, NO_ALLOWANCE)
-        past = case.past(self._clock())
-        now = asyncio.get_running_loop().time()
-        async with self._leases.turn(case.request.tenant, _work(view), now, case.found.patience) as turn:
+        view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
+        work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
+        async with self._leases.turn(case.request.tenant, work, now, case.found.patience) as turn:
             if not turn.held:
                 return Round(None, HELD_ELSEWHERE)
             polling = stage.judge(view, _budget(case), past)
-            held = await self._round(polling, len(view.transcript.chain), case, caller)
-        await self._keep(stage, held, view, past, case)
+            held = await self._round(polling, loaded(len(view.transcript.chain), view.tokens), case, caller)
+        await self._keep(stage, held, view, case)
         return held
+
+    async def note(self, stage: Judging, held: Round, view: View, case: Case) -> None:
+        """Has the session say why there is no verdict on a view; one that is not stored stays so."""
+        state = self._states(stage, held, view, case)
+        await self._keeper.amend(case.found, lambda session: replace(session, judging=state(session)), opens=False)
 
     async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> Round:
         try:
@@ -85,16 +93,21 @@ class Judges:
         kept = verdict if self._with_text else replace(verdict, metadata=_without_words(verdict.metadata))
         return Round(kept, tokens=resolving.tokens)
 
-    async def _keep(self, stage: Judging, held: Round, view: View, past: Past, case: Case) -> None:
-        verdict = held.verdict
+    async def _keep(self, stage: Judging, held: Round, view: View, case: Case) -> None:
+        verdict, state = held.verdict, self._states(stage, held, view, case)
         if verdict is None or not case.keeps:
             return
-        state = stage.state(view, replace(past, verdicts=(*past.verdicts, verdict)), held.skipped)
 
         def change(session: Session) -> Session:
-            return session.counted(own_tokens=held.tokens, judge_tokens=held.tokens, votes=1).judged(verdict, state)
+            counted = session.counted(own_tokens=held.tokens, judge_tokens=held.tokens, votes=1)
+            return counted.judged(verdict, state(session))
 
         await self._keeper.amend(case.found, change)
+
+    def _states(self, stage: Judging, held: Round, view: View, case: Case) -> Callable[[Session], Mapping[str, Any]]:
+        """What the state of judgement is after a round, by the verdicts that a session has."""
+        past, new = case.past(self._clock()), (held.verdict,) if held.verdict else ()
+        return lambda session: stage.state(view, replace(past, verdicts=(*session.verdicts, *new)), held.skipped)
 
     def _left(self, case: Case) -> int:
         """Tokens that votes may still spend in this session."""
@@ -116,7 +129,3 @@ def _budget(case: Case) -> Budget:
     if budget is None:
         raise ValueError("no vote is held without a window")
     return budget
-
-
-def _work(view: View) -> str:
-    return f"vote-{view.transcript.digests[-1].hex()}"

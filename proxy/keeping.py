@@ -16,7 +16,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 from weakref import WeakValueDictionary
 
 from proxy import identity as names
@@ -27,7 +26,7 @@ from proxy.memory.scopes import with_shared
 from proxy.recognition import Recognised
 from proxy.sessions import NO_BLOCK, Block, Session
 from proxy.store.base import SessionKey, StoreError, Write
-from proxy.store.codec import decode_condensation, encode_condensation, encode_session, record_name
+from proxy.store.codec import encode_condensation, encode_session, record_name
 from proxy.stored import TRIES, StoredSessions
 from proxy.usage import Usage
 from strategies.core.cards import MemoryCard
@@ -46,9 +45,9 @@ _log = logging.getLogger(__name__)
 class Turn:
     """What one request adds to its session; an append builds on the line `before`.
 
-    `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request. The
-    view's head has `covered` so many messages; `patch` are the hidden rounds that followed it, which have cost
-    `memory_tokens`.
+    `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request, `reply`
+    how the reply ends. The view's head has `covered` so many messages; `patch` are the hidden rounds that followed it,
+    which have cost `memory_tokens`.
     """
 
     transcript: Transcript
@@ -60,10 +59,10 @@ class Turn:
     line: Line | None = None
     before: Line = NO_LINE
     blocks: Mapping[str, bytes] = field(default_factory=dict)
-    judging: Mapping[str, Any] = field(default_factory=dict)
     block: Block = NO_BLOCK
     usage: Usage | None = None
     anchor: Anchor | None = None
+    reply: str = ""
     covered: int = 0
     patch: Overlay | None = None
     memory_tokens: int = 0
@@ -105,13 +104,13 @@ class Keeper:
         name = record_name(made.digest, made.depth)
         data = await self._stored.store.put_record(key, name, encode_condensation(made), self._ttl)
         await self._stored.store.stand(key, name)
-        return decode_condensation(data, standing=True) or made
+        return self._stored.condensation(data, standing=True) or made
 
     async def prepare(self, found: Recognised, made: Condensation) -> Condensation:
         """Records a condensation that no view applies yet; what the store holds of that name. Raises `StoreError`."""
         name, data = record_name(made.digest, made.depth), encode_condensation(made)
         putting = self._stored.store.put_record(found.key, name, data, self._ttl)
-        kept = decode_condensation(await self._stored.write(putting, found.patience), standing=False) or made
+        kept = self._stored.condensation(await self._stored.write(putting, found.patience), standing=False) or made
         await self._share(found, kept)
         return kept
 
@@ -148,10 +147,13 @@ class Keeper:
         seen = {(each.id, each.standing) for each in found.condensations}
         return [each for each in session.condensations if (each.id, each.standing) not in seen] if session else []
 
-    async def amend(self, found: Recognised, change: Callable[[Session], Session]) -> None:
-        """Changes a session apart from its turns; a failure is logged, and a session that is gone stays so."""
+    async def amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool = True) -> None:
+        """Changes a session apart from its turns; a failure is logged, and a session that is gone stays so.
+
+        It `opens` one that was not stored yet when its request came.
+        """
         try:
-            amending = self._in_turn(found.key, lambda: self._amend(found, change))
+            amending = self._in_turn(found.key, lambda: self._amend(found, change, opens=opens))
             await self._stored.write(amending, found.patience)
         except StoreError as error:
             _log.warning("a session was not amended: %s", error)
@@ -160,16 +162,17 @@ class Keeper:
         async with self._settling.setdefault(key, asyncio.Lock()):
             await work()
 
-    async def _amend(self, found: Recognised, change: Callable[[Session], Session]) -> None:
+    async def _amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool) -> None:
         def changed(stored: Session | None) -> Session | None:
-            session = stored or (None if found.session else self._new(found))
+            session = stored or (self._new(found) if opens and not found.session else None)
             return change(session) if session else None
 
         await self._stored.change(found.key, changed, self._ttl)
 
-    def next(self, found: Recognised, turn: Turn) -> tuple[Session, str]:
-        """The session as it stands after this request, and the branch that the request is on."""
-        return _advanced(found.session or self._new(found), turn, self._clock())
+    def named(self, found: Recognised, digests: Sequence[bytes]) -> tuple[str, str]:
+        """The id of a request's session, and the branch that the request is on, by its chain digests."""
+        session = found.session or self._new(found)
+        return session.id, session.branch_for(digests)
 
     def _new(self, found: Recognised) -> Session:
         return Session(
@@ -194,7 +197,7 @@ class Keeper:
         for _ in range(TRIES):
             if _is_overtaken(found.session, turn):
                 raise StoreError("store-contended", "another append to this history was stored first")
-            session, _branch = self.next(found, turn)
+            session = _advanced(found.session or self._new(found), turn, self._clock())
             revision = found.session.revision if found.session else 0
             index = _nodes(turn.transcript) if session.derived else ()
             blocks = {**turn.blocks, **self._new_messages(found, turn)}
@@ -251,12 +254,13 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
     return replace(found, key=key, session=None, parent=session.id)
 
 
-def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
-    moved, branch = session.advanced(turn.transcript.digests, now, turn.applied, turn.block, turn.anchor)
+def _advanced(session: Session, turn: Turn, now: float) -> Session:
+    """The session as it stands after a turn."""
+    digests = turn.transcript.digests
+    moved, _branch = session.advanced(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
     settings = session.settings if session.derived else turn.settings
     moved = moved.patched(turn.patch, turn.transcript.digests, turn.covered)
-    judging = turn.judging or session.judging
-    counted = replace(moved, settings=settings, line=turn.line or session.line, judging=judging).counted(
+    counted = replace(moved, settings=settings, line=turn.line or session.line).counted(
         requests=1,
         client_tokens=turn.tokens_before,
         forwarded_tokens=turn.tokens_after,
@@ -266,7 +270,7 @@ def _advanced(session: Session, turn: Turn, now: float) -> tuple[Session, str]:
     )
     if turn.applied:
         counted = counted.saving(turn.applied, turn.tokens_before - turn.tokens_after)
-    return counted, branch.name
+    return counted
 
 
 def _reported(usage: Usage | None) -> dict[str, int]:

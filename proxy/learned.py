@@ -7,30 +7,30 @@ although it is longer than the learned window disproves that at once.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers it further.
+
+Nobody waits for the store here: what is learned is shared in the background.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
+from typing import Any
 
 from proxy.lru import Lru
 from proxy.overflow import Refusal
 from proxy.owned import OwnedTasks
 from proxy.store.base import StoreError
 from proxy.stored import StoredSessions
-from proxy.truncation import Judged, Reply, Standing, clears, judged
-from strategies.core.condensation import Condensation
+from proxy.truncation import Judged, Reply, Standing, clears, judged, suspected
 
 GUESS = 0.9  # of what was refused without a number
 FRESH = 30.0  # seconds after which the store is asked again what others have learned
 MOST_MODELS = 1_000
-_FIRST_LOOK = 0.25  # seconds that the first request for a model waits for the store
 _VERSION = 1
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class LearnedWindow:
 @dataclass(slots=True)
 class _Known:
     """What is known of one model here: the longest prompt that `passed`, as it was expected to count, and the one that
-    was read `whole`, as it was counted; `read_at` is when the store was asked."""
+    was read `whole`, as it was counted; `read_at` is when the store was asked, `is_told` whether it is being told."""
 
     window: LearnedWindow | None = None
     suspect: Reply | None = None
@@ -73,6 +73,7 @@ class _Known:
     passed: int = 0
     whole: int = 0
     read_at: float | None = None
+    is_told: bool = False
 
 
 class LearnedWindows:
@@ -82,7 +83,7 @@ class LearnedWindows:
         self,
         upstream: str,
         stored: StoredSessions,
-        tasks: OwnedTasks[Condensation | None],
+        tasks: OwnedTasks[Any],
         ttl: int,
         clock: Callable[[], float],
     ) -> None:
@@ -103,18 +104,17 @@ class LearnedWindows:
         known = self._models.get(model)
         return known.passed if known else 0
 
-    async def refresh(self, model: str) -> None:
-        """Has what others have learned read now and then; the first time it is waited for, but not for long."""
+    def refresh(self, model: str) -> Sequence[Hashable]:
+        """Has what others have learned read now and then; the key of the work where it is the first look."""
         known, now = self._known(model), self._clock()
         if known.read_at is not None and 0 <= now - known.read_at < FRESH:
-            return
+            return ()
         is_first, known.read_at = known.read_at is None, now
         key = ("learned", model)
         self._tasks.start(self._read(model), key)
-        if is_first:
-            await self._tasks.landed(key, asyncio.get_running_loop().time() + _FIRST_LOOK)
+        return (key,) if is_first else ()
 
-    async def refused(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
+    def refused(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
         """What a refusal of a prompt teaches that the upstream was expected to count as `sent` tokens.
 
         Where one may not be told of the request, it `shares` nothing, and this process alone has learned.
@@ -125,10 +125,10 @@ class LearnedWindows:
             tokens, origin = max(int(GUESS * (refusal.counted or sent)), self.passed(model)), Origin.GUESS
         learned = self._lowered(model, tokens, origin)
         if shares:
-            await self._keep(model)
+            self._share(model)
         return learned
 
-    async def replied(self, model: str, reply: Reply, *, shares: bool = True) -> Judged:
+    def replied(self, model: str, reply: Reply, *, shares: bool = True) -> Judged:
         """What a reply says: that its prompt was read whole, or the first or second sign that it was not."""
         known = self._known(model)
         said = judged(reply, known.suspect, known.last, known.whole)
@@ -137,11 +137,11 @@ class LearnedWindows:
             case Standing.WHOLE:
                 _read_whole(known, reply)
             case Standing.SUSPECT:
-                known.suspect = reply
+                known.suspect = suspected(reply, known.suspect)
             case Standing.CONFIRMED:
                 self._lowered(model, said.kept, Origin.TRUNCATION)
         if shares and before != (known.window, known.suspect):
-            await self._keep(model)
+            self._share(model)
         return said
 
     def _lowered(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
@@ -162,14 +162,24 @@ class LearnedWindows:
     def _name(self, model: str) -> str:
         return f"window-{blake2b(json.dumps([self._upstream, model]).encode(), digest_size=16).hexdigest()}"
 
-    async def _keep(self, model: str) -> None:
-        """Shares what is known; where the store fails, this process knows it all the same."""
+    def _share(self, model: str) -> None:
+        """Has the store told what is known of a model; nobody waits for that, and an app that closes lets it end."""
         known = self._known(model)
-        work = self._stored.store.remember(self._name(model), _encoded(known), self._ttl)
+        if not known.is_told:
+            known.is_told = True
+            self._tasks.own(self._tell(model, known), to_its_end=True)
+
+    async def _tell(self, model: str, known: _Known) -> None:
+        """Tells the store what is known, also what is learned meanwhile; where it fails, this process knows it."""
+        told = b""
         try:
-            await self._stored.in_time(work)
+            while (fact := _encoded(known)) != told:
+                await self._stored.in_time(self._stored.store.remember(self._name(model), fact, self._ttl))
+                told = fact
         except StoreError as error:
             _log.warning("what was learned of a window was not stored: %s", error)
+        finally:
+            known.is_told = False
 
     async def _read(self, model: str) -> None:
         try:

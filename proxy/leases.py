@@ -3,6 +3,7 @@
 Who gets the lease of a work does it, and renews the lease meanwhile. When the work is over, what came of it is left
 under the same name for a moment, as flights keep their results for those who come a moment later. The others ask again
 and again until something is left for them, or the lease is free because its holder had nothing to leave, or was killed.
+Who would only like to have what comes of a work, and does not do it himself, looks at its lease and takes none.
 
 Nobody depends on it. Where the store fails, or the time is over, everyone does the work himself: what is kept of it is
 decided by the first writer of its record, so a lease that is lost costs model calls and nothing else.
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from proxy.flights import LINGER
+from proxy.owned import OwnedTasks
 from proxy.store.base import Lease, StoreError
 from proxy.stored import Patience, StoredSessions
 
@@ -46,9 +48,9 @@ class Turn:
 class Leases:
     """The leases of one app; `stored` bounds each call that nobody waits for."""
 
-    def __init__(self, stored: StoredSessions) -> None:
+    def __init__(self, stored: StoredSessions, tasks: OwnedTasks[Any]) -> None:
         self._stored = stored
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks
 
     @asynccontextmanager
     async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[Turn]:
@@ -58,32 +60,52 @@ class Leases:
         that is held is renewed inside, and ends with what the turn then leaves; nobody waits for that.
         """
         holder = uuid4().hex
-        lease = await self._asked(tenant, work, holder, until, patience)
+        lease = await self._asked(
+            lambda: self._answered(tenant, work, holder, patience),
+            lambda lease: lease.held or bool(lease.left),
+            until,
+            patience,
+        )
         turn = Turn(lease.held, lease.left)
         if turn.held:
-            self._start(self._hold(tenant, work, holder, turn))
+            # An app that closes ends its leases too: the work is over by then, and others need not wait for it.
+            self._tasks.own(self._hold(tenant, work, holder, turn), to_its_end=True)
         try:
             yield turn
         finally:
             turn.over.set()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def left(self, tenant: str, work: str, until: float, patience: Patience) -> bytes:
+        """What comes of a work that somebody has the lease of, at most until that time on the loop's clock.
 
-    async def _asked(self, tenant: str, work: str, holder: str, until: float, patience: Patience) -> Lease:
-        """The lease, or what was left for us; neither where the store fails or the time is over."""
+        Empty where nobody does it, where it comes to nothing, or where the store fails.
+        """
+        lease = await self._asked(
+            lambda: patience.read(self._stored.store.leased(tenant, work)),
+            lambda lease: not lease.held or bool(lease.left),
+            until,
+            patience,
+        )
+        return lease.left
+
+    async def _asked(
+        self,
+        ask: Callable[[], Awaitable[Lease]],
+        is_answer: Callable[[Lease], bool],
+        until: float,
+        patience: Patience,
+    ) -> Lease:
+        """The lease as it is when that `is_answer`, or the time is over; one that nobody has where the store fails."""
         now = asyncio.get_running_loop().time
         pause = SHORTEST_PAUSE
         while patience.left > 0:
             left = patience.left
             try:
-                lease = await self._answered(tenant, work, holder, patience)
+                lease = await ask()
             except StoreError as error:
                 _log.warning("no lease, so others may do the same work: %s", error)
                 return Lease(held=False)
-            if lease.held or lease.left or now() >= until:
+            if is_answer(lease) or now() >= until:
                 return lease
             patience.left = left
             await asyncio.sleep(min(pause, until - now()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from hashlib import blake2b
 from time import perf_counter
@@ -26,8 +26,9 @@ from proxy.keeping import Keeper
 from proxy.leases import Leases
 from proxy.owned import OwnedTasks
 from proxy.policy import Policy
+from proxy.sessions import MAIN
 from proxy.store.base import StoreError
-from proxy.store.codec import decode_condensation, encode_condensation
+from proxy.store.codec import UNREADABLE, decode_condensation, encode_condensation
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Verdict
 from strategies.core.replay import Replayed, shows_what_it_must
@@ -70,15 +71,15 @@ class Maker:
         attempts: Attempts,
         keeper: Keeper,
         leases: Leases,
-        late: OwnedTasks[Condensation | None],
+        tasks: OwnedTasks[Condensation | None],
         clock: Callable[[], float],
     ) -> None:
         self._attempts = attempts
-        self._late = late
+        self._tasks = tasks
         self._keeper = keeper
         self._leases = leases
         self._clock = clock
-        self._flights: Flights[Made] = Flights(lambda made: made.condensation is not None and not made.failure)
+        self._flights: Flights[Made] = Flights(tasks, lambda made: made.condensation is not None and not made.failure)
 
     async def project(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
         """What would be made, with texts of the size that a model's may have; nothing is asked or kept."""
@@ -96,9 +97,14 @@ class Maker:
         past = case.past(self._clock(), verdict)
         attempted = await self._attempts.attempt(requirement, base.view, case.policy, past, caller)
         made = self._made(requirement, attempted, base, case.policy, started)
-        if made.condensation is not None and verdict is not None:
-            made = made._replace(condensation=replace(made.condensation, trigger=Trigger.JUDGE.value))
-        return await self._kept_for_later(made, case)
+        if made.condensation is None or verdict is None:
+            return await self._kept_for_later(made, case)
+        judged = replace(made.condensation, trigger=Trigger.JUDGE.value)
+        kept = await self._kept_for_later(made._replace(condensation=judged), case)
+        if kept.condensation is not None and kept.condensation.trigger != judged.trigger:
+            # The same messages were prepared for a mark already. Only a judge's record is applied before that.
+            kept = await self._kept_for_later(made._replace(condensation=_deeper(judged)), case)
+        return kept
 
     async def _kept_for_later(self, made: Made, case: Case) -> Made:
         if made.condensation is None:
@@ -116,7 +122,7 @@ class Maker:
         if not (case.keeps and RULES[requirement].asks):
             return await self._work(requirement, decision, case, until)
         chain, applied = case.history.digests, decision.applied
-        work = work_name(requirement, chain[-1] if chain else b"", applied.id if applied else "", case)
+        work = work_name(requirement.value, chain[-1] if chain else b"", applied.id if applied else "", case)
         clock = asyncio.get_running_loop().time
         began = clock()
         made, led = await self._flights.join(work, self._flown(work, requirement, decision, case, until))
@@ -173,18 +179,18 @@ class Maker:
         is recorded a step deeper."""
         kept = await self._keeper.keep(case.found, ours)
         while kept.pieces != ours.pieces and not _shows(kept, case):
-            ours = replace(ours, depth=ours.depth + 1, id=_id(ours.digest, ours.depth + 1))
+            ours = _deeper(ours)
             kept = await self._keeper.keep(case.found, ours)
         return kept
 
     async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
         past, base, started = case.past(self._clock()), base_of(decision), perf_counter()
-        caller = case.caller(background=False)
+        caller = caller_of(case, self._tasks, background=False)
         attempted = await self._attempts.attempt_until(until, requirement, base.view, case.policy, past, caller)
         if attempted.late is not None and not case.keeps:
             attempted.late.cancel()
         elif attempted.late is not None:
-            self._late.start(self._keep_late(attempted.late, base, case.apart(), started))
+            self._tasks.add(self._keep_late(attempted.late, base, case.apart(), started), work_of(case))
         return self._made(requirement, attempted, base, case.policy, started)
 
     async def _keep_late(
@@ -200,9 +206,7 @@ class Maker:
         made = self._made(Requirement.PREPARE, late, base, case.policy, started)
         if made.condensation is None:
             return None
-        depth = made.condensation.depth + 1
-        deeper = replace(made.condensation, depth=depth, id=_id(made.condensation.digest, depth))
-        kept = await self._kept_for_later(made._replace(condensation=deeper), case)
+        kept = await self._kept_for_later(made._replace(condensation=_deeper(made.condensation)), case)
         await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=late.own_tokens))
         return kept.condensation
 
@@ -276,6 +280,13 @@ def _id(digest: bytes, depth: int) -> str:
     return f"c{digest.hex()[:12]}-{depth}"
 
 
+def _deeper(condensation: Condensation) -> Condensation:
+    """The same record a step deeper, beside the one that has its name."""
+    depth, name = condensation.depth + 1, _id(condensation.digest, condensation.depth + 1)
+    cards = tuple(replace(each, condensation=name) for each in condensation.cards)
+    return replace(condensation, depth=depth, id=name, cards=cards)
+
+
 def _shows(condensation: Condensation, case: Case) -> bool:
     """Whether a condensation leaves in this request's view what must stand there."""
     return shows_what_it_must(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
@@ -290,14 +301,25 @@ def readable(left: bytes, *, standing: bool = False) -> Condensation | None:
     """The condensation that another replica has left; None where there is none that we can read."""
     try:
         return decode_condensation(left, standing=standing) if left else None
-    except (ValueError, LookupError, TypeError):
+    except UNREADABLE:
         _log.warning("what another replica left cannot be read")
         return None
 
 
-def work_name(requirement: Requirement, head: bytes, applied: str, case: Case) -> str:
-    """The name of a work, the same in all processes of one version: a digest of whose it is, of the chain that ends
-    with `head`, of the condensation `applied` that its view begins from, and of the end that it leads to."""
+def work_of(case: Case) -> Hashable:
+    """The key of the work for a branch: there is one piece of it at a time."""
+    session = case.found.session
+    return case.found.key, session.branch_for(case.history.digests) if session else MAIN
+
+
+def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:
+    """On whose behalf models are asked in the work for a branch, and who may come to wait for that."""
+    return replace(case.caller(background=background), waiters=tasks.waiters(work_of(case)))
+
+
+def work_name(kind: str, head: bytes, applied: str, case: Case) -> str:
+    """The name of a work, the same in all processes of one version: a digest of its kind, of whose it is, of the chain
+    that ends with `head`, of the condensation `applied` that its view begins from, and of the end that it leads to."""
     policy = case.policy
     parts = (
         case.request.tenant,
@@ -305,9 +327,9 @@ def work_name(requirement: Requirement, head: bytes, applied: str, case: Case) -
         case.request.model,
         head,
         applied,
-        requirement.value,
+        kind,
         str(policy.pipeline),
         [str(getattr(stage, "options", "")) for stage in policy.stages],
-        policy.budget and (policy.budget.nominal or policy.budget),
+        policy.budget and policy.budget.unscaled,
     )
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
+from proxy.beginnings import Beginning, Summed, beginning_of, remember
+from proxy.calibration.features import Features
 from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
 from proxy.wire import Body
@@ -40,7 +42,8 @@ class Measured(NamedTuple):
     """A transcript with its counts; `overhead` are the tokens of tools and framing.
 
     `restored` are the tokens of messages that the client did not send, put back from the store. `counted_by` names what
-    counted, and `outside` is a digest of what was counted besides messages, "" for nothing.
+    counted, and `outside` is a digest of what was counted besides messages, "" for nothing. `features` are what the
+    tokens of the chain are made of, where that is at hand.
     """
 
     transcript: Transcript
@@ -49,6 +52,7 @@ class Measured(NamedTuple):
     restored: int = 0
     counted_by: str = ""
     outside: str = ""
+    features: Features | None = None
 
     @property
     def tokens(self) -> int:
@@ -69,21 +73,30 @@ class Measurer:
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript with a count for each message."""
         name = counter.cache_key
-        new = [each for each in body.elements if name not in each.counted]
+        known = beginning_of(body.elements, name)
+        later = body.elements[len(known.elements) :] if known else body.elements
+        new = [each for each in later if name not in each.counted]
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
-        self._seen.keep(body.elements)
-        transcript = Transcript.of([read.get(id(each)) or each.counted[name] for each in body.elements])
+        made = self._made(body, name, known, [read.get(id(each)) or each.counted[name] for each in later])
         outside = _written_outside(body)
-        overhead = await self._overhead(outside, body, transcript, counter)
-        return Measured(transcript, overhead, counter.exact, 0, name, outside.hex())
+        overhead = await self._overhead(outside, body, made.transcript, counter)
+        return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        messages = [each.counted.get(BY_LENGTH) or self._by_length(each) for each in body.elements]
+        known = beginning_of(body.elements, BY_LENGTH)
+        later = body.elements[len(known.elements) :] if known else body.elements
+        messages = [each.counted.get(BY_LENGTH) or self._by_length(each) for each in later]
+        made = self._made(body, BY_LENGTH, known, messages)
+        rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
+        outside = _written_outside(body).hex()
+        return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
+
+    def _made(self, body: Body, counted_by: str, known: Beginning | None, messages: Sequence[Message]) -> Summed:
+        """What is made of a body's messages: `messages` stand behind those of the beginning that is known."""
         self._seen.keep(body.elements)
-        transcript = Transcript.of(messages)
-        rest = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, rest, False, 0, BY_LENGTH, _written_outside(body).hex())
+        remember(body.elements, counted_by, known)
+        return known.made.followed(messages) if known else Summed.of(messages)
 
     async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """The messages of elements that no message was made of; only what is not known by its hash is counted."""
@@ -145,4 +158,4 @@ def _outside(body: Body, transcript: Transcript) -> Mapping[str, Any]:
 
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return body.size <= tokens and not body.supplied and all(each.is_text for each in body.elements)
+    return body.size <= tokens and not body.supplied and body.is_text

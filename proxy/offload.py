@@ -14,6 +14,13 @@ T = TypeVar("T")
 
 LARGE = 120
 """Messages from which on planning may take more than some milliseconds."""
+MESSAGE_TOKENS = 250
+"""Tokens that a message is taken to have: a longer one counts for several."""
+
+
+def loaded(messages: int, tokens: int) -> int:
+    """How many messages work has to do with that reads their texts: few long ones are as much as many."""
+    return max(messages, tokens // MESSAGE_TOKENS)
 
 
 async def offloaded(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

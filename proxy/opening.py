@@ -12,7 +12,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first
@@ -21,6 +21,7 @@ from proxy.usage import decoder
 
 MOST_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds
+_REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 _ERROR, _CHOICES = b'"error"', b'"choices"'
 
 
@@ -69,14 +70,13 @@ class OpenedReply:
             await asyncio.gather(self._next, return_exceptions=True)
         await self._reply.close()
 
-    async def refusal(self) -> Refusal | None:
-        """What this reply refuses, if it does: reads as much as it takes to know that."""
+    async def beginning(self) -> bytes | None:
+        """As much of the body, decoded, as it takes to know what it refuses; None where it cannot be decoded."""
         deadline = asyncio.get_running_loop().time() + LONGEST_HELD
         while not self._is_enough() and sum(map(len, self._held)) < MOST_HELD:
             if not await self._held_one_more(deadline):
                 break
-        body = self._decoded()
-        return recognise(self.status, body) if body is not None else None
+        return self._decoded()
 
     async def _held_one_more(self, deadline: float) -> bool:
         """Whether there was another chunk before a time of the loop's clock."""
@@ -112,16 +112,33 @@ class OpenedReply:
             return None
 
 
-async def opened(reply: Answer, *, looks: bool) -> tuple[Answer, Refusal | None]:
+class Opened(NamedTuple):
+    """A reply, the prompt that it refuses for its length, if it does, and the body of any error that was looked at."""
+
+    reply: Answer
+    refusal: Refusal | None = None
+    error: bytes = b""
+
+
+async def opened(reply: Answer, *, looks: bool) -> Opened:
     """A reply, and what it refuses where one `looks`; ends the call where that is broken off."""
     if not looks:
-        return reply, None
+        return Opened(reply)
     opening = OpenedReply(reply)
     try:
-        return opening, await opening.refusal()
+        body = await opening.beginning()
     except BaseException:
         await opening.close()
         raise
+    if body is None:
+        return Opened(opening)
+    return Opened(opening, recognise(reply.status, body), body if reply.status >= HTTPStatus.BAD_REQUEST else b"")
+
+
+def is_packed_refusal(reply: Answer) -> bool:
+    """Whether an error that may refuse a request comes in an encoding that we cannot read, such as br or zstd."""
+    encoding = first(reply.headers, b"content-encoding") or ""
+    return reply.status in _REFUSING and decoder(encoding) is None
 
 
 async def _following(chunks: AsyncIterator[bytes]) -> bytes | None:

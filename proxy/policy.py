@@ -7,8 +7,8 @@ is lowered by what was learned from the upstream's replies; else it is unknown, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from proxy.controls import MEMORY, Controls, Memory, memory_of
@@ -16,17 +16,21 @@ from proxy.cost import Prices
 from proxy.discovery import Stated, nothing_stated
 from proxy.errors import BadRequest
 from proxy.learned import LearnedWindow, Origin
+from proxy.loose_json import count_at
+from proxy.lru import Lru
 from proxy.profiles import ANY, Profile
-from proxy.setting_tables import JudgeRole, MarkSettings, ModelRole, ModelSettings, SummarizerRole
+from proxy.setting_tables import JudgeRole, MarkSettings, Mode, ModelRole, ModelSettings, SummarizerRole
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable
-from strategies import LADDER, LADDER_OPTIONS, Pipeline, addressed, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, addressed, parse, stages
 from strategies.core.budget import LEAST_TRIGGER, Budget, Scale
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
-from strategies.core.protocol import Judging, Strategy
+from strategies.core.protocol import Injecting, Injection, Judging, Strategy
 from strategies.pipeline import marked
 
+_MOST_MADE = 256
+_UNASKED = Injection()
 UNKNOWN = "unknown"
 REQUEST = "request"
 SETTINGS = "settings"
@@ -63,9 +67,9 @@ class Window:
 class Policy:
     """The choice for one request; `sticks` are the settings that the session keeps.
 
-    `prepares`: models may be asked in the background. With `prices` a condensation that is not needed yet waits until
-    it pays back in `payback_turns`. `scope` names what memory cards are shared in, "" for nothing. `profile` says what
-    the upstream takes.
+    `background`: when models may be asked that nobody waits for. With `prices` a condensation that is not needed yet
+    waits until it pays back in `payback_turns`. `injection` bounds a block of memory. `scope` names what memory cards
+    are shared in, "" for nothing. `profile` says what the upstream takes.
     """
 
     pipeline: Pipeline
@@ -77,7 +81,8 @@ class Policy:
     judge: JudgeRole
     sticks: Mapping[str, Any]
     memory: Memory
-    prepares: bool = True
+    injection: Injection = _UNASKED
+    background: Mode = "on"
     scope: str = ""
     prices: Prices | None = None
     payback_turns: float = 0.0
@@ -92,6 +97,11 @@ class Policy:
     def judging(self) -> Judging | None:
         """The stage that asks a judge, if there is one."""
         return next((stage for stage in self.stages if isinstance(stage, Judging)), None)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether models may be asked in the background."""
+        return self.background != "off"
 
     @property
     def asks(self) -> bool:
@@ -131,14 +141,27 @@ class Policies:
         self._table = table
         self._discovered = discovered
         self._learned = learned
+        self._tables = tables(settings)
+        self._made: Lru[Hashable, Policy] = Lru(_MOST_MADE)
+        self._marks: Lru[Hashable, int | None] = Lru(_MOST_MADE)
 
     def policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
-        """The policy for a request; raises `BadRequest` where an option does not fit its pipeline."""
+        """The policy for a request; raises `BadRequest` where an option does not fit its pipeline.
+
+        Requests that say the same, under the same windows, have the same one.
+        """
+        known = self.window(controls.window, model), self._prompt_window(self._summarizer(model)), self._profile(model)
+        # What stands in a mapping may be of any type of JSON: as text it can be a key.
+        key = (model, asked_length(body), controls.treatment, known, repr(session))
+        return self._made.use(key, lambda: self._policy(controls, session, model, body))
+
+    def _policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
         entry = self._settings.for_model(model)
         pipeline, options, sticks = self._choice(controls, session, entry)
         window = self.window(controls.window, model)
-        summarizer = (entry.summarizer if entry else None) or self._settings.summarizer
+        summarizer = self._summarizer(model)
         made = self._stages(pipeline, options)
+        injection = self._injection(made)
         return Policy(
             pipeline=pipeline,
             stages=made,
@@ -148,13 +171,18 @@ class Policies:
             summarizer=summarizer,
             judge=(entry.judge if entry else None) or self._settings.judge,
             sticks={**sticks, **_asked_of_memory(controls)},
-            memory=self._memory(controls, session, pipeline),
-            prepares=self._settings.background.mode != "off" and (entry is None or entry.background),
+            memory=self._memory(controls, session, pipeline, injection),
+            injection=injection,
+            background=(entry.background if entry else None) or self._settings.background.mode,
             prices=entry.prices.to_prices() if entry and entry.prices else None,
             payback_turns=self._settings.cost.payback_turns,
             scope=self._scope(controls, session),
             profile=self._profile(model),
         )
+
+    def is_off(self, controls: Controls, model: str) -> bool:
+        """Whether a request is `off`, unless its session says otherwise."""
+        return (controls.strategy or self._default(self._settings.for_model(model))).is_off
 
     def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
         """The scope that a request or its session names; raises `BadRequest` where there are none."""
@@ -165,12 +193,23 @@ class Policies:
             raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
         return ""
 
-    def _memory(self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline) -> Memory:
+    def _memory(
+        self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline, injection: Injection
+    ) -> Memory:
         """What memory may do: nothing without text in the store, for a block must stand for a whole turn."""
         if self._settings.store.content == "digests" or controls.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
-        default = "inject" if "rolling" in pipeline.names else self._settings.memory.default
+        default = "inject" if injection.unasked else self._settings.memory.default
         return controls.memory or memory_of(session.get("memory")) or MEMORY[default]
+
+    def _injection(self, made: Sequence[Strategy]) -> Injection:
+        """What the first stage says that goes with memory, else the settings."""
+        memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
+        return next((stage.injection for stage in made if isinstance(stage, Injecting)), memory)
+
+    def _summarizer(self, model: str) -> SummarizerRole:
+        entry = self._settings.for_model(model)
+        return (entry.summarizer if entry else None) or self._settings.summarizer
 
     def _prompt_window(self, summarizer: SummarizerRole) -> int | None:
         """Tokens that the summarizer's model has room for; None for that of the request's."""
@@ -202,7 +241,7 @@ class Policies:
 
     def _stages(self, pipeline: Pipeline, options: Mapping[str, object]) -> list[Strategy]:
         try:
-            return stages(pipeline.names, addressed(pipeline, options), self._settings.options)
+            return stages(pipeline.names, addressed(pipeline, options), self._tables)
         except OptionError as error:
             raise BadRequest(f"X-Condenser-Options: {error.detail}.", param="X-Condenser-Options") from None
 
@@ -245,8 +284,11 @@ class Policies:
 
     def lowest_mark(self, asked_window: int | None, model: str, body: Mapping[str, Any]) -> int | None:
         """Tokens under which nothing ever happens to a request; None where the window is unknown."""
-        entry = self._settings.for_model(model)
-        budget = self.budget(self.window(asked_window, model), entry, asked_length(body))
+        key = model, self.window(asked_window, model), asked_length(body)
+        return self._marks.use(key, lambda: self._lowest_mark(*key))
+
+    def _lowest_mark(self, model: str, window: Window, asked: int | None) -> int | None:
+        budget = self.budget(window, self._settings.for_model(model), asked)
         own = int(budget.usable * LEAST_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.floor, own) if budget else None
 
@@ -255,11 +297,26 @@ class Policies:
         if window.tokens is None:
             return None
         marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
-        reserve = entry.reserve if entry and entry.reserve is not None else self._settings.reserve
+        reserve = entry.held_back if entry and entry.held_back is not None else self._settings.marks.reserve
         budget = Budget.of(
             window.tokens, asked=asked, reserve=reserve, marks=marks.to_marks(), max_input=window.max_input
         )
         return replace(budget, ledger=self._settings.ledger.to_caps())
+
+
+def tables(settings: Settings) -> dict[str, dict[str, object]]:
+    """The strategies' tables. What they leave out of memory is as the settings of memory have it, and where no text is
+    kept no cards are asked for."""
+    memory: dict[str, object] = {
+        "memory_top_k": settings.memory.top_k,
+        "memory_max_tokens": settings.memory.max_tokens,
+        **({"memory_cards": False} if settings.store.content == "digests" else {}),
+    }
+    known = {name: {each.name for each in fields(row.options)} for name, row in TABLE.items()}
+    return {
+        name: {key: value for key, value in memory.items() if key in options} | settings.options.get(name, {})
+        for name, options in known.items()
+    }
 
 
 def _asked_of_memory(controls: Controls) -> dict[str, str]:
@@ -270,8 +327,4 @@ def _asked_of_memory(controls: Controls) -> dict[str, str]:
 
 def asked_length(body: Mapping[str, Any]) -> int | None:
     """The reply length that a request asks for."""
-    for key in ("max_completion_tokens", "max_tokens"):
-        value = body.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
+    return count_at(body, "max_completion_tokens") or count_at(body, "max_tokens") or None

@@ -1,34 +1,36 @@
 """Preparation: what is done for the next request once this one has its reply.
 
 Past the `prepare` mark a condensation is made while nobody waits, and kept as prepared: the first request that needs
-it takes it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at once. There
-is one piece of such work at a time for each branch. A request that must be condensed now waits for it rather than
-starting another.
+it takes it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at once; where
+none are held, the session is told why, for people. There is one piece of such work at a time for each branch. A request
+that must be condensed now waits for it rather than starting another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable
+from typing import NamedTuple
 
+from proxy.asking import Caller
 from proxy.decision import Action, Decision
 from proxy.intake import Case
-from proxy.judging import Judges
+from proxy.judging import Judges, Round
 from proxy.keeping import Keeper
 from proxy.leases import Leases
 from proxy.lru import Lru
-from proxy.making import Maker, base_of, readable, work_name
-from proxy.offload import offloaded
+from proxy.making import Maker, base_of, caller_of, readable, work_name, work_of
+from proxy.offload import loaded, offloaded
 from proxy.owned import OwnedTasks
-from proxy.sessions import branch_name
 from proxy.store.codec import encode_condensation
+from proxy.undecided import folded
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.protocol import Verdict
-from strategies.core.ready import prepared_in, ready
+from strategies.core.protocol import Judging, Verdict
+from strategies.core.ready import JUDGED, prepared_in, ready
 from strategies.core.replay import Replayed
 from strategies.core.requirement import RULES, Requirement, is_time
+from strategies.core.view import View
 from strategies.pipeline import due
 
 _REMEMBERED = 10_000
@@ -45,8 +47,27 @@ class Tried(NamedTuple):
     messages: int
 
 
+class Left(NamedTuple):
+    """What a request leaves to work on, taken while its decision stands still: that goes on changing meanwhile.
+
+    `is_new` says that the view applies what no view has applied before.
+    """
+
+    base: Replayed
+    is_new: bool
+
+    @classmethod
+    def by(cls, decision: Decision) -> Left:
+        """What a decision leaves as it is now."""
+        return cls(base_of(decision), decision.action is Action.CONDENSED)
+
+    def counted(self, case: Case) -> Left:
+        """The same with the tokens that a case has counted."""
+        return self._replace(base=Replayed(folded(case, self.base.applied), self.base.applied))
+
+
 class Preparer:
-    """Prepares condensations; one per app."""
+    """Prepares condensations; one per app. `counted` gives a case with its tokens counted, not guessed by length."""
 
     def __init__(
         self,
@@ -56,6 +77,7 @@ class Preparer:
         keeper: Keeper,
         leases: Leases,
         tasks: Background,
+        counted: Callable[[Case], Awaitable[Case]],
         clock: Callable[[], float],
     ) -> None:
         self._maker = maker
@@ -63,32 +85,36 @@ class Preparer:
         self._keeper = keeper
         self._leases = leases
         self._tasks = tasks
+        self._counted = counted
         self._clock = clock
         self._tried: Lru[Hashable, Tried] = Lru(_REMEMBERED)
 
     def follow(self, decision: Decision, case: Case) -> None:
         """Starts what a request that has its reply makes due."""
-        if case.policy.prepares and _may_prepare(case):
-            self._tasks.start(self._work(decision, case.apart(), background=True), (case.found.key, decision.branch))
+        if _may_prepare(case) and (case.policy.judging is not None or _may_be_due(decision.view, case)):
+            work = self._work(Left.by(decision), case.apart(), background=True)
+            self._tasks.start(work, work_of(case))
 
     async def ahead(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
         """What votes that are held before forwarding lead to, until a time of the loop's clock."""
-        stage, key = case.policy.judging, (case.found.key, _branch(case))
-        if stage is None or not stage.inline or not _may_prepare(case) or await self._skips(decision, case):
+        stage = case.policy.judging
+        if stage is None or not stage.inline or not _may_prepare(case):
             return []
-        self._tasks.start(self._work(decision, case, background=False), key)
-        return await self._landed(key, deadline)
+        left = Left.by(decision)
+        if await self._skips(stage, left, case):
+            return []
+        self._tasks.start(self._work(left, case, background=False), work_of(case))
+        return await self._landed(case, deadline)
 
     async def landed(self, case: Case, deadline: float) -> list[Condensation]:
         """What a preparation for this branch leads to that is under way here or elsewhere, until a time of the loop's
         clock."""
         if not _may_prepare(case):
             return []
-        here = await self._landed((case.found.key, _branch(case)), deadline)
-        return here or await self._left_elsewhere(case, deadline)
+        return await self._landed(case, deadline) or await self._left_elsewhere(case, deadline)
 
-    async def _landed(self, key: Hashable, deadline: float) -> list[Condensation]:
-        made = await self._tasks.landed(key, deadline)
+    async def _landed(self, case: Case, deadline: float) -> list[Condensation]:
+        made = await self._tasks.landed(work_of(case), deadline)
         return [made] if made is not None else []
 
     async def _left_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
@@ -96,52 +122,61 @@ class Preparer:
         branch = case.branch
         if branch is None or not case.policy.prepares:
             return []
-        async with self._leases.turn(
-            case.request.tenant,
-            work_name(Requirement.PREPARE, branch.head, branch.applied, case),
-            deadline,
-            case.found.patience,
-        ) as turn:
-            left = readable(turn.left)
+        work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, case)
+        left = readable(await self._leases.left(case.request.tenant, work, deadline, case.found.patience))
         return [left] if left is not None else []
 
-    async def state(self, decision: Decision, case: Case) -> Mapping[str, Any]:
-        """The state of judgement as this request leaves it; empty where nobody judges."""
-        stage = case.policy.judging
-        if stage is None or not _may_prepare(case):
-            return {}
-        return stage.state(decision.view, case.past(self._clock()), await self._skips(decision, case))
-
-    async def _skips(self, decision: Decision, case: Case) -> str:
-        stage, budget = case.policy.judging, case.policy.budget
-        if stage is None or budget is None:
+    async def _skips(self, stage: Judging, left: Left, case: Case) -> str:
+        """Why no votes are held on what a request has left; "" where they are."""
+        view, budget = left.base.view, case.policy.budget
+        if budget is None:
             return "no-judge"
-        if decision.action is Action.CONDENSED:
+        if left.is_new:
             return "cool-down"
-        messages = len(decision.view.transcript.chain)
-        return await offloaded(messages, stage.skips, decision.view, budget, case.past(self._clock()))
+        load = loaded(len(view.transcript.chain), view.tokens)
+        return await offloaded(load, stage.skips, view, budget, case.past(self._clock()))
 
-    async def _work(self, decision: Decision, case: Case, *, background: bool) -> Condensation | None:
-        stage = case.policy.judging
-        if stage is not None and stage.inline is not background and not await self._skips(decision, case):
-            held = await self._judges.vote(stage, decision.view, case, case.caller(background=background))
-            if held.verdict is not None and held.verdict.yes:
-                preparing = case.apart() if background else case
-                return await self._prepared(base_of(decision), preparing, held.verdict, background=background)
+    async def _work(self, left: Left, case: Case, *, background: bool) -> Condensation | None:
+        left, case = await self._to_be_judged(left, case)
+        verdict = await self._verdict(left, case, background=background)
+        if verdict is not None and verdict.yes:
+            preparing = case.apart() if background else case
+            return await self._prepared(left.base, preparing, verdict, background=background)
         budget = case.policy.budget
-        return await self._for_a_mark(decision, case, budget) if background and budget is not None else None
+        if budget is None or not (background and case.policy.prepares):
+            return None
+        return await self._for_a_mark(left.base, case, budget)
 
-    async def _for_a_mark(self, decision: Decision, case: Case, budget: Budget) -> Condensation | None:
+    async def _to_be_judged(self, left: Left, case: Case) -> tuple[Left, Case]:
+        """What a request has left, with its tokens counted where a vote seems due: lengths prove too little for one."""
+        stage = case.policy.judging
+        if stage is None or not case.is_by_length or await self._skips(stage, left, case):
+            return left, case
+        case = await self._counted(case)
+        return left.counted(case), case
+
+    async def _verdict(self, left: Left, case: Case, *, background: bool) -> Verdict | None:
+        """What judges say of what a request has left; where they say nothing, the session is told why."""
+        stage = case.policy.judging
+        if stage is None:
+            return None
+        held = Round(None, await self._skips(stage, left, case))
+        holds = stage.inline is not background and (case.policy.prepares or not background)
+        if holds and not held.skipped:
+            held = await self._judges.vote(stage, left.base, case, self._caller(case, background=background))
+        if held.verdict is None and background:
+            await self._judges.note(stage, held, left.base.view, case)
+        return held.verdict
+
+    async def _for_a_mark(self, base: Replayed, case: Case, budget: Budget) -> Condensation | None:
         # What would save too little to be taken at the trigger must not keep a better one from being made.
         shrink = RULES[Requirement.SOFT].least_shrink
-        waiting = ready(decision.view, decision.applied, case.found.condensations, budget, least_shrink=shrink)
-        resting = decision.applied.id if decision.applied else ""
-        now = Tried(resting, decision.view.tokens, decision.view.size)
-        if not (
-            _is_due(decision, case, budget, waiting) and self._tries((case.found.key, decision.branch), now, budget)
-        ):
+        waiting = ready(base.view, base.applied, case.found.condensations, budget, least_shrink=shrink)
+        resting = base.applied.id if base.applied else ""
+        now = Tried(resting, base.view.tokens, len(base.view.items))
+        if not (_is_due(base, case, budget, waiting) and self._tries(work_of(case), now, budget)):
             return None
-        return await self._prepared(waiting or base_of(decision), case, None, background=True)
+        return await self._prepared(base, case, None, background=True)
 
     def _tries(self, key: Hashable, now: Tried, budget: Budget) -> bool:
         """Whether a branch has changed enough since it was last tried to be tried again, which is noted."""
@@ -154,15 +189,25 @@ class Preparer:
         self, base: Replayed, case: Case, verdict: Verdict | None, *, background: bool
     ) -> Condensation | None:
         head, resting = base.view.transcript.digests[-1], base.applied.id if base.applied else ""
-        work, now = work_name(Requirement.PREPARE, head, resting, case), asyncio.get_running_loop().time()
+        work, now = work_name(Requirement.PREPARE.value, head, resting, case), asyncio.get_running_loop().time()
         async with self._leases.turn(case.request.tenant, work, now, case.found.patience) as turn:
-            if not turn.held or prepared_in(await self._keeper.recorded_since(case.found), *_reach(base)):
+            if not turn.held or await self._is_made_since(base, case, verdict):
                 return None
-            made = await self._maker.prepare(base, case, case.caller(background=background), verdict)
+            made = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
             turn.leaves = encode_condensation(made.condensation) if made.condensation else b""
         if made.own_tokens:
             await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=made.own_tokens))
         return made.condensation
+
+
+    def _caller(self, case: Case, *, background: bool) -> Caller:
+        return caller_of(case, self._tasks, background=background)
+
+    async def _is_made_since(self, base: Replayed, case: Case, verdict: Verdict | None) -> bool:
+        """Whether another has prepared the like since the session was read; nothing but its own is like a verdict's."""
+        since = await self._keeper.recorded_since(case.found)
+        prepared = prepared_in(since, base.view.transcript.digests, base.applied)
+        return any(verdict is None or each.trigger == JUDGED for each in prepared)
 
 
 def _may_prepare(case: Case) -> bool:
@@ -171,22 +216,26 @@ def _may_prepare(case: Case) -> bool:
     return changes and case.keeps and case.policy.asks and case.policy.budget is not None
 
 
-def _branch(case: Case) -> str:
-    return case.branch.name if case.branch else branch_name(1)
+def _may_be_due(view: View, case: Case) -> bool:
+    """Whether anything can be due for a mark; mostly nothing is, and that is seen without a task."""
+    policy, budget = case.policy, case.policy.budget
+    if budget is None or not policy.prepares:
+        return False
+    return view.tokens >= budget.prepare or any(due(stage, view, budget) for stage in policy.stages)
 
 
-def _reach(base: Replayed) -> tuple[Sequence[bytes], Condensation | None]:
-    return base.view.transcript.digests, base.applied
+def _is_due(base: Replayed, case: Case, budget: Budget, waiting: Replayed | None) -> bool:
+    """Whether a view should have a condensation ready: by a stage's own trigger, or past the mark and a step later.
 
-
-def _is_due(decision: Decision, case: Case, budget: Budget, waiting: Replayed | None) -> bool:
-    """Whether a view should have a condensation ready: by a stage's own trigger, or past the mark and a step later."""
-    tokens = decision.view.tokens
+    One that waits is enough while its view would be below the mark; then another takes its place.
+    """
+    tokens = base.view.tokens
     if waiting is not None and waiting.applied is not None:
-        return tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, waiting.applied.tokens_before)
-    since = decision.applied.tokens_after if decision.applied else None
+        is_past = waiting.view.tokens >= budget.prepare
+        return is_past and is_time(_PREPARE, tokens, budget, waiting.applied.tokens_before)
+    since = base.applied.tokens_after if base.applied else None
     past_mark = tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, since)
-    return past_mark or any(due(stage, decision.view, budget) for stage in case.policy.stages)
+    return past_mark or any(due(stage, base.view, budget) for stage in case.policy.stages)
 
 
 def _goes_on(tried: Tried | None, now: Tried, budget: Budget) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NamedTuple
 
+from proxy.lru import Lru
 from strategies.core.form import Form
 
 MOST_MODELS = 1_000
@@ -22,6 +22,8 @@ MOST_READ = 4_096  # bytes of an error; behind them some servers repeat the whol
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """With these servers refuse the form of a request; some chat templates fail with 500."""
+
+_PLAIN = Form()
 
 _log = logging.getLogger(__name__)
 
@@ -31,14 +33,14 @@ class Profile:
     """What one upstream takes: `messages` in which form, `stream_options`, and under which name the length of a reply,
     where that is known."""
 
-    messages: Form = Form()
+    messages: Form = _PLAIN
     stream_options: bool = True
     token_limit: str | None = None
 
     @property
     def form(self) -> Form | None:
         """The form of messages; None where any is taken."""
-        return None if self.messages == Form() else self.messages
+        return None if self.messages == _PLAIN else self.messages
 
 
 ANY = Profile()
@@ -94,23 +96,25 @@ class Profiles:
 
     def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
         self._set_for = set_for
-        self._learned: OrderedDict[str, Profile] = OrderedDict()
+        self._learned: Lru[str, Profile] = Lru(MOST_MODELS)
 
     def of(self, model: str) -> Profile:
         """What is known of a model's server."""
         return self._learned.get(model) or self._set_for(model)
 
-    def refused(self, model: str, status: int, body: bytes) -> Profile | None:
-        """The profile that an error teaches; None where it says nothing that was not known."""
+    def refused(self, model: str, status: int, body: bytes, sent: Profile) -> Profile | None:
+        """What is known after an error to what was written for the profile `sent`; None where it teaches nothing that
+        was not known there.
+
+        It may be known by now from a request that was under way at the same time.
+        """
+        if taught_by(status, body, sent) == sent:
+            return None
         known = self.of(model)
         taught = taught_by(status, body, known)
-        if taught == known:
-            return None
-        self._learned[model] = taught
-        self._learned.move_to_end(model)
-        if len(self._learned) > MOST_MODELS:
-            self._learned.popitem(last=False)
-        _log.info("the upstream refuses the form of a request for %s; from now on: %s", model, taught)
+        if taught != known:
+            self._learned.put(model, taught)
+            _log.info("the upstream refuses the form of a request for %s; from now on: %s", model, taught)
         return taught
 
 

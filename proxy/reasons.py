@@ -43,6 +43,7 @@ class Reason(StrEnum):
     SUMMARY_NOT_SMALLER = "summary-not-smaller"
     SUMMARY_UNTAGGED = "summary-untagged"
     INVALID_PLAN = "invalid-plan"
+    FLOOR = "floor"
     IRREDUCIBLE = "irreducible"
     SILENT_TRUNCATION = "silent-truncation"
     MEMORY_TOOL_TAKEN = "memory-tool-taken"

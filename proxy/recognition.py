@@ -20,7 +20,7 @@ from proxy.histories import Histories
 from proxy.identity import Identity
 from proxy.memory.scopes import Scope, scope_key, shared_by
 from proxy.restoring import Restored
-from proxy.sessions import Session
+from proxy.sessions import Session, is_answered_alike
 from proxy.store.base import SessionKey, StoreError
 from proxy.stored import Patience, StoredSessions
 from strategies.core.alignment import LEAST_RUN, align
@@ -178,18 +178,28 @@ class Recogniser:
         """The same by some nodes of the chain, newest first; None where none of them leads to a session."""
         digests = [digest.hex() for digest in nodes]
         found = await self._stored.store.find(tenant, digests) if digests else {}
+        nearest: tuple[str, Session] | None = None
         for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
             session = await self._stored.load(SessionKey(tenant, name))
             if session is None or not session.derived:
                 continue
-            line = [session, *await self._ancestors(tenant, session)]
-            known = tuple(each for one in line for each in one.condensations)
-            patches = tuple(each for one in reversed(line) for each in one.patches)
-            recognised = replace(blank, condensations=known, patches=patches)
-            if session.branch_of(transcript.digests) is None:
-                return replace(recognised, parent=name)
-            return replace(recognised, key=SessionKey(tenant, name), shown=name, session=session)
-        return None
+            branch = session.branch_of(transcript.digests)
+            if branch is not None and is_answered_alike(branch, transcript):
+                known = await self._knowing(tenant, blank, session)
+                return replace(known, key=SessionKey(tenant, name), shown=name, session=session)
+            # Its later messages may be those of a conversation that this one goes the same way as, and lags behind.
+            nearest = nearest or (name, session)
+        if nearest is None:
+            return None
+        name, session = nearest
+        return replace(await self._knowing(tenant, blank, session), parent=name)
+
+    async def _knowing(self, tenant: str, blank: Recognised, session: Session) -> Recognised:
+        """The same with what a session and its ancestors have recorded."""
+        line = [session, *await self._ancestors(tenant, session)]
+        known = tuple(each for one in line for each in one.condensations)
+        patches = tuple(each for one in reversed(line) for each in one.patches)
+        return replace(blank, condensations=known, patches=patches)
 
     async def _ancestors(self, tenant: str, session: Session) -> list[Session]:
         """The sessions that it forked from, nearest first."""

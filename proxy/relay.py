@@ -24,6 +24,9 @@ from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first, to_client
 from proxy.opening import Answer
 from proxy.reporting import Editor
+from proxy.sse import event, is_event_stream
+
+CLIENT_CLOSED_REQUEST = 499  # for the access log: whom it is sent to has left
 
 T = TypeVar("T")
 _DONE = b"data: [DONE]"
@@ -109,7 +112,7 @@ class Relay(Response):
 
     Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. A defect in either
     is logged, and the reply goes on. `follow` is called at the end where the reply came in whole. An `editor` changes
-    what is passed on.
+    what is passed on. `own` starts work that goes on though the client has left.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Relay(Response):
         capture: Capture | None = None,
         follow: Callable[[], None] | None = None,
         editor: Editor | None = None,
+        own: Callable[[Coroutine[Any, Any, None]], Awaitable[None]] = asyncio.ensure_future,
     ) -> None:
         self._incoming = incoming
         self._editor = editor
@@ -130,14 +134,10 @@ class Relay(Response):
         self._sent = [*passed, *ours]
         self._settle = settle
         self._capture = capture
-        self._over: Callable[[], None] | None = None
         self._follow = follow
+        self._own = own
         self.status_code = reply.status
         self.background = None
-
-    def when_over(self, over: Callable[[], None]) -> None:
-        """Has `over` called when all is over, however it ended."""
-        self._over = over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client is gone."""
@@ -150,8 +150,6 @@ class Relay(Response):
             # Settled: all of the reply came, though the client may have gone at its last event.
             if self._follow is not None and self._settle is None:
                 self._follow()
-            if self._over is not None:
-                self._over()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})
@@ -169,7 +167,7 @@ class Relay(Response):
         except UpstreamUnavailable as error:
             # Its message may quote what the upstream has said, and that the request.
             _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
-            if whole or not _is_event_stream(self._sent):
+            if whole or not is_event_stream(self._sent):
                 return
             await send(_body(_event(error, tail)))
         else:
@@ -186,8 +184,11 @@ class Relay(Response):
         """Sends a chunk. What ends the reply waits for what is stored; what came in with it does not."""
         done = chunk.rfind(_DONE, -_LONGEST_DONE)
         if done > 0:
+            # Begun before the rest is sent: a client that leaves meanwhile has had its whole reply.
+            settling = self._own(self._settled())
             await send(_body(chunk[:done]))
-        if whole or done >= 0:
+            await asyncio.shield(settling)
+        elif whole or done == 0:
             await self._settled()
         await send(_body(chunk[max(done, 0) :], more=not whole))
 
@@ -215,14 +216,10 @@ def _body(part: bytes, *, more: bool = True) -> Message:
 def _event(error: UpstreamUnavailable, tail: bytes) -> bytes:
     """An error as an event of its own, also where the upstream broke off inside of one."""
     between = b"" if not tail or tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
-    return between + b"data: " + error.to_json() + b"\n\n"
+    return between + event(error.to_json())
 
 
 def _length(headers: Headers) -> int:
     """The bytes that the answer says it has; -1 where it does not."""
     value = first(headers, b"content-length")
     return int(value) if value and value.isdigit() else -1
-
-
-def _is_event_stream(headers: Headers) -> bool:
-    return (first(headers, b"content-type") or "").startswith("text/event-stream")

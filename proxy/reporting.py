@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from proxy.headers import Headers, first
+from proxy.loose_json import json_or_none
 from proxy.sse import EventReader
 
 _KEY = b'"usage"'
@@ -96,10 +97,7 @@ def editor_for(headers: Headers, more: int, *, hides: bool) -> Editor | None:
 def is_usage_alone(event: bytes) -> bool:
     """Whether an event has a usage and no choice: the one that `include_usage` asks for."""
     for data in EventReader().feed(event):
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            return False
+        value = json_or_none(data)
         return isinstance(value, Mapping) and value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
     return False
 

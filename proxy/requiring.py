@@ -6,10 +6,28 @@ from proxy.cost import Moment, Prices, price_of, turns_to_pay_back
 from proxy.decision import Action, Decision
 from proxy.intake import Case
 from proxy.reasons import Reason
+from strategies.core.floor import floor
 from strategies.core.ready import ready
 from strategies.core.replay import Replayed
 from strategies.core.requirement import RULES, Requirement, has_grown, required
 from strategies.pipeline import due
+
+_GIVES_WAY = (
+    "",
+    Reason.BELOW_MARKS,
+    Reason.WAITING_FOR_STEP,
+    Reason.NOT_PREPARED,
+    Reason.NO_PROGRESS,
+    Reason.NO_ROOM,
+    Reason.NOTHING_TO_CONDENSE,
+    Reason.NOTHING_TO_DROP,
+    Reason.NOTHING_TO_MASK,
+    Reason.NOTHING_TO_EXTRACT,
+    Reason.NOTHING_TO_SHORTEN,
+    Reason.NOTHING_TO_SUMMARIZE,
+    Reason.SUMMARY_BOUNDARY,
+)
+"""Reasons that say only that no more was condensed."""
 
 
 def requirement_of(decision: Decision, case: Case) -> Requirement | None:
@@ -34,10 +52,7 @@ def _is_due(decision: Decision, case: Case) -> bool:
     budget = case.policy.budget
     if budget is None:
         return False
-    shrink = RULES[Requirement.SOFT].least_shrink
-    judged = ready(
-        decision.view, decision.applied, case.found.condensations, budget, judged_only=True, least_shrink=shrink
-    )
+    judged = ready(decision.view, decision.applied, case.found.condensations, budget, judged_only=True)
     return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
 
 
@@ -55,6 +70,18 @@ def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> R
         judged_only=judged_only,
         least_shrink=RULES[requirement].least_shrink,
     )
+
+
+def name_floor(decision: Decision) -> None:
+    """Says of a view how much of it can never go, where that keeps it from its target, or from fitting at all."""
+    budget, view = decision.policy.budget, decision.view
+    if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
+        return
+    least = floor(view, budget)
+    if view.tokens > budget.usable:
+        decision.reason, decision.floor = Reason.IRREDUCIBLE, least
+    elif least > budget.target and decision.reason in _GIVES_WAY:
+        decision.reason, decision.floor = Reason.FLOOR, least
 
 
 def not_ready(case: Case) -> Reason:

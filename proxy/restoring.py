@@ -10,7 +10,6 @@ the turn before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain as joined
@@ -23,6 +22,7 @@ from proxy.measure import Measured
 from proxy.tokens.counter import Counter, CountingPool
 from strategies.core.condensation import Condensation, Kind, Literal, standing_in
 from strategies.core.digest import chain, link
+from strategies.core.parsing import loads
 from strategies.core.transcript import Message, Reader, Role, Transcript, unknown
 
 NOTHING_COUNTED = ""  # stands for the counter of places, which have no tokens
@@ -56,13 +56,14 @@ class Restorer:
                 return None
             missing = list(_places(restored, stands))
         transcript = self._joined(measured.transcript, missing, restored.kept_first)
-        return measured._replace(transcript=transcript, restored=sum(message.tokens for message in missing))
+        put_back = sum(message.tokens for message in missing)
+        return measured._replace(transcript=transcript, restored=put_back, features=None)
 
     async def _messages(self, restored: Restored, counter: Counter) -> list[Message]:
         """The messages that were left out, read and counted; most of them were for an earlier turn."""
         read = restored.history.read(counter.cache_key)
         new = [each for each in restored.messages if each not in read]
-        bodies = [json.loads(each.raw or "") for each in new]
+        bodies = [loads(each.raw or "") for each in new]
         counts = await self._pool.messages(counter, bodies)
         for each, body, tokens in zip(new, bodies, counts, strict=True):
             read[each] = self._reader.read(each.raw or "", body, tokens, each.digest).lean()

@@ -1,7 +1,8 @@
-"""The one retry: a prompt that the upstream refused for its length is condensed and sent again.
+"""Retries: a request that the upstream has refused is changed by what the refusal teaches, and sent again.
 
-What the refusal teaches is learned first. Then the view is condensed for the window as it is known now, smaller than
-what was refused, in the rest of the time that the client may wait; and if there is such a view, it is sent, once.
+A prompt that is too long teaches a window. The view is condensed for it as it is known now, smaller than what was
+refused, in the rest of the time that the client may wait; and if there is such a view, it is sent, once. What a server
+takes in no form that we have sent (`proxy/profiles.py`) is written in another, once for each thing that is learned.
 Nothing has reached the client by then. Whatever stands in the way, the client gets the upstream's own error as it
 came.
 """
@@ -13,16 +14,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from proxy.decision import Decision
 from proxy.errors import UpstreamUnavailable
-from proxy.intake import ChatRequest
+from proxy.intake import ChatRequest, milliseconds
 from proxy.learned import LearnedWindows, Origin
-from proxy.opening import Answer, opened
+from proxy.opening import Answer, Opened, is_packed_refusal, opened
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
 from proxy.policy import Policies, asked_length
+from proxy.profiles import Profiles
 from strategies.core.budget import Budget, Marks
 
 MOST_RATIO = 4.0  # an upstream's count to ours; more is no count of the same prompt
@@ -32,6 +34,7 @@ UNKNOWN_SHARE = 0.25  # of what was refused without a number, where nothing has 
 GOAL_SHARE = 0.8  # of the most that may be sent
 
 Send = Callable[[Decision], Awaitable[Answer]]
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +58,17 @@ class Answered(NamedTuple):
 class Retrier:
     """Sends requests, and once again those that were too long; one per app."""
 
-    def __init__(self, policies: Policies, learned: LearnedWindows, told: Callable[[Decision, str], None]) -> None:
+    def __init__(
+        self, policies: Policies, learned: LearnedWindows, profiles: Profiles, told: Callable[[Decision, str], None]
+    ) -> None:
         self._policies = policies
         self._learned = learned
+        self._profiles = profiles
         self._told = told
 
     async def answered(self, request: ChatRequest, decision: Decision, send: Send) -> Answered:
         """The reply to a request; raises `UpstreamUnavailable`."""
-        reply, refusal = await _sent(decision, send)
+        reply, refusal, _ = await self._taken(request, decision, send)
         if refusal is None or refusal.kind is Kind.OUTPUT:
             return Answered(reply, decision)
         try:
@@ -78,6 +84,28 @@ class Retrier:
         self._told(again, "retried" if second.status < HTTPStatus.BAD_REQUEST else "refused-again")
         return Answered(second, again)
 
+    async def _taken(self, request: ChatRequest, decision: Decision, send: Send) -> Opened:
+        """The answer to a decision in a form that the upstream takes, where one is known after what it says."""
+        answer = await _sent(decision, send)
+        while answer.error and self._is_reformed(request, decision, answer):
+            again = await _instead_of(answer.reply, _sent(decision, send))
+            if again is None:
+                break
+            answer = again
+        return answer
+
+    def _is_reformed(self, request: ChatRequest, decision: Decision, refused: Opened) -> bool:
+        """Whether an error has taught a form in which the request is another one."""
+        sent = decision.policy.profile
+        taught = self._profiles.refused(request.model, refused.reply.status, refused.error, sent)
+        if taught is None or decision.reform is None:
+            return False
+        try:
+            return decision.reform(taught)
+        except Exception:  # noqa: BLE001
+            _log.exception("a refused request was not written in another form")
+            return False
+
     async def _guarded(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
         try:
             return await self._again(request, decision, refusal)
@@ -90,7 +118,7 @@ class Retrier:
         """The decision for a smaller view; None where nothing may be changed, or nothing gets smaller."""
         expected = _expected(decision)
         shares = not request.controls.no_store
-        learned = await self._learned.refused(request.model, refusal, expected, shares=shares)
+        learned = self._learned.refused(request.model, refusal, expected, shares=shares)
         if decision.again is None:
             return None
         policy = self._policies.lowered(decision.policy, learned, request.model, request.body.values)
@@ -104,12 +132,12 @@ class Retrier:
     async def _second(self, request: ChatRequest, again: Decision, send: Send) -> Answer | None:
         """The answer to the smaller view; None where there is none. It teaches like the first, and is the last."""
         try:
-            reply, refusal = await _sent(again, send)
+            reply, refusal, _ = await self._taken(request, again, send)
         except UpstreamUnavailable:
             return None
         if refusal is not None and refusal.kind is Kind.INPUT:
             shares = not request.controls.no_store
-            await self._learned.refused(request.model, refusal, _expected(again), shares=shares)
+            self._learned.refused(request.model, refusal, _expected(again), shares=shares)
         return reply
 
 
@@ -140,9 +168,29 @@ def _expected(decision: Decision) -> int:
     return decision.calibrated.scale.upstream(decision.tokens_after)
 
 
-async def _sent(decision: Decision, send: Send) -> tuple[Answer, Refusal | None]:
+async def _sent(decision: Decision, send: Send) -> Opened:
     started = perf_counter()
     reply = await send(decision)
-    decision.timing.upstream += (perf_counter() - started) * 1000
+    if is_packed_refusal(reply) and decision.reform is not None:
+        # An error that we cannot read is asked for once more, unpacked: that costs a round trip, where refusing packed
+        # replies beforehand would cost the client's normal ones their encoding, and reading them another dependency.
+        decision.unpacked = True
+        reply = await _instead_of(reply, send(decision)) or reply
+    decision.timing.upstream += milliseconds(started)
     # No window is so small that less than this were refused for its length.
-    return await opened(reply, looks=decision.tokens_after >= LEAST)
+    is_long = decision.tokens_after >= LEAST
+    is_ours = decision.view.changed or decision.probed
+    return await opened(reply, looks=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
+
+
+async def _instead_of(refused: Answer, sending: Awaitable[T]) -> T | None:
+    """What comes of a request sent again; then the refusal of the first is closed. None where nothing comes."""
+    try:
+        again = await sending
+    except UpstreamUnavailable:
+        return None
+    except BaseException:
+        await refused.close()
+        raise
+    await refused.close()
+    return again

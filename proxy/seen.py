@@ -7,13 +7,13 @@ longer JSON value begins with a complete object. Such a message is neither decod
 again; it costs one comparison of memory. Where the guess fails, one message is parsed and looked up by its bytes, and
 guessing goes on behind it.
 
-The most recently used messages are kept, up to a number of bytes. What follows a message is held weakly, so that what
+The messages used of late are kept, up to a number of bytes: what was used since it was the oldest gets another round,
+so that a use costs no more than a mark. What follows a message is held weakly, so that what
 was forgotten is not kept by its neighbours. Nothing here is thread-safe: there is one per app, on its event loop.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from codecs import utf_8_decode
 from collections import OrderedDict
@@ -23,15 +23,15 @@ from weakref import ref
 
 from proxy.nesting import DEEPEST, is_deeper, may_be_deeper
 from strategies.core.digest import message_digest
+from strategies.core.parsing import decode, loads
 from strategies.core.transcript import Message
 
-MOST_BYTES = 32 * 1024 * 1024
+MOST_BYTES = 20 * 1024 * 1024
 LARGEST_SHARE = 16
 """A message larger than this part of all is not kept."""
-ENTRY_BYTES = 1_200
+ENTRY_BYTES = 1_250
 """About what keeping a message takes besides its bytes."""
 
-_DECODE = json.JSONDecoder().raw_decode
 _WINDOW = 2_048
 _WIDER = 8
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
@@ -42,10 +42,14 @@ class Element:
     """One element of `messages`: its bytes and, where they are at hand, their value.
 
     `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
-    `following` is the element that came next in the last body that had both. `cost` is what keeping it takes in bytes.
+    `following` is the element that came next in the last body that had both. `beginning` is what was made of the
+    message list that ends with it, where that is kept (`proxy/beginnings.py`). `cost` is what keeping it takes in
+    bytes, 0 where it is not kept; `used` whether it was used since it was last about to be forgotten.
     """
 
-    __slots__ = ("__weakref__", "_value", "cost", "counted", "data", "following", "is_text", "role")
+    __slots__ = (
+        *("__weakref__", "_value", "beginning", "cost", "counted", "data", "following", "is_text", "role", "used"),
+    )
 
     def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
         self.data = data
@@ -53,13 +57,15 @@ class Element:
         self.is_text = _is_text(value.get("content"))
         self.counted: dict[str, Message] = {}
         self.following: ref[Element] | None = None
+        self.beginning: object = None
         self.cost = 0
+        self.used = False
         self._value: Mapping[str, Any] | None = value
 
     @classmethod
     def of(cls, raw: str) -> Element:
         """The element with this JSON text."""
-        return cls(raw.encode("utf-8", "surrogatepass"), json.loads(raw))
+        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw))
 
     @property
     def raw(self) -> str:
@@ -75,7 +81,8 @@ class Element:
     @property
     def value(self) -> Mapping[str, Any]:
         """Its parsed form; parsed again where that was released."""
-        return json.loads(self.raw) if self._value is None else self._value
+        value: Mapping[str, Any] = loads(self.raw) if self._value is None else self._value
+        return value
 
     def settle(self, counted_by: str, message: Message) -> None:
         """Keeps what was made of it; the parsed form is dropped, for it takes more room than all the rest."""
@@ -136,21 +143,32 @@ class Seen:
 
     def keep(self, elements: Iterable[Element]) -> None:
         """Keeps elements, as the most recently used ones."""
-        kept = self._kept
         for element in elements:
-            if element.data in kept:
-                kept.move_to_end(element.data)
+            if element.cost:
+                element.used = True
+            elif other := self._kept.get(element.data):
+                other.used = True
             else:
                 self._add(element)
         while self._size > self._most:
-            _, oldest = kept.popitem(last=False)
-            self._size -= oldest.cost
+            self._forget_one()
 
     def _add(self, element: Element) -> None:
-        element.cost = _cost(element)
-        if element.cost <= self._most // LARGEST_SHARE:
+        cost = _cost(element)
+        if cost <= self._most // LARGEST_SHARE:
             self._kept[element.data] = element
-            self._size += element.cost
+            element.cost = cost
+            self._size += cost
+
+    def _forget_one(self) -> None:
+        """Forgets the oldest element that was not used since it was the oldest the last time."""
+        data, oldest = self._kept.popitem(last=False)
+        if oldest.used:
+            oldest.used, self._kept[data] = False, oldest
+        else:
+            self._size -= oldest.cost
+            # A beginning holds its own last element.
+            oldest.cost, oldest.beginning = 0, None
 
 
 def _followed(data: bytes, at: int, joint: bytes, elements: list[Element]) -> int:
@@ -174,7 +192,7 @@ def _value_at(data: bytes, at: int) -> tuple[Any, int]:
         is_rest = at + width >= len(data)
         text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
         try:
-            value, stop = _DECODE(text)
+            value, stop = decode(text)
         except ValueError:
             if is_rest:
                 raise

@@ -20,10 +20,12 @@ from proxy.judging import Judges
 from proxy.keeping import Keeper
 from proxy.learned import LearnedWindows
 from proxy.leases import Leases
+from proxy.lessons import Lessons
 from proxy.making import Maker
 from proxy.measure import Measurer
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.inject import Injector
+from proxy.memory.meaning import Meanings
 from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
 from proxy.policy import Policies
@@ -35,12 +37,13 @@ from proxy.restoring import Restorer
 from proxy.retrying import Retrier
 from proxy.seen import Seen
 from proxy.settings import Settings
+from proxy.settling import Settler
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.stored import StoredSessions
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.windows import ModelTable
+from proxy.tokens.windows import bundled
 from proxy.upstream import Transport, Upstream
 from proxy.watching import Watcher
 from strategies.core.transcript import Reader
@@ -60,7 +63,6 @@ class Services:
     searcher: Searcher
     seen: Seen
     discovered: Discovered
-    learned: LearnedWindows
     calibrator: Calibrator
     retrier: Retrier
     watcher: Watcher
@@ -106,17 +108,18 @@ async def services(
         discovered = _discovered(settings, upstream, tasks, clock)
         base_url = settings.upstream.base_url
         learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
-        table = ModelTable.load(config_directory() / "models.toml")
+        table = bundled(config_directory() / "models.toml")
         profiles = Profiles(settings.profile_of)
         policies = Policies(settings, table, discovered.window, learned.window, profiles.of)
         telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
         ttl, told = settings.store.ttl, telemetry.calibrated
         calibrator = Calibrator(base_url, stored, tasks, ttl=ttl, clock=clock, told=told)
-        recall = Recall()
-        searcher = Searcher(recall, settings.memory, settings.upstream.learned_ttl, clock)
+        recall = Recall(_meanings(settings, asking, clock))
+        searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
         memories = Memories(Injector(recall, settings.memory, tasks), searcher)
-        intake = _intake(settings, stored, pool, seen, tokenizers, policies, calibrator, searcher)
+        lessons = Lessons(learned, calibrator, tasks)
+        intake = _intake(settings, stored, pool, seen, tokenizers, policies, lessons, searcher)
         yield Services(
             settings=settings,
             store=store,
@@ -128,7 +131,6 @@ async def services(
             searcher=searcher,
             seen=seen,
             discovered=discovered,
-            learned=learned,
             calibrator=calibrator,
             retrier=Retrier(policies, learned, profiles, telemetry.refused),
             watcher=Watcher(learned, telemetry, base_url),
@@ -159,6 +161,11 @@ def _asking(
     )
 
 
+def _meanings(settings: Settings, asking: Asking, clock: Callable[[], float]) -> Meanings | None:
+    model = settings.memory.embeddings_model
+    return Meanings(asking, model, settings.background.allowance, clock) if model else None
+
+
 def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:
     with_text = settings.store.content == "full"
     return MemoryAdmin(stored, Reader(tool_output_patterns()), ttl=settings.store.ttl, clock=clock, with_text=with_text)
@@ -182,7 +189,7 @@ def _intake(
     seen: Seen,
     tokenizers: Tokenizers,
     policies: Policies,
-    calibrator: Calibrator,
+    lessons: Lessons,
     searcher: Searcher,
 ) -> Intake:
     keeps_text = settings.store.content == "full"
@@ -193,7 +200,7 @@ def _intake(
         measurer=Measurer(reader, pool, seen),
         restorer=Restorer(reader, pool, with_text=keeps_text),
         tokenizers=tokenizers,
-        calibrator=calibrator,
+        lessons=lessons,
         offered=searcher.offered,
         keeps_text=keeps_text,
     )
@@ -211,8 +218,8 @@ def _condenser(
 ) -> Condenser:
     with_text = settings.store.content == "full"
     keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=with_text)
-    leases = Leases(stored)
-    attempts = Attempts(resolver)
+    leases = Leases(stored, tasks)
+    attempts = Attempts(resolver, tasks)
     maker = Maker(attempts, keeper, leases, tasks, clock)
     preparer = Preparer(
         maker=maker,
@@ -220,6 +227,7 @@ def _condenser(
         keeper=keeper,
         leases=leases,
         tasks=tasks,
+        counted=intake.counted,
         clock=clock,
     )
     return Condenser(
@@ -227,7 +235,7 @@ def _condenser(
         keeper=keeper,
         maker=maker,
         preparer=preparer,
-        calibrator=calibrator,
+        settler=Settler(keeper=keeper, preparer=preparer, calibrator=calibrator, memories=memories, tasks=tasks),
         memories=memories,
         settings=settings,
     )

@@ -17,12 +17,15 @@ from typing import Any, NamedTuple
 
 from proxy.append import NO_LINE, Line
 from proxy.calibration.anchor import Anchor
+from proxy.ending import ending
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, Literal, Overlay
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
-from strategies.memory.merging import merged
+from strategies.core.transcript import Role, Transcript
+from strategies.memory.merging import settled
 
+MAIN = "main"
 MOST_BRANCHES = 64
 MOST_VERDICTS = 16
 MOST_PATCHES = 64
@@ -48,7 +51,8 @@ class Branch:
 
     `applied` is the id of the condensation in its last view, "" for none. `seen` has pairs of a chain length and the
     time at which the messages up to it had come, in order. `block` is the memory block of its last user message.
-    `anchor` is what the upstream has counted for its last view that has a count.
+    `anchor` is what the upstream has counted for its last view that has a count. `reply` is how the reply to its head
+    ends, "" where that is not known.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Branch:
     seen: tuple[tuple[int, float], ...] = ()
     block: Block = NO_BLOCK
     anchor: Anchor | None = None
+    reply: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,13 @@ class Session:
         found = [branch for branch in self.branches if continues(branch, digests, answered=self.derived)]
         return max(found, key=lambda branch: (shared(branch, digests), branch.last_used), default=None)
 
+    def branch_for(self, digests: Sequence[bytes]) -> str:
+        """The name of the branch that a transcript with these chain digests continues, or opens."""
+        return self._name_of(self.branch_of(digests))
+
+    def _name_of(self, branch: Branch | None) -> str:
+        return branch.name if branch else branch_name(self.opened + 1)
+
     def new_from(self, digests: Sequence[bytes]) -> int:
         """How many messages of a transcript its branch has already; the rest is new to it."""
         branch = self.branch_of(digests)
@@ -115,14 +127,15 @@ class Session:
         applied: str = "",
         block: Block = NO_BLOCK,
         anchor: Anchor | None = None,
+        reply: str = "",
     ) -> tuple[Session, Branch]:
-        """The session with the branch of this transcript moved to its end, or opened."""
+        """The session with the branch of this transcript moved to its end, or opened; `reply` is how that ends."""
         old = self.branch_of(digests)
         opened = self.opened + (old is None)
-        name = old.name if old else branch_name(opened)
+        name = self._name_of(old)
         seen = seen_since(old.seen if old else (), shared(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
-        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor)
+        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor, reply)
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         return replace(self, branches=tuple(kept), opened=opened), branch
@@ -135,7 +148,7 @@ class Session:
         known = self.condensations if condensations is None else condensations
         made = [card for each in sorted(known, key=lambda each: each.created_at) for card in each.cards]
         told = sorted((*made, *self.added), key=lambda card: card.created_at)
-        return [card for card in merged((), told) if card.id not in self.forgotten]
+        return [card for card in settled(tuple(told)) if card.id not in self.forgotten]
 
     def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         """The session with one more verdict, and the state of judgement after it."""
@@ -147,6 +160,8 @@ class Session:
         They take the place of those that another reply to the same message had. What the view's head covers goes, and
         of all the rest the oldest beyond the bounds.
         """
+        if patch is None and not self.patches:
+            return self
         kept = [each for each in self.patches if not (each.at <= covered and has_node(digests, each.at, each.anchor))]
         if patch is not None:
             kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
@@ -175,6 +190,20 @@ def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bo
     if answered and len(digests) <= branch.count:
         return False
     return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
+
+
+def is_answered_alike(branch: Branch, transcript: Transcript) -> bool:
+    """Whether a transcript that continues a branch, and has rewritten its last message, may be the same conversation.
+
+    Clients rewrite a user's message, not what a tool has said, and the reply that follows it is the one that was given
+    to it, as far as that is known. What a client began for the assistant is completed by the reply itself.
+    """
+    if has_node(transcript.digests, branch.count, branch.head):
+        return True
+    rewritten, *since = transcript.chain[branch.count - 1 :]
+    if rewritten.role is not Role.USER:
+        return rewritten.role is Role.ASSISTANT
+    return not branch.reply or (bool(since) and ending(since[0].text) == branch.reply)
 
 
 def shared(branch: Branch, digests: Sequence[bytes]) -> int:
@@ -208,7 +237,7 @@ def node_before(digests: Sequence[bytes]) -> bytes:
 
 def branch_name(number: int) -> str:
     """`main`, then `b2`, `b3`, …"""
-    return "main" if number <= 1 else f"b{number}"
+    return MAIN if number <= 1 else f"b{number}"
 
 
 def with_depth(name: str, depth: int) -> str:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from proxy.cost import Prices
 from proxy.profiles import Profile
@@ -38,6 +47,25 @@ class ProfileSettings(Table):
         return Profile(form, self.stream_options, self.token_limit)
 
 
+def http_address(value: str) -> str:
+    """An address without a slash at its end, with `/v1` where it has no path; raises `ValueError`."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    url = value.rstrip("/")
+    return url if urlsplit(url).path else url + "/v1"
+
+
+def known_strategy(value: str) -> str:
+    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
+    if parse(value) is None:
+        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
+    return value
+
+
+HttpAddress = Annotated[str, AfterValidator(http_address)]
+KnownStrategy = Annotated[str, AfterValidator(known_strategy)]
+
+
 class UpstreamSettings(Table):
     """Where requests go; an address without a path gets `/v1`.
 
@@ -45,7 +73,7 @@ class UpstreamSettings(Table):
     windows its models have. `profile` says what it takes.
     """
 
-    base_url: str = "https://api.openai.com/v1"
+    base_url: HttpAddress = "https://api.openai.com/v1"
     api_key: SecretStr | None = None
     connect_timeout: float = Field(5.0, gt=0)
     read_timeout: float = Field(600.0, gt=0)
@@ -53,11 +81,6 @@ class UpstreamSettings(Table):
     discover: bool = True
     learned_ttl: int = Field(24 * 3600, gt=0)
     profile: ProfileSettings = ProfileSettings()
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        return http_address(value)
 
 
 class StoreSettings(Table):
@@ -88,12 +111,13 @@ class StoreSettings(Table):
 
 
 class MarkSettings(Table):
-    """Shares of usable; see `strategies.core.budget.Marks`."""
+    """Shares of usable; see `strategies.core.budget.Marks`. `reserve` is in tokens."""
 
     prepare: float = Field(0.70, gt=0, le=1)
     trigger: float = Field(0.85, gt=0, le=1)
     target: float = Field(0.50, gt=0, le=1)
     step: float = Field(0.15, ge=0, le=1)
+    reserve: int | None = Field(None, ge=0)
 
     def to_marks(self) -> Marks:
         """The marks as the core has them."""
@@ -107,17 +131,12 @@ class ModelRole(Table):
     it is sent only where it is set.
     """
 
-    base_url: str | None = None
+    base_url: HttpAddress | None = None
     api_key: SecretStr | None = None
     model: str | None = None
     timeout: float = Field(300.0, gt=0)
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, gt=0)
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_http(cls, value: str | None) -> str | None:
-        return value if value is None else http_address(value)
 
 
 class SummarizerRole(ModelRole):
@@ -143,6 +162,9 @@ class JudgeRole(ModelRole):
     timeout: float = Field(60.0, gt=0)
 
 
+Mode = Literal["on", "idle", "off"]
+
+
 class BackgroundSettings(Table):
     """Model calls that no client waits for: when they may be made, and how many at once to one server.
 
@@ -150,7 +172,7 @@ class BackgroundSettings(Table):
     tokens that votes may spend.
     """
 
-    mode: Literal["on", "idle", "off"] = "on"
+    mode: Mode = "on"
     concurrency: int = Field(8, gt=0)
     allowance: float = Field(0.10, ge=0)
 
@@ -159,7 +181,8 @@ class MemorySettings(Table):
     """How what was condensed away reaches the model again; what a request or a session says comes first.
 
     `max_tokens` and `top_k` bound a block that is put before a user message, `max_rounds` the searches for one reply.
-    With `scopes` the sessions of a tenant may share cards.
+    With `scopes` the sessions of a tenant may share cards. `embeddings_model` is asked for vectors, by which passages
+    are ranked too; the vector of a query is waited for so many seconds in a search, and before a block is chosen.
     """
 
     default: Literal["off", "inject", "tool", "inject+tool"] = "off"
@@ -167,6 +190,9 @@ class MemorySettings(Table):
     top_k: int = Field(5, gt=0)
     max_rounds: int = Field(3, gt=0)
     scopes: bool = False
+    embeddings_model: str = ""
+    embeddings_search_wait: float = Field(0.3, ge=0)
+    embeddings_inject_wait: float = Field(0.0, ge=0)
 
 
 class LedgerSettings(Table):
@@ -230,15 +256,18 @@ class LimitSettings(Table):
 
 
 class PriceSettings(Table):
-    """What a million tokens cost: of a prompt, of what of it came from a cache, of a reply; in any one currency."""
+    """What a million tokens cost: of a prompt, of what of it came from a cache, of a reply; in any one currency.
+
+    Without `cached_input` what came from a cache costs as much as the rest.
+    """
 
     input: float = Field(ge=0)
-    cached_input: float = Field(ge=0)
+    cached_input: float | None = Field(None, ge=0)
     output: float = Field(0.0, ge=0)
 
     def to_prices(self) -> Prices:
         """The prices as they are reckoned with."""
-        return Prices(self.input, self.cached_input, self.output)
+        return Prices(self.input, self.input if self.cached_input is None else self.cached_input, self.output)
 
 
 class CostSettings(Table):
@@ -252,6 +281,11 @@ class CostSettings(Table):
     cache_lifetime: float = Field(300.0, ge=0)
 
 
+def background_mode(value: object) -> object:
+    """A mode, for which `true` and `false` may stand too."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class ModelSettings(Table):
     """Settings for models whose name matches; the first match wins."""
 
@@ -259,33 +293,19 @@ class ModelSettings(Table):
     window: int | None = Field(None, ge=256)
     max_input: int | None = Field(None, ge=256)
     reserve: int | None = Field(None, ge=0)
-    strategy: str | None = None
+    strategy: KnownStrategy | None = None
     marks: MarkSettings | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
-    background: bool = True
+    background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
     prices: PriceSettings | None = None
     profile: ProfileSettings | None = None
 
-    @field_validator("strategy")
-    @classmethod
-    def _parses(cls, value: str | None) -> str | None:
-        return value if value is None else known_strategy(value)
-
-
-def http_address(value: str) -> str:
-    """An address without a slash at its end, with `/v1` where it has no path; raises `ValueError`."""
-    if not value.startswith(("http://", "https://")):
-        raise ValueError("must start with http:// or https://")
-    url = value.rstrip("/")
-    return url if urlsplit(url).path else url + "/v1"
-
-
-def known_strategy(value: str) -> str:
-    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
-    if parse(value) is None:
-        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
-    return value
+    @property
+    def held_back(self) -> int | None:
+        """Tokens for the reply: `marks.reserve`, else `reserve`, which means the same."""
+        named = self.marks.reserve if self.marks else None
+        return self.reserve if named is None else named
 
 
 def data_directory() -> Path:

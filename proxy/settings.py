@@ -26,6 +26,7 @@ from proxy.setting_tables import (
     BackgroundSettings,
     CostSettings,
     JudgeRole,
+    KnownStrategy,
     LedgerSettings,
     LimitSettings,
     MarkSettings,
@@ -37,7 +38,6 @@ from proxy.setting_tables import (
     TenantSettings,
     TokenizerSettings,
     UpstreamSettings,
-    known_strategy,
 )
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
@@ -64,16 +64,17 @@ class Settings(BaseSettings):
     port: int = Field(8484, ge=0, le=65_535)
     workers: int = Field(1, ge=1)
     open_to_all: bool = False
-    strategy: str = DEFAULT
+    strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=256)
     inline_timeout: float = Field(10.0, gt=0)
+    keepalive: Literal["comment", "chunk", "off"] = "comment"
+    keepalive_interval: float = Field(10.0, gt=0)
     usage_probe: bool = True
     report_usage: Literal["forwarded", "original"] = "forwarded"
     log_format: LogFormat = "text"
     upstream: UpstreamSettings = UpstreamSettings()
     store: StoreSettings = Field(default_factory=StoreSettings)
     marks: MarkSettings = MarkSettings()
-    reserve: int | None = Field(None, ge=0)
     summarizer: SummarizerRole = SummarizerRole()
     judge: JudgeRole = JudgeRole()
     background: BackgroundSettings = BackgroundSettings()
@@ -87,11 +88,6 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-
-    @field_validator("strategy")
-    @classmethod
-    def _parses(cls, value: str) -> str:
-        return known_strategy(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -134,13 +130,16 @@ class Settings(BaseSettings):
 
 
 def gathered(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with the tables of strategies under `options`, and with `background = "idle"` as a table.
+    """`data` with the tables of strategies under `options`, and what may be written in two ways written in one.
 
+    `background = "idle"` is a table's `mode`, `reserve` is `marks.reserve`, which comes first where both are there.
     Each source is gathered before they are merged.
     """
     rest = dict(data)
     if isinstance(rest.get("background"), str):
         rest["background"] = {"mode": rest["background"]}
+    if "reserve" in rest:
+        rest["marks"] = _merged({"reserve": rest.pop("reserve")}, rest.get("marks", {}))
     options: dict[str, Any] = {}
     for name in TABLE:
         for spelling in dict.fromkeys((name, name.replace("-", "_"))):
@@ -221,7 +220,7 @@ def _keys_beside(path: list[str]) -> list[str]:
         if not part.isdigit():
             table = _table_of(table.model_fields[part].annotation)
     keys = [info.alias or name for name, info in table.model_fields.items()]
-    return [*keys, *(TABLE if table is Settings else ())]
+    return [*keys, *((*TABLE, "reserve") if table is Settings else ())]
 
 
 def _table_of(annotation: Any) -> Any:

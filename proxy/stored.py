@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from proxy.records import Records
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
-from proxy.store.codec import decode_session, encode_session
+from proxy.store.codec import UNREADABLE, decode_session, encode_session
+from strategies.core.condensation import Condensation
 
 T = TypeVar("T")
 
@@ -87,6 +89,7 @@ class StoredSessions:
     def __init__(self, store: SessionStore, timeout: float) -> None:
         self.store = store
         self._timeout = timeout
+        self._records = Records()
         self._writing: set[asyncio.Task[Any]] = set()
         # Those of one process take turns; only those of other replicas are met by trying again.
         self._changing: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
@@ -99,9 +102,19 @@ class StoredSessions:
         """The session under a key, or None; raises `StoreError`."""
         snapshot = await self.store.load(key)
         try:
-            return decode_session(snapshot) if snapshot else None
-        except (ValueError, LookupError, TypeError) as error:
+            return decode_session(snapshot, self._decoded) if snapshot else None
+        except UNREADABLE as error:
             raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
+
+    def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
+        """The condensation in a record, None where a newer version wrote it; raises `StoreError` for a broken one."""
+        try:
+            return self._decoded(data, standing)
+        except UNREADABLE as error:
+            raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
+
+    def _decoded(self, data: bytes, standing: bool) -> Condensation | None:
+        return self._records.condensation(data, standing=standing)
 
     async def change(
         self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -29,6 +28,7 @@ class Telemetry:
         self._tokens = self._counter(
             "tokens_total", "Prompt tokens before and after, and all of our own calls by role.", "stage"
         )
+        self._before, self._after = self._tokens.labels("before"), self._tokens.labels("after")
         self._calls = self._counter("calls_total", "Model calls of our own by how they ended.", "role", "outcome")
         self._condensations = self._counter("condensations_total", "New condensations by trigger.", "trigger")
         self._overflows = self._counter(
@@ -53,11 +53,9 @@ class Telemetry:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"condenser_{name}", text, labels, registry=self.registry)
 
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def under_way(self) -> AbstractContextManager[None]:
         """Holds while a request is under way."""
-        with self._in_flight.track_inprogress():
-            yield
+        return self._in_flight.track_inprogress()
 
     @property
     def is_quiet(self) -> bool:
@@ -80,8 +78,8 @@ class Telemetry:
         self._requests.labels(decision.action).inc()
         if decision.reason:
             self._reasons.labels(decision.reason).inc()
-        self._tokens.labels("before").inc(decision.tokens_before)
-        self._tokens.labels("after").inc(decision.tokens_after)
+        self._before.inc(decision.tokens_before)
+        self._after.inc(decision.tokens_after)
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
         self._overhead.observe(decision.timing.ours / 1000)

@@ -4,7 +4,8 @@ Its usage gives it away, in one of three signs. One sign proves nothing: a usage
 a count may be of another tokenizer. So the first one only makes a reply suspect, and nothing is learned from that
 reply. A second sign on a longer request confirms it where both counts are of one size, and not small beside what was
 read whole before: a server keeps about as much of any prompt that is too long, while counts that leave something out
-go with what is new.
+go with what is new. Where nothing has calibrated our own count yet, counts that grow as the requests do are those of
+another tokenizer, and no sign.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 SHARE = 0.70  # of a calibrated count; less than that was not read whole
+SHARE_OF_LENGTH = 0.35  # of a count by length alone, which may be almost twice the true one
 LEAST_ESTIMATE = 1_500  # tokens; below, framing and hidden prompts are too large a part of a count
 LEAST_KEPT = 1_000  # tokens; no server keeps less of a prompt
 ALIKE = 0.5  # of the larger count; a server keeps whole messages, so what it keeps varies by a message
 OF_WHOLE = 0.45  # of the longest prompt that was read whole; some servers cut down to half of their window
-LONGER = 1.02  # times the tokens of the request before: by more than what counts differ
+LONGER = 1.02  # times other tokens: by more than what counts differ
+LEAST_RATIO = 0.5  # of an upstream's count to ours; no tokenizer makes fewer of a text
+WITH_REQUESTS = 0.35  # of what a request is longer, counted more: half of what such a tokenizer makes of it
+CLEARLY_LONGER = (
+    1.1  # times the tokens of the request before: by more than the messages that make a server's count vary
+)
 
 
 class Sign(StrEnum):
@@ -31,12 +38,15 @@ class Sign(StrEnum):
 class Reply(NamedTuple):
     """Tokens of one request: as they were `sent` by our calibrated count, and as the upstream has `counted` them.
 
-    `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known.
+    `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known. Where
+    nothing was learned of the upstream's tokenizer yet, our count is not `calibrated`; one by length is not `exact`.
     """
 
     sent: int
     counted: int
     prefix: int | None = None
+    calibrated: bool = True
+    exact: bool = True
 
 
 class Standing(Enum):
@@ -57,15 +67,16 @@ class Judged(NamedTuple):
 
 def sign_of(reply: Reply, last: Reply | None = None) -> Sign | None:
     """The sign of truncation in a reply, after the `last` one of the same upstream and model; None without one."""
-    if reply.prefix is not None and reply.counted < reply.prefix:
+    if reply.prefix is not None and reply.counted < reply.prefix and reply.counted * LONGER <= reply.sent:
         return Sign.BELOW_PREFIX
     if reply.sent <= LEAST_ESTIMATE:
         return None
-    if reply.counted < SHARE * reply.sent:
+    if reply.counted < (SHARE if reply.exact else SHARE_OF_LENGTH) * reply.sent:
         return Sign.BELOW_ESTIMATE
     if last is not None and reply.counted == last.counted and reply.sent >= last.sent * LONGER:
         return Sign.SAME_COUNT
-    return None
+    # Its own beginning had that count too; the last reply may be one of another conversation.
+    return Sign.SAME_COUNT if reply.counted == reply.prefix and reply.counted * LONGER <= reply.sent else None
 
 
 def judged(reply: Reply, suspect: Reply | None, last: Reply | None = None, whole: int = 0) -> Judged:
@@ -73,14 +84,31 @@ def judged(reply: Reply, suspect: Reply | None, last: Reply | None = None, whole
     sign = sign_of(reply, last)
     if sign is None:
         return Judged(Standing.WHOLE)
+    if suspect is not None and sign is Sign.BELOW_ESTIMATE and _goes_along(reply, suspect):
+        is_clear = reply.sent >= CLEARLY_LONGER * suspect.sent
+        return Judged(Standing.WHOLE) if is_clear else Judged(Standing.SUSPECT, sign)
     if suspect is None or not _confirms(reply, suspect, whole):
         return Judged(Standing.SUSPECT, sign)
     return Judged(Standing.CONFIRMED, sign, max(reply.counted, suspect.counted))
 
 
+def suspected(reply: Reply, suspect: Reply | None) -> Reply:
+    """The reply that later ones are held against after a suspect one: the earlier, until one is clearly longer."""
+    is_near = suspect is not None and suspect.sent < reply.sent < CLEARLY_LONGER * suspect.sent
+    return suspect if suspect is not None and is_near and _goes_along(reply, suspect) else reply
+
+
 def clears(reply: Reply, suspect: Reply) -> bool:
-    """Whether a reply that was read whole speaks against a suspicion: its request was as long."""
-    return reply.sent >= suspect.sent
+    """Whether a reply that gave no sign speaks against a suspicion: its request was as long, or was counted so, and
+    more was read of it."""
+    return max(reply.sent, reply.counted) >= suspect.sent and reply.counted >= suspect.counted * LONGER
+
+
+def _goes_along(reply: Reply, suspect: Reply) -> bool:
+    """Whether counts that nothing is known of grow with the requests, as those of another tokenizer do."""
+    if reply.calibrated or reply.sent <= suspect.sent or reply.counted < LEAST_RATIO * reply.sent:
+        return False
+    return reply.counted - suspect.counted >= WITH_REQUESTS * (reply.sent - suspect.sent)
 
 
 def _confirms(reply: Reply, suspect: Reply, whole: int) -> bool:

@@ -14,6 +14,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from proxy.ending import ending_of
+from proxy.loose_json import count_at
+
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
@@ -34,7 +37,7 @@ class UsageReader:
         self._decoder = decoder(encoding)
         self._head = b""
         self._tail: deque[bytes] = deque()
-        self._kept = 0
+        self._kept = self._size = 0
 
     def feed(self, chunk: bytes) -> None:
         """Takes in the next bytes."""
@@ -49,6 +52,7 @@ class UsageReader:
             self._head += data[: HEAD - len(self._head)]
         self._tail.append(data)
         self._kept += len(data)
+        self._size += len(data)
         while self._kept - len(self._tail[0]) >= TAIL:
             self._kept -= len(self._tail.popleft())
 
@@ -56,6 +60,11 @@ class UsageReader:
     def head(self) -> str:
         """The beginning of the reply."""
         return self._head.decode("utf-8", "replace")
+
+    def ending(self) -> str:
+        """How the text of the reply ends; "" where its last bytes do not tell."""
+        tail = b"".join(self._tail)
+        return ending_of(tail, whole=self._kept == self._size)
 
     def usage(self) -> Usage | None:
         """The last usage of the reply; None where there is none."""
@@ -89,12 +98,12 @@ def usage_in(value: Any) -> Usage | None:
     """
     if not isinstance(value, Mapping):
         return None
-    cached = _number(value.get("prompt_tokens_details"), "cached_tokens") or _number(value, "prompt_cache_hit_tokens")
-    completion = _number(value, "completion_tokens") or _number(value, "output_tokens")
-    if prompt := _number(value, "prompt_tokens"):
+    cached = count_at(value.get("prompt_tokens_details"), "cached_tokens") or count_at(value, "prompt_cache_hit_tokens")
+    completion = count_at(value, "completion_tokens") or count_at(value, "output_tokens")
+    if prompt := count_at(value, "prompt_tokens"):
         return Usage(prompt, completion, cached)
-    read, written = _number(value, "cache_read_input_tokens"), _number(value, "cache_creation_input_tokens")
-    prompt = _number(value, "input_tokens") + read + written
+    read, written = count_at(value, "cache_read_input_tokens"), count_at(value, "cache_creation_input_tokens")
+    prompt = count_at(value, "input_tokens") + read + written
     return Usage(prompt, completion, read) if prompt else None
 
 
@@ -107,8 +116,3 @@ def _last_usage(text: str) -> Usage | None:
         if usage := usage_in(value):
             return usage
     return None
-
-
-def _number(value: Any, key: str) -> int:
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

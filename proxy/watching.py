@@ -1,4 +1,4 @@
-"""What a reply says of its upstream, read beside the relay: its usage, and whether the prompt was read whole."""
+"""What a reply says, read beside the relay: its usage, how it ends, and whether the prompt was read whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from proxy.capture import Capture
 from proxy.decision import Decision
 from proxy.headers import Headers, first
+from proxy.identity import DERIVED
 from proxy.intake import ChatRequest
 from proxy.learned import LearnedWindows
 from proxy.telemetry import Telemetry
@@ -51,28 +52,40 @@ class Watcher:
         """What is done when a reply has come whole: what it says is learned, then the session is stored."""
 
         async def settle(message: Mapping[str, Any] | None) -> None:
-            await self._learn(request, decision, watched)
+            # Nothing may come between a reply's end and the beginning of what is stored of it.
+            self._taught(request, decision, watched)
             if decision.settle is not None:
                 await decision.settle(message)
 
         return settle
 
-    async def _learn(self, request: ChatRequest, decision: Decision, watched: Watched) -> None:
+    def _taught(self, request: ChatRequest, decision: Decision, watched: Watched) -> None:
+        try:
+            if decision.settle is not None and decision.source == DERIVED:
+                decision.reply = watched.usage.ending()
+            self._learn(request, decision, watched)
+        except Exception:  # noqa: BLE001
+            # A defect costs what the reply would have taught, not the session.
+            _log.exception("nothing was learned from a reply")
+
+    def _learn(self, request: ChatRequest, decision: Decision, watched: Watched) -> None:
         # What a search has led to was not in the view: only the first count is of that.
         rounds = decision.rounds
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
         if usage is None:
             return
-        said = await self._judged(request, decision, usage, watched)
+        said = self._judged(request, decision, usage, watched)
         if decision.learn is not None:
             decision.learn(usage, said is not Standing.WHOLE)
 
-    async def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Standing:
-        # Neither a length nor the bound for a picture is a count that a usage could be held against.
-        if not decision.exact or not all(each.is_text for each in request.body.elements):
+    def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Standing:
+        # The bound for a picture is no count that a usage could be held against.
+        if not request.body.is_text:
             return Standing.WHOLE
-        reply = Reply(decision.upstream_least, usage.prompt, decision.upstream_prefix)
-        said = await self._learned.replied(request.model, reply, shares=not request.controls.no_store)
+        known = decision.calibrated.is_learned
+        sent, prefix = decision.upstream_least, decision.upstream_prefix
+        reply = Reply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact)
+        said = self._learned.replied(request.model, reply, shares=not request.controls.no_store)
         if said.standing is not Standing.WHOLE:
             self._telemetry.truncated(said.standing.name.lower())
             self._tell(request.model, reply, said, watched)

@@ -16,15 +16,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.nesting import DEEPEST, is_deeper
 from proxy.seen import Element, Seen
+from strategies.core.parsing import decode
 
-_DECODE = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\n\r]*")
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
+_IS_TEXT = attrgetter("is_text")
 _READ_ONCE = ("messages", "model", "condenser")
 EXTENSION = "condenser"
 
@@ -65,6 +68,11 @@ class Body:
     def size(self) -> int:
         """Bytes of the request, with those of the messages that were supplied in append mode."""
         return len(self.data) + self.supplied
+
+    @cached_property
+    def is_text(self) -> bool:
+        """Whether no message has anything whose tokens its bytes do not bound, such as a picture."""
+        return False not in map(_IS_TEXT, self.elements)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with all `elements` as its messages."""
@@ -187,7 +195,7 @@ def _check_depth(members: Mapping[str, Member], messages: Iterable[Any]) -> None
 def _members(text: str) -> dict[str, Member]:
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
-        _DECODE(text, at)
+        decode(text, at)
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
     for member in _object(text, at):
@@ -203,11 +211,11 @@ def _object(text: str, at: int) -> Iterator[Member]:
         return _check_end(text, end + 1)
     while True:
         start = end
-        key, end = _DECODE(text, start)
+        key, end = decode(text, start)
         if not isinstance(key, str):
             raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        value, stop = _array(text, end) if key == "messages" and text[end : end + 1] == "[" else _DECODE(text, end)
+        value, stop = _array(text, end) if key == "messages" and text[end : end + 1] == "[" else decode(text, end)
         yield Member(key, value, start, end, stop)
         end = _skip(text, stop)
         if text[end : end + 1] == "}":
@@ -256,7 +264,7 @@ def _array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
     if text[end : end + 1] == "]":
         return elements, end + 1
     while True:
-        value, stop = _DECODE(text, end)
+        value, stop = decode(text, end)
         elements.append((value, text[end:stop]))
         end = _skip(text, stop)
         if text[end : end + 1] == "]":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, filled, spelled_out
+from strategies.core.options import Options, filled, spelled_out, unknown_option
 from strategies.core.protocol import Strategy
 from strategies.dynacontext import DynaContext, DynaContextOptions
 from strategies.extract import Extract, ExtractOptions
@@ -96,7 +96,7 @@ def _owner(pipeline: Pipeline, name: str) -> str:
     if owners:
         raise OptionError(f"'{name}' belongs to {' and '.join(owners)}; write '{owners[0]}.{name}'")
     known = [f"{stage}.{each.name}" for stage in pipeline.names for each in fields(TABLE[stage].options)]
-    raise OptionError(f"unknown option '{name}'; known: {', '.join(known) or 'none'}")
+    raise unknown_option(name, known)
 
 
 def _has(stage: str, name: str) -> bool:

@@ -24,18 +24,19 @@ from strategies.core.protocol import Past, Steps
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.rounds import Round, Turn
 from strategies.core.split import Split
-from strategies.core.summary import Span, record_cap, summarized
+from strategies.core.summary import PLAIN, Span, record_cap, summarized
 from strategies.core.view import View
-from strategies.prompts import prompt_digest
+from strategies.memory.attribution import attributed
 
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
-    """`min_rounds` for the half window, `min_overlap` rounds that always stay, the summary's own cap."""
+    """`min_rounds` for the half window, `min_overlap` rounds that always stay, the summary's own cap, memory cards."""
 
     min_rounds: int = option(4, 2)
     min_overlap: int = option(1, 0)
     summary_max_tokens: int = option(2_000, 100)
+    memory_cards: bool = option(True)
 
 
 class RoundCursor(NamedTuple):
@@ -81,10 +82,12 @@ class HalfWindow:
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
         span = Span.before(view, decision.cut, view.tokens - split.after(decision.cut) + cap.text)
-        record = yield from summarized(span, cap, budget, past)
+        form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
+        record = yield from summarized(span, cap, budget, past, form)
         piece = replacement(record.text, stands_for(view, decision.cut))
         edit = stand_in(view, decision.cut, piece, task_piece(view, budget.task_cap))
-        return Plan((edit,), telemetry(cursors, decision))
+        said = {**telemetry(cursors, decision), "promptDigest": form.digest}
+        return Plan((edit,), said, cards=attributed(record.cards, view, span.items))
 
 
 def collect_rounds(view: View) -> list[RoundCursor]:
@@ -178,5 +181,4 @@ def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, 
         "boundaryAdjustmentType": decision.boundary,
         "boundaryAdjustmentDelta": decision.delta,
         "isContinuation": all(cursor.source == "history" for cursor in kept),
-        "promptDigest": prompt_digest("summary"),
     }

@@ -15,6 +15,7 @@ from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, InvalidPlan, StrategyError
+from strategies.core.floor import can_help
 from strategies.core.plan import apply, check, newest_is_shortened
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement
@@ -62,7 +63,9 @@ def attempt(
 ) -> Run:
     """The outcome of the stages that the requirement allows; raises `Declined` where it may not be used."""
     rule = RULES[requirement]
-    allowed = [stage for stage in stages if rule.asks or not stage.asks]
+    # What a judge wants condensed is wanted for another reason than its tokens.
+    asks = rule.asks and (past.verdict is not None or can_help(requirement, view, budget))
+    allowed = [stage for stage in stages if asks or not stage.asks]
     if requirement is Requirement.PREPARE:
         allowed.sort(key=lambda stage: stage.asks)
     aim = budget.aiming(goal(requirement, view, budget))

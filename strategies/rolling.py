@@ -13,37 +13,40 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from strategies.core.answer import Told
 from strategies.core.budget import LEAST_TRIGGER, Budget, Marks
-from strategies.core.cards import MemoryCard, Origin, read_answer
-from strategies.core.effects import Answer, Ask, Result
+from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
-from strategies.core.history import originals
+from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, stand_in, task_piece
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Injecting, Injection, Marking, Past, Steps
 from strategies.core.replacement import context_summary, frame_tokens, stands_for
 from strategies.core.split import Split
-from strategies.core.summary import Form, Record, Recording, Span, record_cap, summarized
+from strategies.core.summary import Form, Span, record_cap, summarized
 from strategies.core.view import View
 from strategies.memory.attribution import attributed
-from strategies.prompts import prompt_digest
 
-# Beside its summary an answer has cards, and what makes it JSON.
-FORM = Form("rolling", "Write the JSON object now.", beside=600)
+# Beside its summary an answer has what makes it JSON.
+_QUOTING = 100
 _HEADROOM, _HEADROOM_SHARE, _HEADROOM_SHARE_AT_MOST = 2_000, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions(Options):
-    """The document's parameters: shares of usable, messages that stay, the summary's own cap."""
+    """The document's parameters: shares of usable, messages that stay, the summary's own cap, what memory puts back."""
 
     compression_threshold: float = option(0.8, LEAST_TRIGGER, 1)
     retained_ratio: float = option(0.6, 0.05, 1)
     min_messages_to_keep: int = option(4, 1)
     summary_max_tokens: int = option(1_200, 100)
+    memory_cards: bool = option(True)
+    enable_memory_injection: bool = option(True)
+    memory_top_k: int = option(5, 1)
+    memory_max_tokens: int = option(800, 64)
 
 
-class Rolling:
+class Rolling(Marking, Injecting):
     """Asks one model for one summary and its cards; several times where the history is larger than its window."""
 
     name: ClassVar[str] = "rolling"
@@ -59,15 +62,21 @@ class Rolling:
         trigger = max(min(self.options.compression_threshold, with_headroom), LEAST_TRIGGER)
         return replace(budget.marks, trigger=trigger, target=self.options.retained_ratio)
 
+    @property
+    def injection(self) -> Injection:
+        """What the options say of memory."""
+        chosen = self.options
+        return Injection(chosen.enable_memory_injection, chosen.memory_top_k, chosen.memory_max_tokens)
+
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """A plan that puts a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = self._end(split, view, budget.goal)
         span = Span.before(view, end, view.tokens - split.after(end) + cap.text)
-        cards: list[MemoryCard] = []
-        record = yield from remembering(summarized(span, span.cap(cap), budget, past, FORM), cards)
-        cards = attributed(cards, [message for _, message in originals(view, span.items)])
+        form = self._form(view)
+        record = yield from summarized(span, span.cap(cap), budget, past, form)
+        cards = attributed(record.cards, view, span.items)
         count = stands_for(view, end)
         edit = stand_in(view, end, context_summary(record.text, count), task_piece(view, budget.task_cap))
         said = {
@@ -75,9 +84,13 @@ class Rolling:
             "keptMessageCount": view.size - end,
             "calls": record.calls,
             "cardCount": len(cards),
-            "promptDigest": prompt_digest(FORM.template),
+            "promptDigest": form.digest,
         }
-        return Plan((edit,), said, cards=tuple(cards))
+        return Plan((edit,), said, cards=cards)
+
+    def _form(self, view: View) -> Form:
+        form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
+        return form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
 
     def _end(self, split: Split, view: View, goal: int) -> int:
         """The first cut that meets the goal, or the last one that leaves as many messages as must stay."""
@@ -87,25 +100,11 @@ class Rolling:
         return next((cut for cut in cuts if split.after(cut) <= goal), cuts[-1])
 
 
-def remembering(recording: Recording, cards: list[MemoryCard]) -> Recording:
-    """Runs `recording` with the summary of each answer for its text; the answers' cards are added to `cards`.
-
-    Who made the cards, and when, is for the driver to add: it knows which record they came with.
-    """
-    (question,) = next(recording)
-    while True:
-        assert isinstance(question, Ask)
-        (result,) = yield (replace(question, max_tokens=FORM.answer(question.max_tokens)),)
-        try:
-            (question,) = recording.send((_summary(result, cards),))
-        except StopIteration as stop:
-            record: Record = stop.value
-            return record
+def _told(answer: str) -> Told:
+    """What an answer in JSON says; the text as it is where it is no such JSON."""
+    found = read_answer(answer)
+    return Told(found.text, tuple(found.cards), is_whole=found.is_parted)
 
 
-def _summary(result: Result, cards: list[MemoryCard]) -> Result:
-    if not isinstance(result, Answer):
-        return result
-    text, found = read_answer(result.text, Origin(""))
-    cards.extend(card for card in found if card not in cards)
-    return replace(result, text=text)
+_ENGLISH = Form("rolling", "Write the JSON object now.", read=_told, beside=_QUOTING)
+_CHINESE = Form("rolling-zh", "现在写 JSON 对象。", read=_told, beside=_QUOTING)

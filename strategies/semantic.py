@@ -21,13 +21,13 @@ from strategies.core.language import is_chinese
 from strategies.core.ledger import joined
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, Replace, task_piece
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.summary import Cap, Form, Record, Span, record_cap, summarized
 from strategies.core.transcript import Call, Role
 from strategies.core.view import View
 from strategies.keywords import keywords
-from strategies.prompts import prompt_digest
+from strategies.memory.attribution import attributed
 from strategies.rule_record import CHINESE, ENGLISH, rule_record
 from strategies.scoring import MessageImportanceScorer, Wording
 from strategies.selection import Aim, Selection, Unit, forgettable, selected
@@ -51,6 +51,7 @@ class SemanticOptions(Options):
     success_words: str = option("")
     operation_words: str = option("")
     editing_tools: str = option("")
+    memory_cards: bool = option(True)
 
     def target_size(self, events: int) -> int:
         """Events that a view of so many should have afterwards."""
@@ -63,7 +64,7 @@ class SemanticOptions(Options):
         return Limits(most, most // _RESULTS, most // _ARGUMENTS)
 
 
-class Semantic:
+class Semantic(Triggering):
     """Asks one model for one record of what is forgotten."""
 
     name: ClassVar[str] = "semantic"
@@ -99,11 +100,11 @@ class Semantic:
             "fallback": bool(failure),
             "fallback_reason": failure or None,
             "summary_calls": record.calls,
-            "prompt_digest": prompt_digest(form.template),
+            "prompt_digest": form.digest,
             "compression_metrics": _metrics(view, selection, record),
         }
         edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, record.text)))
-        return Plan((edit,), metadata, failure)
+        return Plan((edit,), metadata, failure, attributed(record.cards, view, span.items))
 
     def _aim(self, view: View, budget: Budget, cap: int) -> Aim:
         """What should be left. A view of fewer events has its share of newest ones, and where it is within its bounds
@@ -134,9 +135,9 @@ class Semantic:
         return score
 
     def _form(self, view: View) -> Form:
-        if is_chinese(view.transcript):
-            return Form("semantic-zh", "现在写记录。", self.options.limits)
-        return Form("semantic", limits=self.options.limits)
+        chinese, limits = is_chinese(view.transcript), self.options.limits
+        form = Form("semantic-zh", "现在写记录。", limits) if chinese else Form("semantic", limits=limits)
+        return form.with_cards("memory-zh" if chinese else "memory") if self.options.memory_cards else form
 
     def _by_rules(self, span: Span, cap: Cap, budget: Budget, refused: AnswerRefused) -> Record:
         """The fallback's record, with what the model has cost."""

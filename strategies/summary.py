@@ -16,16 +16,17 @@ from strategies.core.plan import Plan, stand_in, task_piece
 from strategies.core.protocol import Past, Steps
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.split import Split
-from strategies.core.summary import Span, record_cap, summarized
+from strategies.core.summary import PLAIN, Span, record_cap, summarized
 from strategies.core.view import View
-from strategies.prompts import prompt_digest
+from strategies.memory.attribution import attributed
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryOptions(Options):
-    """The summary's own cap."""
+    """The summary's own cap, and whether memory cards are asked for beside it."""
 
     summary_max_tokens: int = option(2_000, 100)
+    memory_cards: bool = option(True)
 
 
 class Summary:
@@ -45,8 +46,9 @@ class Summary:
         if end is None:
             raise NothingToSummarize("no legal cut before the newest round")
         span = Span.before(view, end, view.tokens - split.after(end) + cap.text)
-        record = yield from summarized(span, span.cap(cap), budget, past)
+        form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
+        record = yield from summarized(span, span.cap(cap), budget, past, form)
         count = stands_for(view, end)
         edit = stand_in(view, end, replacement(record.text, count), task_piece(view, budget.task_cap))
-        said = {"summarizedMessageCount": count, "calls": record.calls, "promptDigest": prompt_digest("summary")}
-        return Plan((edit,), said)
+        said = {"summarizedMessageCount": count, "calls": record.calls, "promptDigest": form.digest}
+        return Plan((edit,), said, cards=attributed(record.cards, view, span.items))

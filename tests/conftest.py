@@ -6,10 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 
+# A machine may be busy: no property has to hold within a time.
+settings.register_profile("tests", deadline=None, max_examples=60)
+settings.load_profile("tests")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price list at import
 
 

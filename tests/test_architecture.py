@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -24,8 +24,9 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 # All that a pure core may want of the standard library; a name that is added here needs a reason in its review.
 PURE = {
-    "__future__", "abc", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "hashlib",
-    "heapq", "itertools", "json", "math", "operator", "re", "string", "textwrap", "types", "typing", "unicodedata",
+    "__future__", "abc", "bisect", "collections", "collections.abc", "dataclasses", "difflib", "enum", "functools",
+    "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "sys", "textwrap", "types", "typing",
+    "unicodedata",
 }  # fmt: skip
 # The prompt templates and the keyword lists are data of the package itself, read once.
 PURE_BUT = {
@@ -45,18 +46,22 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), name(path))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> list[str]:
     """Every module that a file imports, wherever in the file it does so."""
+    found: list[str] = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name(path)}:{node.lineno} imports relatively"
-            yield node.module or ""
+            found.append(node.module or "")
+    return found
 
 
 def is_of(module: str, package: str) -> bool:

@@ -6,6 +6,7 @@ crowd       whether many clients have come at once
 lanes       when a call that nobody waits for may be made
 calls       one call within its time, failures as results
 ballots     votes until their outcome stands
+embeddings  the vectors of texts
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Protocol
 
 from proxy.asking.ballots import poll
 from proxy.asking.calls import Call, Calls
+from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lanes
 from proxy.asking.questions import Caller, Roles, question
-from proxy.setting_tables import BackgroundSettings
+from proxy.setting_tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result
 
@@ -56,6 +58,7 @@ class Asking:
         own = upstream.server(None)
         self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and serial())
         self._calls = Calls(upstream, self._lanes, clock, told, own_key)
+        self._embeddings = Embeddings(upstream, self._lanes, clock, told, own_key)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -64,6 +67,10 @@ class Asking:
         where a call did not get its turn in time, and `expired`, where the caller's credential was too old by then.
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
+
+    async def embedded(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
+        """The vectors of texts, from the model of a role; failures are those of `resolve`."""
+        return await self._embeddings.of(texts, role, caller)
 
     def arrived(self) -> None:
         """A client's request for the upstream has come."""

@@ -6,23 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from proxy.loose_json import count_at
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 
 
-class Usage(NamedTuple):
-    """Tokens of one call as the server told; 0 where it did not."""
-
-    prompt: int = 0
-    completion: int = 0
-    total: int = 0
-
-
 class Completion(NamedTuple):
-    """The answers of one call, at least one of them readable; `usage` and each one's `tokens` are of all together."""
+    """The answers of one call, at least one of them readable; `tokens`, also each one's, are of all together."""
 
     answers: tuple[Answer | Failure, ...]
-    usage: Usage
+    tokens: int
 
 
 def read(reply: JsonReply) -> Completion | Failure:
@@ -34,34 +27,36 @@ def read(reply: JsonReply) -> Completion | Failure:
     try:
         body = json.loads(reply.body)
         choices = list(body["choices"])
-        usage = _usage(body.get("usage"))
+        tokens = _tokens(body.get("usage"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Failure("unreadable")
-    answers = tuple(_answer(choice, usage.total) for choice in choices)
+    answers = tuple(_answer(choice, tokens) for choice in choices)
     if not any(isinstance(each, Answer) for each in answers):
         return Failure("unreadable")
-    return Completion(answers, usage)
+    return Completion(answers, tokens)
 
 
 def _answer(choice: Any, tokens: int) -> Answer | Failure:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return Failure("unreadable")
-    text = message.get("content")
     return Answer(
-        text=text if isinstance(text, str) else "",
+        text=_text(message.get("content")),
         finish_reason=str(choice.get("finish_reason")),
         tokens=tokens,
         called_tools=bool(message.get("tool_calls") or message.get("function_call")),
     )
 
 
-def _usage(told: Any) -> Usage:
-    if not isinstance(told, Mapping):
-        return Usage()
-    prompt, completion = _count(told.get("prompt_tokens")), _count(told.get("completion_tokens"))
-    return Usage(prompt, completion, _count(told.get("total_tokens")) or prompt + completion)
+def _text(content: object) -> str:
+    """A content's text; of one in parts that of the text parts, as one. "" where there is none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [each.get("text") for each in parts if isinstance(each, Mapping) and each.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def _tokens(usage: Any) -> int:
+    """Tokens of a call in all, as the server told; 0 where it did not."""
+    return count_at(usage, "total_tokens") or count_at(usage, "prompt_tokens") + count_at(usage, "completion_tokens")

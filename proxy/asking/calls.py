@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from proxy.asking.answers import Completion, Usage, read
+from proxy.asking.answers import Completion, read
 from proxy.asking.lanes import PREEMPTED, Held, Lane, Lanes
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, Question, headers_for, is_lent
 from proxy.errors import UpstreamUnavailable
@@ -28,17 +28,12 @@ _REFUSALS = (429, 503)
 
 
 class Call(NamedTuple):
-    """One call as it ended: `failure` is empty, or one kebab-case word that says what went wrong."""
+    """One call as it ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
 
     role: str
     background: bool
     failure: str
-    usage: Usage
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the call in all."""
-        return self.usage.total
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -96,18 +91,18 @@ class Calls:
         except Held as held:
             return Failure(held.reason)
         if isinstance(found, Completion):
-            account.tokens += found.usage.total
+            account.tokens += found.tokens
         return found
 
     async def _told_of(self, question: Question, caller: Caller, lane: Lane) -> Completion | Failure:
-        failure, usage = "cancelled", Usage()
+        failure, tokens = "cancelled", 0
         try:
             found = await self._made(question, caller, lane)
-            failure, usage = (found.reason, Usage()) if isinstance(found, Failure) else ("", found.usage)
+            failure, tokens = (found.reason, 0) if isinstance(found, Failure) else ("", found.tokens)
             return found
         finally:
             if self._told is not None:
-                self._told(Call(question.role, caller.background, failure, usage))
+                self._told(Call(question.role, caller.background, failure, tokens))
 
     async def _made(self, question: Question, caller: Caller, lane: Lane) -> Completion | Failure:
         try:
@@ -127,7 +122,9 @@ class Calls:
         return read(reply)
 
     async def _sent(self, question: Question, caller: Caller) -> tuple[JsonReply, str]:
-        role, limit = question.model, self._limits.get(self._of(question, caller), NEW_LIMIT)
+        role = question.model
+        known = caller.profile.token_limit if role.base_url is None else None
+        limit = self._limits.get(self._of(question, caller)) or known or NEW_LIMIT
         data = question.body(caller, limit)
         return await self._upstream.ask(role.base_url, headers_for(role, caller), data, role.timeout), limit
 
@@ -147,7 +144,7 @@ class Calls:
 @asynccontextmanager
 async def _turn(lane: Lane, caller: Caller, deadline: float) -> AsyncIterator[None]:
     if caller.background:
-        async with lane.background(deadline):
+        async with lane.background(deadline, caller.mode, caller.waiters):
             yield
     else:
         with lane.foreground():

@@ -8,20 +8,24 @@ succeeds, so that their number doubles from round to round. So a server that lim
 often as it would without us.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
-request is under way there, and what is running when one arrives is broken off.
+request is under way there, and what is running when one arrives is broken off. The mode is that of the settings, or of
+a call whose model has one of its own.
+
+Once a client waits for what comes of a call (`proxy/waiters.py`), none of this holds for it: a call that waits for its
+turn is made at once as that client's, and one that is running is not broken off.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
 from proxy.asking.crowd import Crowd
-from proxy.setting_tables import BackgroundSettings
+from proxy.setting_tables import BackgroundSettings, Mode
+from proxy.waiters import NOBODY, Waiters
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
 LONGEST_PAUSE = 3_600.0  # seconds; who asks for more is asked once again after that
@@ -55,8 +59,8 @@ class Lane:
         self._foreground = 0
         self._crowd = Crowd()
         self._taken = 0
-        self._running: set[asyncio.Timeout] = set()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._running: dict[asyncio.Timeout, tuple[Mode, Waiters]] = {}
+        self._waiting: dict[asyncio.Future[bool], Mode] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self) -> None:
@@ -67,8 +71,7 @@ class Lane:
     def foreground(self) -> Iterator[None]:
         """Holds while a request that somebody waits for is under way."""
         self._foreground += 1
-        if self._yields:
-            self._break_off()
+        self._break_off()
         try:
             yield
         finally:
@@ -76,30 +79,35 @@ class Lane:
             self._admit()
 
     @asynccontextmanager
-    async def background(self, deadline: float) -> AsyncIterator[None]:
-        """Holds while a call that nobody waits for is under way.
+    async def background(
+        self, deadline: float, mode: Mode | None = None, waiters: Waiters = NOBODY
+    ) -> AsyncIterator[None]:
+        """Holds while a call that nobody waits for is under way, by default in the mode of the settings.
 
         Waits for its turn until `deadline` on the clock; raises `Held` where none came, or where the call was broken
-        off.
+        off. Where there are `waiters` by its turn, it is a request that somebody waits for.
         """
-        await self._turn(deadline)
+        mode = mode or self._mode
+        if waiters.any or not await self._took_place(deadline, mode, waiters):
+            with self.foreground():
+                yield
+            return
         scope = asyncio.timeout(None)
         try:
             async with scope:
-                self._running.add(scope)
+                self._running[scope] = mode, waiters
                 yield
         except TimeoutError:
             if scope.expired():
                 raise Held(PREEMPTED) from None
             raise
         finally:
-            self._running.discard(scope)
+            self._running.pop(scope, None)
             self._left()
 
-    @property
-    def _yields(self) -> bool:
-        """Whether calls give way to any request of a client's."""
-        return self._mode == "idle" or (self._mode == "on" and self._serial())
+    def _yields(self, mode: Mode) -> bool:
+        """Whether a call in this mode gives way to any request of a client's."""
+        return mode == "idle" or (mode == "on" and self._serial())
 
     def refused(self, retry_after: str | None) -> None:
         """The server has refused a request for its rate, with this `Retry-After`."""
@@ -119,45 +127,55 @@ class Lane:
         """The time before which no call begins, whatever else is under way."""
         return max(self._closed_until, self._crowd.over_at)
 
-    def _is_open(self) -> bool:
-        if self._clock() < self._opens_at:
-            return False
-        if self._foreground and (self._careful or self._yields):
+    def _is_open(self, now: float) -> bool:
+        if now < self._opens_at or (self._foreground and self._careful):
             return False
         return self._taken < self._at_once
 
-    async def _turn(self, deadline: float) -> None:
-        """Takes a place in the lane."""
+    async def _took_place(self, deadline: float, mode: Mode, waiters: Waiters) -> bool:
+        """Waits for a place in the lane and takes it; False where somebody waits for the call first."""
         now = self._clock()
-        if self._mode == "off" or max(self._closed_until, now) > deadline:
+        if mode == "off" or max(self._closed_until, now) > deadline:
             raise Held(PAUSED)
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = mode
         self._admit()
         try:
             async with asyncio.timeout(deadline - now):
-                await turn
+                with waiters.telling(lambda: self._let_through(turn)):
+                    return await turn
         except (TimeoutError, asyncio.CancelledError) as over:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.result():
                 self._left()
             if isinstance(over, TimeoutError):
                 raise Held(PAUSED) from None
             raise
+
+    def _let_through(self, turn: asyncio.Future[bool]) -> None:
+        """Lets a call go on without a place."""
+        if not turn.done():
+            del self._waiting[turn]
+            turn.set_result(False)
 
     def _left(self) -> None:
         self._taken -= 1
         self._admit()
 
     def _admit(self) -> None:
-        """Gives places to those who wait, first come first served, as far as the lane is open."""
-        while self._waiting and (self._waiting[0].done() or self._is_open()):
-            turn = self._waiting.popleft()
+        """Gives places to those who wait, first come first served, as far as the lane is open to them."""
+        now = self._clock()
+        for turn, mode in list(self._waiting.items()):
+            if not turn.done() and not self._is_open(now):
+                break
+            if not turn.done() and self._foreground and self._yields(mode):
+                continue
+            del self._waiting[turn]
             if not turn.done():
                 self._taken += 1
-                turn.set_result(None)
-        closed_for = self._opens_at - self._clock()
-        if self._waiting and closed_for > 0:
-            self._look_again_in(closed_for)
+                turn.set_result(True)
+        # By the same reading of the clock: had it opened between two, nobody would look again.
+        if self._waiting and now < self._opens_at:
+            self._look_again_in(self._opens_at - now)
 
     def _look_again_in(self, seconds: float) -> None:
         if self._timer is not None:
@@ -166,8 +184,10 @@ class Lane:
 
     def _break_off(self) -> None:
         now = asyncio.get_running_loop().time()
-        while self._running:
-            self._running.pop().reschedule(now)
+        for scope, (mode, waiters) in list(self._running.items()):
+            if self._yields(mode) and not waiters.any:
+                del self._running[scope]
+                scope.reschedule(now)
 
 
 class Lanes:

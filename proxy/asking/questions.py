@@ -14,8 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from proxy.headers import CREDENTIALS, Headers
-from proxy.setting_tables import ModelRole
+from proxy.profiles import ANY, Profile
+from proxy.setting_tables import Mode, ModelRole
+from proxy.waiters import NOBODY, Waiters
 from strategies.core.effects import Ask, Ballot
+from strategies.core.form import BRIDGE
+from strategies.core.parsing import loads
+from strategies.core.transcript import RESULT_ROLES
 
 Roles = Mapping[str, ModelRole]
 
@@ -29,6 +34,8 @@ class Caller:
     """On whose behalf we ask: the model, the headers and the tools, as JSON text, of a request.
 
     `asked_at` is when that request came, in seconds since the epoch; `background` whether nobody waits for the answer.
+    `profile` says what the server of that request takes, `mode` when calls may be made that nobody waits for; None
+    leaves that to the settings. `waiters` are those who wait for what comes of it although its own request does not.
     """
 
     model: str
@@ -36,6 +43,9 @@ class Caller:
     tools: str | None = None
     asked_at: float = 0.0
     background: bool = False
+    profile: Profile = ANY
+    mode: Mode | None = None
+    waiters: Waiters = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,8 @@ def question(ask: Ask, roles: Roles, caller: Caller) -> Question:
         return Question(ask.role, roles[ask.role], _isolated(ask), ask.max_tokens)
     # The upstream has the view in its cache for the model and the account of the request, and for no other.
     model = roles[ask.role].model_copy(update={"base_url": None, "api_key": None, "model": None})
-    return Question(ask.role, model, continued(ask.view, ask.user), ask.max_tokens, caller.tools)
+    messages = continued(ask.view, ask.user, alternates=caller.profile.messages.alternate_roles)
+    return Question(ask.role, model, messages, ask.max_tokens, caller.tools)
 
 
 def vote(ballot: Ballot, roles: Roles, n: int = 1) -> Question:
@@ -81,11 +92,21 @@ def vote(ballot: Ballot, roles: Roles, n: int = 1) -> Question:
     return Question(ballot.role, roles[ballot.role], _isolated(ballot), ballot.max_tokens, n=n)
 
 
-def continued(view: str, text: str) -> str:
-    """A message list as JSON text with one more message of the user at its end."""
+def continued(view: str, text: str, *, alternates: bool = False) -> str:
+    """A message list as JSON text with one more message of the user at its end.
+
+    Where roles must alternate, one of the assistant's stands between it and what no user message may follow.
+    """
     head = view.rstrip().removesuffix("]").rstrip()
+    bridged = alternates and _last_role(view) in ("user", *RESULT_ROLES)
+    added = [*([BRIDGE] if bridged else ()), {"role": "user", "content": text}]
     between = "" if head.endswith("[") else ","
-    return f"{head}{between}{json.dumps({'role': 'user', 'content': text})}]"
+    return f"{head}{between}{','.join(json.dumps(each) for each in added)}]"
+
+
+def _last_role(view: str) -> str:
+    messages = loads(view)
+    return str(messages[-1].get("role")) if messages else ""
 
 
 def _isolated(asked: Ask | Ballot) -> str:

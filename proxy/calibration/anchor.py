@@ -15,15 +15,16 @@ from proxy.calibration.features import Features, of_messages
 from proxy.lru import Lru
 from strategies.core.transcript import Message, Transcript
 
-MOST = 8_192
-DEEPEST = 512  # chain messages behind an anchor; a turn adds fewer
+MOST = 4_096
+DEEPEST = 64  # chain messages behind an anchor; a turn adds fewer
+CLOCK = 16  # tokens by which what tells the time may vary
 
 
 class Asked(NamedTuple):
     """What is counted of one request. `counter` names what counts; `frame` and `offering` are digests of all that
     stands outside of the chain, and of the tools; `overhead` are tokens of our own; `offers` tells whether there are
     tools. `most` are the tokens that no tokenizer exceeds, where that is known; `hidden` are messages of hidden rounds,
-    each with the chain messages before it."""
+    each with the chain messages before it. `summed` are the features of the chain, where they are at hand."""
 
     transcript: Transcript
     overhead: int
@@ -33,6 +34,12 @@ class Asked(NamedTuple):
     offers: bool = False
     most: int | None = None
     hidden: tuple[tuple[int, Message], ...] = ()
+    summed: Features | None = None
+
+    @property
+    def chain(self) -> Features:
+        """What the tokens of the chain are made of."""
+        return of_messages(self.transcript.chain) if self.summed is None else self.summed
 
     @property
     def fixed(self) -> Features:
@@ -65,10 +72,15 @@ class Anchor(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What a request has that its anchor had not; `own` are all tokens of the grown view by our own count."""
+    """What a request has that its anchor had not; `own` are all tokens of the grown view by our own count.
+
+    It `begins` with what the anchor counted where the same stands outside of the chain, or as much but for the time of
+    day, by the same counter.
+    """
 
     features: Features
     own: int
+    begins: bool = False
 
 
 def growth(anchor: Anchor, asked: Asked) -> Growth | None:
@@ -79,9 +91,9 @@ def growth(anchor: Anchor, asked: Asked) -> Growth | None:
     new = asked.since(anchor.length)
     features, tokens = of_messages(new), sum([message.tokens for message in new])
     if anchor.counter == asked.counter:
-        fixed = asked.fixed
-        own = anchor.own + tokens + round(fixed.own - anchor.fixed.own)
-        return Growth(features.plus(fixed.minus(anchor.fixed)), own)
+        outside = asked.fixed.minus(anchor.fixed)
+        begins = anchor.frame == asked.frame or abs(outside.own) <= CLOCK
+        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own), begins)
     if anchor.applied or anchor.frame != asked.frame:
         return None
     return Growth(features, asked.own)

@@ -1,8 +1,8 @@
 """Calibration of one app: what is known before a request is sent, and what its reply teaches.
 
 What was learned of a model is kept in memory and, as a fact that belongs to no session, in the store: so replicas share
-it and a restart keeps it. It is counts alone. Nothing waits for the store but the first request for a model, and that
-not for long; where the store fails, this process knows what it has learned itself.
+it and a restart keeps it. It is counts alone. Nothing here waits for the store; where that fails, this process knows
+what it has learned itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -28,10 +28,9 @@ from strategies.core.view import View
 
 FRESH = 60.0  # seconds after which the store is asked again what others have learned
 MOST_MODELS = 256
-_FIRST_LOOK = 0.25  # seconds that the first request for a model waits for the store
 _SHARE = 8  # a fit and a write to the store for every eighth part of what is known that is new
 _FEW = 16  # observations up to which each new one counts whole, and a fit is quick
-_EXPECTED = 1 / 8  # what a reply counts that the fit has foretold, once as many have come
+_EXPECTED = 1 / 32  # what a reply counts that the fit has foretold, once as many have come
 _LATER = 0.05  # seconds
 _LEAST_ERROR = 0.02
 _MARGIN = 3.0  # mean errors
@@ -113,19 +112,18 @@ class Calibrator:
 
     # -- before a request ----------------------------------------------------------------------------
 
-    async def refresh(self, model: str, *counters: str) -> None:
-        """Has what others have learned read now and then; the first time it is waited for, but not for long."""
-        now, waited_for = self._clock(), []
+    def refresh(self, model: str, *counters: str) -> Sequence[Hashable]:
+        """Has what others have learned read now and then; the keys of the work that is a first look."""
+        now, first = self._clock(), []
         for counter in counters:
             known = self._known(model, counter)
             if known.read_at is not None and 0 <= now - known.read_at < FRESH:
                 continue
             if known.read_at is None:
-                waited_for.append(_reading(model, counter))
+                first.append(_reading(model, counter))
             known.read_at = now
             self._tasks.start(self._read(model, counter), _reading(model, counter))
-        for key in waited_for:
-            await self._tasks.landed(key, asyncio.get_running_loop().time() + _FIRST_LOOK)
+        return first
 
     def hidden(self, model: str, *counters: str) -> int:
         """Tokens that the upstream may add to a request by itself, whatever stands in it, as far as is known."""
@@ -134,7 +132,8 @@ class Calibrator:
     def calibrated(self, about: About, asked: Asked, stored: Anchor | None, window: int | None) -> Calibrated:
         """What is known of a request; `stored` is the anchor of its branch, if it has one."""
         digests = asked.transcript.digests
-        found = [self._anchors.newest(about.tenant, about.model, digests), stored]
+        # Of one length the branch's own: another session's view may end with the same message.
+        found = [stored, self._anchors.newest(about.tenant, about.model, digests)]
         standing = [each for each in found if each is not None and stands(each, digests)]
         anchor = max(standing, key=lambda each: each.length, default=None)
         known = self._known(about.model, asked.counter)
@@ -154,8 +153,9 @@ class Calibrator:
         not, for not all of it is text, it is an anchor all the same.
         """
         digests, own = asked.transcript.digests, sent.view.tokens
-        since = known.grown_from(sent.applied)
-        if not digests or not could_be(counted, own) or (since and counted < _LEAST_LEFT * since[0].counted):
+        since = known.grown_from(sent.applied, own)
+        least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
+        if not digests or not could_be(counted, own) or counted < least:
             return None
         if teaches:
             self._teach(about, asked, known, sent, counted)
@@ -165,7 +165,8 @@ class Calibrator:
         return anchor
 
     def _teach(self, about: About, asked: Asked, known: Calibrated, sent: Forwarded, counted: int) -> None:
-        entry, since, now = self._known(about.model, asked.counter), known.grown_from(sent.applied), int(self._clock())
+        entry, now = self._known(about.model, asked.counter), int(self._clock())
+        since = known.grown_from(sent.applied, sent.view.tokens)
         if since is not None or entry.ledger.wholes:
             off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
             entry.ledger = entry.ledger.off(off, anchored=since is not None)
@@ -173,7 +174,8 @@ class Calibrator:
             anchor, grown = since
             lesson = Observation(grown.features, counted - anchor.counted, about.by, asked.offering, now)
         else:
-            whole = asked.fixed.plus(of_messages(sent.view.shown))
+            is_whole = sent.view.shown == asked.transcript.chain
+            whole = asked.fixed.plus(asked.chain if is_whole else of_messages(sent.view.shown))
             lesson = Observation(whole, counted, about.by, asked.offering, now)
         taught = entry.ledger.taught(lesson)
         if taught is not entry.ledger:

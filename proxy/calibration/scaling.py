@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor, Asked, Growth, growth
-from proxy.calibration.features import of_messages
 from proxy.calibration.ledger import Line
 from strategies.core.budget import Scale
 
@@ -18,6 +17,7 @@ LEAST, MOST = 0.3, 4.0
 """Tokens of the upstream for one of our own."""
 _LEAST_CHAIN = 64  # tokens; fewer say nothing of a slope
 _DIGITS = 6
+_ALIKE = 0.02  # of a view's tokens; servers whose form merges messages count a few less
 
 
 class Calibrated(NamedTuple):
@@ -32,11 +32,26 @@ class Calibrated(NamedTuple):
     grown: Growth | None = None
     error: float | None = None
 
-    def grown_from(self, applied: str) -> tuple[Anchor, Growth] | None:
-        """The anchor of a view that applies this condensation, and what came since; None where it is not of one."""
+    @property
+    def is_learned(self) -> bool:
+        """Whether enough is known of how the upstream counts: the beginning of this request, or how good a line is."""
+        return self.anchor is not None or self.error is not None
+
+    def grown_from(self, applied: str, own: int) -> tuple[Anchor, Growth] | None:
+        """The anchor that a view has grown from which applies this condensation and has `own` tokens, and what came
+        since; None where it has not.
+
+        A condensation's id is no proof: other sessions have it too, and what the client trims or a memory block that
+        has left is missing in the view. Its size tells.
+        """
         if self.anchor is None or self.grown is None or self.anchor.applied != applied:
             return None
-        return self.anchor, self.grown
+        return (self.anchor, self.grown) if abs(self.grown.own - own) <= _ALIKE * own else None
+
+    def begun_with(self, applied: str, own: int) -> int | None:
+        """What the upstream has counted for the beginning of such a view; None where that is not known."""
+        since = self.grown_from(applied, own)
+        return since[0].counted if since is not None and since[1].begins else None
 
 
 UNCALIBRATED = Calibrated()
@@ -50,7 +65,7 @@ def calibrated(asked: Asked, line: Line, anchor: Anchor | None, window: int | No
         return Calibrated(_through(asked, line, grown.own, total), anchor, grown)
     if line.is_even:
         return Calibrated()
-    whole = asked.fixed.plus(of_messages(asked.transcript.chain))
+    whole = asked.fixed.plus(asked.chain)
     total = line.tokens(whole, asked.offering)
     if asked.most is not None:
         total = min(total, asked.most + line.hidden)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from proxy.cli import FAILED, OK, add_settings_arguments, settings_from
+from proxy.commands.effective import budget_lines
 from proxy.discovery import Stated, nothing_stated
 from proxy.errors import UpstreamUnavailable
 from proxy.measure import BY_LENGTH
-from proxy.policy import Policies, Window
-from proxy.resources import config_directory
 from proxy.routes.health import store_state
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store import redacted
 from proxy.store.base import StoreError
-from proxy.tokens.windows import ModelTable
-from strategies.core.budget import Budget, Marks
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -45,7 +42,7 @@ async def _check(settings: Settings, model: str | None, *, ask_upstream: bool) -
                 discovered = built.discovered.window
             if model and good:
                 print("\n".join([each async for each in calibration_lines(built, model)]))
-    except StoreError as error:
+    except (StoreError, ValueError) as error:
         print(f"store       {redacted(settings.store.url)}: {error}")
         good = False
     if model:
@@ -97,36 +94,3 @@ async def _upstream(built: Services) -> bool:
     note = " (it wants a credential, which callers bring)" if status in (401, 403) else ""
     print(f"upstream    {url}: answers {status}{note}")
     return True
-
-
-def budget_lines(settings: Settings, model: str, discovered: Stated = nothing_stated) -> Iterator[str]:
-    """The effective numbers in tokens, each with where it comes from; `discovered` are windows as the server states
-    them."""
-    policies = Policies(settings, ModelTable.load(config_directory() / "models.toml"), discovered)
-    window = policies.window(None, model)
-    entry = settings.for_model(model)
-    budget = policies.budget(window, entry, None)
-    yield f"model       {model}"
-    yield f"  window    {window} ({window.source})"
-    if budget is None:
-        yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
-        yield "  the server loads models when they are asked for, send it a request and check again"
-        return
-    yield from _numbers(budget, window, settings, model)
-
-
-def _numbers(budget: Budget, window: Window, settings: Settings, model: str) -> Iterator[str]:
-    entry = settings.for_model(model)
-    where = "settings for the model" if entry and entry.marks else "settings"
-    given = (entry.marks if entry and entry.marks else settings.marks).to_marks()
-    if window.max_input is not None:
-        yield f"  max input {window.max_input:,} ({window.source})"
-    yield f"  reserve   {budget.reserve:,} (unless a request sets its own length)"
-    yield f"  usable    {budget.usable:,}"
-    for name in ("prepare", "trigger", "target", "step"):
-        share, used = getattr(given, name), getattr(budget.marks, name)
-        clamped = "" if share == used else f", clamped from {share:g}"
-        default = "default" if share == getattr(Marks(), name) else where
-        yield f"  {name:<9} {getattr(budget, name):,} ({used:g} of usable, {default}{clamped})"
-    yield f"  hard      headroom under {budget.floor:,}"
-    yield f"  strategy  {entry.strategy if entry and entry.strategy else settings.strategy}"

@@ -13,11 +13,10 @@ from functools import partial
 from importlib.util import find_spec
 
 from proxy.cli import FAILED, OK, USAGE
-from proxy.setting_tables import known_strategy
+from proxy.commands.values import positive, strategy, window
 from strategies import DEFAULT
 
 WINDOW = 8_192
-LEAST_WINDOW = 256
 NO_CLIENT = (
     "condenser: the demo drives the official openai client, which is not installed here.\n"
     "  In a checkout `make demo` installs it; elsewhere: pip install 'openai>=2.0'"
@@ -27,10 +26,10 @@ NO_CLIENT = (
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `demo`."""
     command.add_argument(
-        "--strategy", metavar="NAME", type=_strategy, default=DEFAULT, help=f"the third way ({DEFAULT})"
+        "--strategy", metavar="NAME", type=strategy, default=DEFAULT, help=f"the third way ({DEFAULT})"
     )
-    command.add_argument("--window", metavar="TOKENS", type=_window, default=WINDOW, help=f"the window ({WINDOW:,})")
-    command.add_argument("--requests", metavar="N", type=_positive, help="drive the first N requests only")
+    command.add_argument("--window", metavar="TOKENS", type=window, default=WINDOW, help=f"the window ({WINDOW:,})")
+    command.add_argument("--requests", metavar="N", type=positive, help="drive the first N requests only")
     command.add_argument("--upstream", metavar="URL", help="a real model server, with its /v1 (key: OPENAI_API_KEY)")
     command.add_argument("--model", metavar="NAME", help="the model to ask there")
 
@@ -56,23 +55,3 @@ def _demo(arguments: argparse.Namespace) -> bool:
         key = os.environ.get("OPENAI_API_KEY", "none")
         options = options._replace(upstream=arguments.upstream, model=arguments.model, api_key=key)
     return demo(options, load(), partial(print, flush=True))
-
-
-def _strategy(text: str) -> str:
-    try:
-        return known_strategy(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _window(text: str) -> int:
-    tokens = _positive(text)
-    if tokens < LEAST_WINDOW:
-        raise argparse.ArgumentTypeError(f"must be at least {LEAST_WINDOW}")
-    return tokens
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
-    return int(text)

@@ -10,9 +10,10 @@ from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, path_of, printable, table
+from proxy.sessions import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
-COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "TAGS", "CONTENT")
+COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
 HINT_404 = "there is no such card, session or branch, or the proxy has no token: set admin.token"
 
 
@@ -23,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
     search = _action(actions, "search", "what of a session's cards and messages a query is about, best first")
     search.add_argument("query", metavar="QUERY")
-    search.add_argument("--branch", default="main", help="whose messages and cards are searched; by default main")
+    search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
     add = _action(actions, "add", "write a card")
     add.add_argument("content", metavar="CONTENT", help="one sentence")
@@ -83,7 +84,7 @@ def _asked(
     query: Mapping[str, str] | None = None,
     method: str = "GET",
     given: object = None,
-) -> dict[str, Any]:
+) -> Any:
     path = path_of(*key_of(arguments), *names, **(query or {}))
     return asked(arguments, path, method, given, HINT_404)
 
@@ -91,7 +92,14 @@ def _asked(
 def _row(card: Mapping[str, Any]) -> Sequence[str]:
     state = "holds" if card["holds"] else f"superseded by {card['superseded_by']}"
     told = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
-    return tuple(map(printable, (card["id"], *told, ",".join(card["tags"]), card["content"])))
+    return tuple(map(printable, (card["id"], *told, _messages(card), ",".join(card["tags"]), card["content"])))
+
+
+def _messages(card: Mapping[str, Any]) -> str:
+    """The places, from 0, of a card's messages; where they are not known, of all that its condensation stands for."""
+    if card["places"]:
+        return ",".join(map(str, card["places"]))
+    return f"0-{card['covered'] - 1}" if card["covered"] else ""
 
 
 def _hit_lines(hit: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from proxy.admin import known_token
 from proxy.cli import FAILED, OK
 from proxy.commands.running import Reply, ask
+from proxy.loose_json import json_or_none
 from proxy.settings import load_settings
 
 TIMEOUT = 60.0  # seconds; a listing reads every session
@@ -59,7 +60,8 @@ def listed(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
     """The listing of sessions, narrowed by `query`; raises `Failed`."""
     if arguments.tenant is not None:
         query["tenant"] = arguments.tenant
-    return asked(arguments, path_of(**query))
+    rows: dict[str, Any] = asked(arguments, path_of(**query))
+    return rows
 
 
 def path_of(*names: str, **query: str) -> str:
@@ -70,17 +72,14 @@ def path_of(*names: str, **query: str) -> str:
 
 def asked(
     arguments: argparse.Namespace, path: str, method: str = "GET", given: object = None, hint_404: str = HINT_404
-) -> dict[str, Any]:
-    """The document at a path, asked with a JSON body where one is `given`; raises `Failed`."""
+) -> Any:
+    """The document at a path, an object or an array, asked with a JSON body where one is `given`; raises `Failed`."""
     body = None if given is None else json.dumps(given).encode()
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=TIMEOUT, body=body)
     if reply.status != 200:
         raise Failed(_problem(reply, {400: _message(reply), 401: HINT_401, 404: hint_404}))
-    try:
-        document = json.loads(reply.body)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
+    document = json_or_none(reply.body)
+    if not isinstance(document, dict | list):
         raise Failed("what answers there is no condenser")
     return document
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
+from proxy.commands.values import positive, strategy, window
 from proxy.policy import Window
-from proxy.setting_tables import known_strategy
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from proxy.replaying.report import Replayed
 
 WINDOW = 8_192
-LEAST_WINDOW = 256
 _OFF = "off"
 
 
@@ -38,10 +37,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
     )
     command.add_argument(
-        "--window", metavar="TOKENS", type=_window, help=f"the context length (the model's, else {WINDOW:,})"
+        "--window", metavar="TOKENS", type=window, help=f"the context length (the model's, else {WINDOW:,})"
     )
     command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
-    command.add_argument("--limit", metavar="N", type=_positive, help="the first N conversations only")
+    command.add_argument("--limit", metavar="N", type=positive, help="the first N conversations only")
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -89,27 +88,4 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _pipelines(text: str) -> list[Pipeline]:
     """The pipelines in a list of names, `off` before all others."""
     names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
-    return [_pipeline(name) for name in names]
-
-
-def _pipeline(name: str) -> Pipeline:
-    try:
-        pipeline = parse(known_strategy(name))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if pipeline is None:
-        raise argparse.ArgumentTypeError(f"unknown strategy '{name}'")
-    return pipeline
-
-
-def _window(text: str) -> int:
-    tokens = _positive(text)
-    if tokens < LEAST_WINDOW:
-        raise argparse.ArgumentTypeError(f"must be at least {LEAST_WINDOW}")
-    return tokens
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
-    return int(text)
+    return [pipeline for name in names if (pipeline := parse(strategy(name)))]

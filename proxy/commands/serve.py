@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,12 +13,14 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from proxy.admin import is_loopback
+from proxy.admin import admin_token, is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.collecting import tended
+from proxy.identity import tenant_key
 from proxy.settings import Settings
-from proxy.store import redacted
+from proxy.store import open_store, redacted
+from proxy.store.base import StoreError
 from proxy.telemetry import configure_logging
 
 REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
@@ -50,9 +53,26 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.workers > 1 and settings.store.url == "memory://":
         print(APART, file=sys.stderr)
         return USAGE
+    if problem := asyncio.run(unopened(settings)):
+        print(f"condenser: {problem}", file=sys.stderr)
+        return NOT_STARTED
     print(banner(settings), flush=True)
     config = server_config(settings)
     return _run_workers(config) if settings.workers > 1 else _run_here(config)
+
+
+async def unopened(settings: Settings) -> str:
+    """Why the store of the settings, or a file of ours beside it, cannot be opened; "" where all can.
+
+    Looked at before the port is taken: inside of the server it would be a traceback.
+    """
+    try:
+        await (await open_store(settings.store.url)).close()
+        tenant_key(settings)
+        admin_token(settings)
+    except (StoreError, OSError, ValueError) as error:
+        return f"store.url is {redacted(settings.store.url)}, which cannot be opened: {error}"
+    return ""
 
 
 def _run_here(config: uvicorn.Config) -> int:

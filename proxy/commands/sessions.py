@@ -33,6 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
         if name == "export":
             action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
+            action.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
         add_proxy_arguments(action)
 
 
@@ -53,11 +54,12 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    print("\n".join(lines_of(_found(arguments))))
+    print("\n".join(lines_of(_asked(arguments))))
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    text = json.dumps(_found(arguments), indent=2) + "\n"
+    found = _asked(arguments, "memory", "export") if arguments.memory else _asked(arguments)
+    text = json.dumps(found, indent=2) + "\n"
     if arguments.file is None:
         sys.stdout.write(text)
         return
@@ -76,8 +78,8 @@ def _delete(arguments: argparse.Namespace) -> None:
 _ACTIONS = {"list": _list, "show": _show, "export": _export, "delete": _delete}
 
 
-def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    return asked(arguments, path_of(*key_of(arguments)))
+def _asked(arguments: argparse.Namespace, *names: str) -> Any:
+    return asked(arguments, path_of(*key_of(arguments), *names))
 
 
 # Printing

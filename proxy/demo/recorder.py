@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.loose_json import count_at, json_or_none
+
 NUMBER = "x-demo-request"
 _CHAT = "/chat/completions"
 
@@ -37,11 +39,6 @@ class Recorder:
         self._forwarded: list[Forwarded] = []
         self.own_calls = 0
         self.own_tokens = 0
-
-    @property
-    def views(self) -> list[Forwarded]:
-        """The requests of the conversation, in order."""
-        return [each for each in self._forwarded if each.number is not None]
 
     def view(self, number: int) -> Forwarded | None:
         """What was forwarded for one request; the last attempt where there were several."""
@@ -109,9 +106,5 @@ def _sent(send: Send, kept: list[bytes] | None) -> Send:
 
 def total_tokens(answer: bytes) -> int:
     """The tokens that an answer says it cost; 0 where it does not."""
-    try:
-        usage = json.loads(answer).get("usage")
-    except (ValueError, AttributeError):
-        return 0
-    total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
-    return total if isinstance(total, int) else 0
+    document = json_or_none(answer)
+    return count_at(document.get("usage") if isinstance(document, Mapping) else None, "total_tokens")

@@ -12,6 +12,6 @@ loaded, or that a host says it serves, are taken; where there is none the window
 from __future__ import annotations
 
 from proxy.discovery.discovered import Discovered
-from proxy.discovery.reading import Found, Kind, Reading, Stated, nothing_stated
+from proxy.discovery.reading import Found, Stated, nothing_stated
 
-__all__ = ["Discovered", "Found", "Kind", "Reading", "Stated", "nothing_stated"]
+__all__ = ["Discovered", "Found", "Stated", "nothing_stated"]

@@ -9,7 +9,6 @@ model surely loaded, and maybe with another window than the last time.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from proxy.discovery.reading import Found, Kind, Reading
 from proxy.discovery.servers import PAGES, Page
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers
+from proxy.loose_json import json_or_none
 from proxy.owned import OwnedTasks
 from proxy.upstream import Upstream
 
@@ -142,12 +142,4 @@ class Discovered:
 
     async def _fetched(self, path: str, *, beside_v1: bool) -> _Answer:
         reply = await self._upstream.page(path, self._headers, MOST_SECONDS, MOST_BYTES, beside_v1=beside_v1)
-        return _Answer(reply.status, _decoded(reply.body) if reply.status == 200 else None)
-
-
-def _decoded(body: bytes) -> object:
-    """A page as JSON, None where it is none."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+        return _Answer(reply.status, json_or_none(reply.body) if reply.status == 200 else None)

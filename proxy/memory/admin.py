@@ -17,19 +17,20 @@ from proxy.blocks import Stored
 from proxy.errors import BadRequest
 from proxy.histories import StoredHistory
 from proxy.memory.editing import standing_for, with_card, without
-from proxy.sessions import Branch, Session, has_node
+from proxy.sessions import MAIN, Branch, Session, has_node
 from proxy.store.base import SessionKey, StoreError
 from proxy.stored import StoredSessions
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
+from strategies.core.parsing import loads
 from strategies.core.transcript import Message, Reader, Role, Transcript, unknown
 from strategies.memory.passages import card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 
 SOURCE = "person"
-MAIN = "main"
 TOP_K = 5
 MOST_HITS = 100
 MOST_TAGS = 32
+EXPORTED = ("content", "type", "tags", "created_at", "source")
 
 Document = dict[str, Any]
 
@@ -55,7 +56,19 @@ class MemoryAdmin:
         if session is None:
             return None
         cards = await asyncio.to_thread(session.cards)
-        return {"object": "list", "data": [card_document(card) for card in cards]}
+        covered = _covered(session)
+        return {"object": "list", "data": [card_document(card, covered) for card in cards]}
+
+    async def exported(self, key: SessionKey) -> list[Document] | None:
+        """The array of the reference document: what holds, oldest first, with the members that it names and no other.
+
+        `source` is left out where it is not known.
+        """
+        session = await self._stored.in_time(self._stored.load(key))
+        if session is None:
+            return None
+        told = json.loads(to_json(card for card in await asyncio.to_thread(session.cards) if card.holds))
+        return [{name: card[name] for name in EXPORTED if name in card} for card in told]
 
     async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
         """What of a branch and its cards a query is about, best first; None also where there is no such branch."""
@@ -91,7 +104,7 @@ class MemoryAdmin:
     def _message(self, stored: Stored) -> Message:
         if stored.raw is None:
             return unknown(stored.digest, Role.USER)
-        return self._reader.read(stored.raw, json.loads(stored.raw), 0, stored.digest)
+        return self._reader.read(stored.raw, loads(stored.raw), 0, stored.digest)
 
     async def add(self, key: SessionKey, written: object) -> Document | None:
         """The card that says from now on what a person wrote; raises `BadRequest` for what is no card."""
@@ -99,7 +112,7 @@ class MemoryAdmin:
             raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
         card = written_card(written, self._clock())
         session = await self._changed(key, lambda session: session and with_card(session, card))
-        return card_document(standing_for(session, card) or card) if session else None
+        return card_document(standing_for(session, card) or card, _covered(session)) if session else None
 
     async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
         """How many cards are gone: all, or one with what says the same; None also where that is not there."""
@@ -144,11 +157,16 @@ def _are_tags(tags: object) -> bool:
     return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)
 
 
-def card_document(card: MemoryCard) -> Document:
-    """A card with all its members, its id, and whether it holds."""
+def _covered(session: Session) -> dict[str, int]:
+    """How many messages each condensation stands for, by its id."""
+    return {each.id: each.covered for each in session.condensations}
+
+
+def card_document(card: MemoryCard, covered: Mapping[str, int]) -> Document:
+    """A card with all its members, its id, whether it holds, and how many messages its condensation stands for."""
     (told,) = json.loads(to_json((card,)))
-    empty: Document = {"source": "", "role": card.role.value, "messages": [], "condensation": "", "superseded_by": ""}
-    return {"id": card.id, "holds": card.holds, **empty, **told}
+    empty: Document = {"source": "", "condensation": "", "superseded_by": "", "messages": [], "places": []}
+    return {"id": card.id, "holds": card.holds, "covered": covered.get(card.condensation), **empty, **told}
 
 
 def _hit(hit: Hit) -> Document:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.loose_json import count_at
 from proxy.memory.tool import NAME
 from strategies.core.transcript import dump
 
@@ -79,19 +80,14 @@ def summed(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> di
     """The usage of a last reply for the client: its prompt, and all that was completed in `earlier` replies too."""
     told = dict(usage)
     for each in earlier:
-        told["completion_tokens"] = _number(told, "completion_tokens") + _number(each, "completion_tokens")
+        told["completion_tokens"] = count_at(told, "completion_tokens") + count_at(each, "completion_tokens")
         details, before = told.get("completion_tokens_details"), each.get("completion_tokens_details")
         if isinstance(details, Mapping) and isinstance(before, Mapping):
-            added = {key: _number(details, key) + _number(before, key) for key in details if _number(before, key)}
+            added = {key: count_at(details, key) + count_at(before, key) for key in details if count_at(before, key)}
             told["completion_tokens_details"] = {**details, **added}
     if "total_tokens" in told:
-        told["total_tokens"] = _number(told, "prompt_tokens") + _number(told, "completion_tokens")
+        told["total_tokens"] = count_at(told, "prompt_tokens") + count_at(told, "completion_tokens")
     return told
-
-
-def _number(usage: Mapping[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 # -- a reply in one piece ----------------------------------------------------------------------------------------

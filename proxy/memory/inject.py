@@ -8,11 +8,13 @@ shows, and there is none where nothing is hidden or nothing relevant.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.decision import Decision
 from proxy.intake import Case
-from proxy.memory.recall import Recall
+from proxy.memory.recall import Recall, Searchable
+from proxy.offload import loaded, offloaded
 from proxy.preparing import Background
 from proxy.sessions import NO_BLOCK, Block
 from proxy.setting_tables import MemorySettings
@@ -21,6 +23,7 @@ from strategies.core.condensation import Kind, Literal, Overlay
 from strategies.core.digest import ROOT
 from strategies.core.view import Item, View, fold
 from strategies.memory.block import block, room, standing
+from strategies.memory.ranking import Hit
 
 LEAST_ROOM = 32
 
@@ -72,18 +75,25 @@ class Injector:
     def follow(self, case: Case) -> None:
         """Reads what is new in a conversation once its reply has been sent."""
         if case.policy.memory.inject or case.policy.memory.tool:
-            self._tasks.start(self._recall.learn(case), ("learn", case.found.key))
+            self._tasks.start(self._recall.learn(Searchable.of(case)), ("learn", case.found.key))
 
     async def _chosen(self, view: View, case: Case, budget: Budget) -> Block | None:
         """The block for a new user message before a view; None where there is nothing to say, or no room."""
         last = case.history.last_user
-        left = min(room(budget.window, self._settings.max_tokens), budget.usable - budget.floor - view.tokens)
+        left = min(room(budget.window, case.policy.injection.max_tokens), budget.usable - budget.floor - view.tokens)
         if last is None or left < LEAST_ROOM or not (_hides(view) or case.is_told_more):
             return None
-        hits = await self._recall.search(case, case.history.chain[last].text)
-        shown = standing([message.text for message in view.shown])
-        raw = block(hits, case.counter, left, self._settings.top_k, shown)
+        question, wait = case.history.chain[last].text, self._settings.embeddings_inject_wait
+        hits = await self._recall.search(Searchable.of(case), question, wait)
+        load = loaded(view.size, view.tokens)
+        raw = await offloaded(load, _written, hits, view, left, case.policy.injection.top_k)
         return Block(case.history.digests[last].hex(), raw) if raw is not None else None
+
+
+def _written(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:
+    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows. May run in a thread."""
+    shown = standing([message.text for message in view.shown])
+    return block(hits, view.counter, tokens, top_k, shown)
 
 
 def _is_memory(item: Item) -> bool:

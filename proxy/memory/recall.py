@@ -11,17 +11,58 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from proxy.intake import Case
+from proxy.memory.meaning import Asker, Meanings
+from proxy.memory.vectors import Vector
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import card_entry, message_entries
+from strategies.memory.passages import Entry, card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 
 MOST_SESSIONS = 64
 MOST_ENTRIES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Searchable:
+    """What a request may search: its history, and the cards that it sees.
+
+    `key` is the session whose index is used; None for an index that is thrown away, which no other request meets.
+    `asker` is on whose behalf vectors are made, None where none may be.
+    """
+
+    key: SessionKey | None
+    history: Transcript
+    cards: Callable[[], Sequence[MemoryCard]]
+    asker: Asker | None = None
+
+    @classmethod
+    def of(cls, case: Case) -> Searchable:
+        """What is searched for a case: one of which nothing may be kept leaves nothing in the memory either."""
+        if not case.keeps:
+            return cls(None, case.history, case.cards)
+        key, totals = case.found.key, case.found.session.totals if case.found.session else {}
+        forwarded = totals.get("forwarded_tokens", 0) + case.measured.tokens
+        window = case.policy.window.tokens or 0
+        asker = Asker(key, lambda background: case.caller(background=background), window, forwarded)
+        return cls(key, case.history, case.cards, asker)
+
+    def nodes(self) -> list[str]:
+        """The chain nodes of the history."""
+        return [digest.hex() for digest in self.history.digests]
+
+    def entries(self) -> list[Entry]:
+        """The entries of the cards."""
+        return [card_entry(card.id, card) for card in self.cards()]
+
+    def allowed(self, nodes: Sequence[str], cards: Sequence[Entry]) -> set[str]:
+        """The keys of what may be found: all but the last user message, which asks itself."""
+        asking = self.history.last_user
+        return {*(node for place, node in enumerate(nodes) if place != asking), *(entry.key for entry in cards)}
 
 
 class _Indexed:
@@ -44,40 +85,58 @@ class _Indexed:
                 self._nodes.add(node)
                 self.index.add(message_entries(node, transcript.chain[place], place))
 
-    def search(self, transcript: Transcript, cards: Sequence[MemoryCard], query: str) -> list[Hit]:
-        """What of the transcript, or of cards, the query is about, best first; the last user message asks itself."""
-        nodes = [digest.hex() for digest in transcript.digests]
-        entries = [card_entry(card.id, card) for card in cards]
-        allowed = {*nodes, *(entry.key for entry in entries)}
-        if transcript.last_user is not None:
-            allowed.discard(nodes[transcript.last_user])
+    def search(self, searched: Searchable, query: str) -> list[Hit]:
+        """What the query is about, best first; the last user message asks itself."""
+        transcript, nodes, cards = searched.history, searched.nodes(), searched.entries()
         with self._lock:
             self._learn(transcript, nodes)
-            self.index.add(entries)
-            return self.index.search(query, allowed=allowed)
+            self.index.add(cards)
+            return self.index.search(query, allowed=searched.allowed(nodes, cards))
+
+    def visible(self, searched: Searchable) -> list[Hit]:
+        """All that may be found, in the order in which it was said, cards behind it; it has been learned before."""
+        nodes, cards = searched.nodes(), searched.entries()
+        with self._lock:
+            self.index.add(cards)
+            return self.index.visible(searched.allowed(nodes, cards))
 
 
 class Recall:
-    """The indexes of the sessions that were used last; one per app."""
+    """The indexes of the sessions that were used last; one per app. With `meanings` they rank by meaning too."""
 
-    def __init__(self) -> None:
+    def __init__(self, meanings: Meanings | None = None) -> None:
+        self._meanings = meanings
         self._indexed: OrderedDict[SessionKey, _Indexed] = OrderedDict()
 
-    async def search(self, case: Case, query: str) -> list[Hit]:
-        """What in the history of a request the query is about, best first."""
-        indexed = self._of(case.found.key)
-        hits = await asyncio.to_thread(lambda: indexed.search(case.history, case.cards(), query))
+    async def search(self, searched: Searchable, query: str, wait: float = 0.0) -> list[Hit]:
+        """What the query is about, best first. Its vector may take `wait` seconds, where any is wanted."""
+        indexed = self._of(searched.key)
+        hits, vector = await asyncio.gather(
+            asyncio.to_thread(indexed.search, searched, query), self._vector(searched.asker, query, wait)
+        )
         self._bounded()
-        return hits
+        if self._meanings is None or searched.key is None or vector is None:
+            return hits
+        visible = await asyncio.to_thread(indexed.visible, searched)
+        return await self._meanings.ranked(searched.key, vector, hits, visible)
 
-    async def learn(self, case: Case) -> None:
-        """Reads what is new in the history of a request already now, so that the next search need not."""
-        indexed = self._of(case.found.key)
-        nodes = [digest.hex() for digest in case.history.digests]
-        await asyncio.to_thread(indexed.learn, case.history, nodes)
+    async def learn(self, searched: Searchable) -> None:
+        """Reads what is new in a history already now, so that the next search need not."""
+        indexed = self._of(searched.key)
+        await asyncio.to_thread(indexed.learn, searched.history, searched.nodes())
         self._bounded()
+        if self._meanings is not None and searched.asker is not None:
+            visible = await asyncio.to_thread(indexed.visible, searched)
+            await self._meanings.learn(searched.asker, [hit.entry.text for hit in visible])
 
-    def _of(self, key: SessionKey) -> _Indexed:
+    async def _vector(self, asker: Asker | None, query: str, wait: float) -> Vector | None:
+        if self._meanings is None or asker is None:
+            return None
+        return await self._meanings.query(asker, query, wait)
+
+    def _of(self, key: SessionKey | None) -> _Indexed:
+        if key is None:
+            return _Indexed()
         indexed = self._indexed.setdefault(key, _Indexed())
         self._indexed.move_to_end(key)
         return indexed

@@ -10,11 +10,11 @@ first reply, without telling the role again; the last usage counts what was comp
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from proxy.loose_json import json_or_none
 from proxy.memory.deltas import Choice
 from proxy.memory.heard import Heard, summed
 from strategies.core.transcript import dump
@@ -78,6 +78,11 @@ class Splicer:
         """What the reply says, as far as it has come."""
         choice = self._choices.get(0) or Choice()
         return Heard(choice.message, choice.finish, self._usage)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the client has text of the answer."""
+        return any(each.text for each in (*self._earlier, self.heard))
 
     @property
     def searches(self) -> bool:
@@ -164,10 +169,7 @@ def _is_choice(value: object) -> bool:
 
 
 def _parsed(data: bytes) -> dict[str, Any] | None:
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
+    body = json_or_none(data)
     return body if isinstance(body, dict) else None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from proxy.loose_json import json_or_none
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from proxy.wire import Body
@@ -126,10 +127,7 @@ def is_object(arguments: object) -> bool:
 
 
 def _members(arguments: object) -> dict[str, Any] | None:
-    try:
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        return None
+    given = json_or_none(arguments) if isinstance(arguments, str) else arguments
     return given if isinstance(given, dict) else None
 
 

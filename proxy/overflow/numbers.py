@@ -79,7 +79,7 @@ _ASKED = (
     rf"requested {_N} output tokens",
     rf"\d+ \+ {_N} >=? \d+",
     rf"{_N} max_new_tokens",
-    rf"max_(?:new_|completion_|output_)?tokens[^.;\d]{{0,40}}{_N}",
+    rf"max_(?:new_|completion_|output_)?tokens(?!\W*-\d)[^.;\d]{{0,40}}{_N}",
 )
 _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
     tuple(map(re.compile, patterns)) for patterns in (_WINDOWS, _COUNTS, _ASKED)

@@ -7,11 +7,12 @@ context lengths is not refused for its length.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from proxy.loose_json import json_or_none
 
 MOST_TEXT = 8_000  # characters of one text that are looked at; an error says early what it is
 DEEPEST = 32
@@ -93,6 +94,9 @@ def is_error(said: Said) -> bool:
         return False
     if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
         return True
+    answer = document.get("base_resp")
+    if isinstance(answer, Mapping) and answer.get("status_code") and not document.get("choices"):
+        return True
     return not document.get("choices") and any(key in document for key in ("detail", "message", "error_msg"))
 
 
@@ -103,23 +107,15 @@ def plain(text: str) -> str:
 
 def _document(text: str) -> tuple[Any, str]:
     """The value of a body, and the name of the event that it is, if any."""
-    parsed = _parsed(text)
+    parsed = json_or_none(text)
     if parsed is not None:
         return parsed, ""
     events = _EVENT.findall(text) if text.startswith(("data:", "event:", ":", "id:", "retry:")) else []
     if not events:
         return text, ""
-    value = next((found for each in events if (found := _parsed(each)) is not None), None)
+    value = next((found for each in events if (found := json_or_none(each)) is not None), None)
     name = "error" if re.search(r"^event:[ ]?error\s*$", text, re.MULTILINE) else ""
     return ("\n".join(events) if value is None else value), name
-
-
-def _parsed(text: str) -> Any:
-    """The value of JSON, None where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -135,7 +131,7 @@ def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
             for inner in value:
                 yield from _leaves(inner, key, depth - 1)
         case str():
-            nested = _parsed(value) if value.lstrip()[:1] in ("{", "[") else None
+            nested = json_or_none(value) if value.lstrip()[:1] in ("{", "[") else None
             yield from [(key, value)] if nested is None else _leaves(nested, key, depth - 1)
         case int():
             yield key, value

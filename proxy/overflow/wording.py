@@ -62,7 +62,8 @@ _RATE = re.compile(
     r"\bper[ -_]?(?:min|minute|hour|day|second|month)\b|\b[ot]?[rt]p[md]\b|rate[ _-]?limit"
     r"|quota|throttl|too many requests"
     r"|\bcredits?\b|afford|\bbalance\b|\bbilling\b|\bpayment\b|please wait|overloaded|max budget|spend"
-    r"|\btokens? (?:has |have )?(?:expired|invalid)|\bapi[ _-]key\b|限流|频率|速率|余额|欠费|每分钟"
+    r"|\btokens? (?:has |have )?(?:expired|invalid)|\bapi[ _-]key\b|\b(?:auth\w*|access|bearer|refresh) tokens?\b"
+    r"|限流|频率|速率|余额|欠费|每分钟"
 )
 
 _REPLY = (
@@ -87,7 +88,7 @@ _TOGETHER = (
     r"sum of (?:the )?prompt",
     r"(?:passed|sent|got|given) [\d,]+ input tokens",
     r"input and (?:maximum )?output tokens",
-    _REPLY + r"[^.;]{0,40}got -\d",  # what the prompt has left of the window for the reply
+    _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # what the prompt has left of the window for the reply
 )
 
 _BOUND = (
@@ -98,10 +99,10 @@ _BOUND = (
     r" ?(?:sequence )?(?:length|tokens?|size|limit|window)"
     r"|max(?:imum)? (?:allowed )?(?:number of )?(?:input |prompt |total )?tokens(?: allowed)?"
     r"|(?:tokens?|input|prompt)[ _](?:length )?limit\b|(?:limit|maximum) of [\d,]+ tokens"
-    r"|max(?:imum)? seq\w* len\w*|max length\b|max_len\b)"
+    r"|max(?:imum)? seq\w* len\w*|max length\b|max_len\b|session_len\b|\b(?:kv[ -]?)?cache size)"
 )
 _SIZE = (
-    r"(?:\btokens?\b|\bn_(?:keep|past|tokens)\b|\b(?:prompt|input|inputs|conversation|request"
+    r"(?:\btokens?\b|\bn_(?:keep|past|tokens)\b|\bsequence length\b|\b(?:prompt|input|inputs|conversation|request"
     r"|messages?|query|history)"
     r"(?: text| token| tokens| sequence| data)?(?: length| size| count)?)"
 )
@@ -155,7 +156,8 @@ _INPUT = (
         r"context (?:length|size|window)[^.;]{0,30} is [\d,]+k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
         r"(?:request|has|have|got|given|provided|sent)\w*[^.;]{0,12}\d"
     ),
-    _REPLY + r"[^.;]{0,40}got -\d",
+    _REPLY + r"[^.;]{0,40}(?:got |\()-\d",
+    r"^token limit$",
     (
         r"(?:上下文|输入|提示词|提示|prompt|消息|对话|tokens?)[^。;]{0,16}(?:过长|超长|太长|超过|超出|超限|大于)"
         r"(?![^。;]{0,12}(?:频率|次数|并发|字节))"

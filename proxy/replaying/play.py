@@ -18,7 +18,7 @@ from proxy.asking import Caller, Roles
 from proxy.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.headers import Headers
-from proxy.intake import ChatRequest
+from proxy.intake import ChatRequest, milliseconds
 from proxy.replaying.measures import Decided, Played, Sent, common_prefix, evidence_kept, size
 from proxy.replaying.recorded import Conversation
 from proxy.scripted import scripted_answer, scripted_votes
@@ -105,8 +105,8 @@ class Player:
         try:
             decision = await self._built.condenser.decide(request)
         except ContextLengthExceeded:
-            return Decided(original, None, 0, overhead, usable, _milliseconds(started)), None
-        spent = _milliseconds(started)
+            return Decided(original, None, 0, overhead, usable, milliseconds(started)), None
+        spent = milliseconds(started)
         if decision.settle is not None:
             await decision.settle(None)
         if decision.follow is not None:
@@ -174,7 +174,3 @@ def _with_evidence(conversation: Conversation, decided: Sequence[Decided], last:
     ]
     view = "\n".join(content_text(json.loads(each.raw).get("content")) for each in last)
     return Played(decided, len(evidence), evidence_kept(evidence, view))
-
-
-def _milliseconds(started: float) -> float:
-    return (perf_counter() - started) * 1_000

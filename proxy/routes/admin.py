@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,11 +15,11 @@ from starlette.responses import Response
 from proxy.admin import Admin, Document
 from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.headers import first
-from proxy.memory.admin import MAIN, MOST_HITS, TOP_K, MemoryAdmin
+from proxy.memory.admin import MOST_HITS, TOP_K, MemoryAdmin
 from proxy.services import Services
+from proxy.sessions import MAIN
 from proxy.store.base import SessionKey, StoreError
 
-PREFIX = "/_condenser/"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
@@ -44,10 +45,13 @@ async def admin(request: Request) -> Response:
     return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
 
 
-async def _answer(request: Request, services: Services) -> Document | None:
+async def _answer(request: Request, services: Services) -> Document | list[Document] | None:
     """The document at a path; None where there is nothing."""
-    path = str(request.scope["path"]).removeprefix(PREFIX).split("/")
+    # As it came: an id may have a slash, which is %2F there.
+    path = [unquote(each) for each in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
     match path:
+        case ["sessions", name] if request.method == "GET" and name:
+            return await services.admin.found(name, request.query_params.get("tenant"))
         case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
             return None
         case ["sessions", tenant, session, "memory", *more]:
@@ -73,10 +77,14 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
     return None
 
 
-async def _memory(request: Request, memory: MemoryAdmin, key: SessionKey, more: list[str]) -> Document | None:
+async def _memory(
+    request: Request, memory: MemoryAdmin, key: SessionKey, more: list[str]
+) -> Document | list[Document] | None:
     match request.method, more:
         case "GET", []:
             return await memory.listed(key)
+        case "GET", ["export"]:
+            return await memory.exported(key)
         case "GET", ["search"]:
             return await memory.search(key, *_search(request.query_params))
         case "POST", []:

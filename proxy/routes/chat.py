@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,10 +15,12 @@ from proxy.decision import Decision
 from proxy.errors import BodyTooLarge
 from proxy.headers import encoded, first, to_upstream
 from proxy.intake import ChatRequest
-from proxy.relay import ClientGone, Incoming, Relay
+from proxy.keepalive import Awaited, KeepAlive
+from proxy.opening import Answer
+from proxy.pending import beat
+from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reporting import editor_for
-from proxy.retrying import Answered
-from proxy.routes.passthrough import CLIENT_CLOSED_REQUEST, pass_through
+from proxy.routes.passthrough import pass_through
 from proxy.services import Services
 from proxy.upstream import UpstreamRequest
 from proxy.watching import Watched
@@ -26,7 +29,7 @@ REFUSED = (429, 503)
 
 
 async def chat(request: Request) -> Response:
-    """Reads the request, lets the driver decide, forwards, and relays the reply."""
+    """Reads the request; the response lets the driver decide, forwards, and relays the reply."""
     services: Services = request.app.state.services
     if first(request.scope["headers"], b"content-encoding") not in (None, "identity"):
         return await pass_through(request, reason="encoded-body")
@@ -34,13 +37,12 @@ async def chat(request: Request) -> Response:
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            data = await body_of(incoming, services.settings.limits.body)
-            response = await incoming.unless_gone(_answer(services, read(request, services, data), incoming, under_way))
+            asked = read(request, services, await body_of(incoming, services.settings.limits.body))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        if isinstance(response, Relay):
-            response.when_over(under_way.pop_all().close)
-    return response
+        keep_alive, rest = _keep_alive(services, asked), under_way.pop_all()
+    answering = _Answering(services, asked, incoming, keep_alive, rest)
+    return Awaited(incoming, keep_alive, answering.response, rest)
 
 
 async def body_of(incoming: Incoming, limit: int) -> bytes:
@@ -73,67 +75,94 @@ def read(request: Request, services: Services, data: bytes) -> ChatRequest:
     )
 
 
-async def _answer(services: Services, chat_request: ChatRequest, incoming: Incoming, under_way: ExitStack) -> Response:
-    services.asking.arrived()
-    await services.learned.refresh(chat_request.model)
-    decision = await services.condenser.decide(chat_request)
-    under_way.callback(decision.let_go)
-    if chat_request.controls.dry_run:
-        return _dry_run(decision)
-    services.telemetry.decided(decision)
-    _want_window(services, decision, under_way)
-    # Not earlier: a request that waits for what is prepared for it must not stand in its way.
-    under_way.enter_context(services.asking.foreground())
-    answered = await services.retrier.answered(
-        chat_request, decision, lambda decided: services.upstream.send(_forwarded(services, chat_request, decided))
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """One request on its way to its response; `under_way` is closed when all is over."""
+
+    services: Services
+    asked: ChatRequest
+    incoming: Incoming
+    keep_alive: KeepAlive
+    under_way: ExitStack
+
+    async def response(self) -> Response:
+        """Has the driver decide, forwards, and gives the reply."""
+        services, asked = self.services, self.asked
+        services.asking.arrived()
+        decision = await services.condenser.decide(asked)
+        self.under_way.callback(decision.let_go)
+        if asked.controls.dry_run:
+            return _dry_run(decision)
+        services.telemetry.decided(decision)
+        await self._tell_keep_alive(decision)
+        self._want_window(decision)
+        # Not earlier: a request that waits for what is prepared for it must not stand in its way.
+        self.under_way.enter_context(services.asking.foreground())
+        reply, decided = await services.retrier.answered(asked, decision, self._send)
+        self.under_way.callback(decided.let_go)
+        searched = await services.searcher.searched(decided, asked.model, reply, lambda body: self._send(decided, body))
+        return self._relay(searched, decided)
+
+    async def _tell_keep_alive(self, decision: Decision) -> None:
+        self.keep_alive.decided = decision.headers
+        if decision.policy.pipeline.is_off:
+            # Nothing of ours is in the way: the client waits for its upstream as it would without us.
+            await self.keep_alive.silence()
+
+    def _want_window(self, decision: Decision) -> None:
+        """Where nobody has set the window, has the upstream's server asked: now, and when it has replied."""
+        if not (decision.policy.window.is_set or decision.policy.pipeline.is_off):
+            self.services.discovered.noticed()
+            self.under_way.callback(self.services.discovered.replied)
+
+    async def _send(self, decision: Decision, body: bytes | None = None) -> Answer:
+        """The upstream's answer to a decision's body, or to another one under the same headers."""
+        headers = self.asked.headers
+        if self._reads(decision):
+            headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
+        sent = decision.body if body is None else body
+        request = UpstreamRequest("POST", b"/v1/chat/completions", self.asked.query, headers, sent)
+        with self.keep_alive.elsewhere():
+            reply = await self.services.upstream.send(request)
+        if reply.status in REFUSED:
+            # Here, for the client is not told of every refusal: what follows a search may be asked otherwise.
+            self.services.asking.refused(None, first(reply.headers, b"retry-after"))
+        return reply
+
+    def _reads(self, decision: Decision) -> bool:
+        """Whether the reply is read or changed, or no encoding of it could be told any more: so it must come plain."""
+        read = decision.head or decision.rounds or decision.probed or decision.unpacked
+        return bool(read or self.keep_alive.has_begun or self._more(decision))
+
+    def _more(self, decision: Decision) -> int:
+        """Prompt tokens that the client is shown besides those that were forwarded."""
+        return decision.left_out if self.services.settings.report_usage == "original" else 0
+
+    def _relay(self, reply: Answer, decision: Decision) -> Relay:
+        """What a later request depends on is stored only where the upstream took this one."""
+        taken = 200 <= reply.status < 300
+        ours = encoded(decision.headers(taken=taken))
+        if not taken:
+            return Relay(self.incoming, reply, ours)
+        capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
+        watched = Watched(reply.headers, capture)
+        settle = self.services.watcher.settling(self.asked, decision, watched)
+        editor = editor_for(reply.headers, self._more(decision), hides=decision.probed)
+        own = partial(self.services.tasks.own, to_its_end=True)
+        return Relay(self.incoming, reply, ours, settle, watched, decision.follow, editor, own)
+
+
+def _keep_alive(services: Services, asked: ChatRequest) -> KeepAlive:
+    """What tells the client of a stream that it is waited for; silent for all others."""
+    settings = services.settings
+    speaks = settings.keepalive != "off" and asked.body.get("stream") is True and not asked.controls.dry_run
+    return KeepAlive(
+        settings.keepalive_interval if speaks else None,
+        lambda: beat(settings.keepalive, asked.model, services.clock()),
     )
-    reply, decided = answered
-    under_way.callback(decided.let_go)
-    searched = await services.searcher.searched(
-        decided,
-        chat_request.model,
-        reply,
-        lambda body: services.upstream.send(replace(_forwarded(services, chat_request, decided), body=body)),
-    )
-    return _relay(services, incoming, chat_request, Answered(searched, decided))
-
-
-def _want_window(services: Services, decision: Decision, under_way: ExitStack) -> None:
-    """Where nobody has set the window, has the upstream's server asked: now, and when it has replied."""
-    if not (decision.policy.window.is_set or decision.policy.pipeline.is_off):
-        services.discovered.noticed()
-        under_way.callback(services.discovered.replied)
-
-
-def _forwarded(services: Services, chat_request: ChatRequest, decision: Decision) -> UpstreamRequest:
-    headers = chat_request.headers
-    if decision.head or decision.rounds or decision.probed or _more(services, decision):
-        # The reply is read or changed, so it must come as it is.
-        headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
-    return UpstreamRequest("POST", b"/v1/chat/completions", chat_request.query, headers, decision.body)
-
-
-def _more(services: Services, decision: Decision) -> int:
-    """Prompt tokens that the client is shown besides those that were forwarded."""
-    return decision.left_out if services.settings.report_usage == "original" else 0
-
-
-def _relay(services: Services, incoming: Incoming, chat_request: ChatRequest, answered: Answered) -> Relay:
-    """What a later request depends on is stored only where the upstream took this one."""
-    reply, decision = answered
-    ours = encoded(decision.headers())
-    if reply.status in REFUSED:
-        services.asking.refused(None, first(reply.headers, b"retry-after"))
-    if not 200 <= reply.status < 300:
-        return Relay(incoming, reply, ours)
-    capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
-    watched = Watched(reply.headers, capture)
-    settle = services.watcher.settling(chat_request, decision, watched)
-    editor = editor_for(reply.headers, _more(services, decision), hides=decision.probed)
-    return Relay(incoming, reply, ours, settle, watched, decision.follow, editor)
 
 
 def _dry_run(decision: Decision) -> Response:
     response = Response(decision.dry_run(), media_type="application/json")
-    response.raw_headers.extend(encoded(decision.headers()))
+    response.raw_headers.extend(encoded(decision.headers(taken=False)))
     return response

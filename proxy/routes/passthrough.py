@@ -7,20 +7,23 @@ from starlette.responses import Response
 
 from proxy.decision import Action
 from proxy.headers import Headers, encoded, first, to_upstream
-from proxy.relay import ClientGone, Incoming, Relay
+from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.services import Services
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
-GENERATION = frozenset(("/v1/completions", "/v1/responses", "/v1/messages", "/v1/chat/completions"))
-CLIENT_CLOSED_REQUEST = 499
+GENERATING = frozenset(
+    ("completions", "responses", "messages", "embeddings", "moderations", "images", "audio", "videos", "realtime")
+)
+"""What is under `/v1/` and asks a model, with all that is below it."""
 
 
 async def pass_through(request: Request, reason: str = "") -> Response:
-    """Forwards a request unread and relays the reply."""
+    """Forwards a request unread and relays the reply; a `reason` says why a completion is not read."""
     services: Services = request.app.state.services
     ours: Headers = []
-    if request.method == "POST" and request.url.path in GENERATION:
-        services.telemetry.bypassed(request.url.path, reason)
+    segment = "chat/completions" if reason else request.scope["path"].removeprefix("/v1/").partition("/")[0]
+    if request.method == "POST" and (reason or segment in GENERATING):
+        services.telemetry.bypassed(f"/v1/{segment}", reason)
         ours = encoded([("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])])
     incoming = Incoming(request.receive)
     try:

@@ -68,7 +68,10 @@ class Write:
 
 
 class Lease(NamedTuple):
-    """What came of asking for a lease: it is `held` by who asked, or another's, or over and something was `left`."""
+    """What came of asking for a lease: it is `held` by who asked, or another's, or over and something was `left`.
+
+    Where nobody asks for it, but looks at it only, it is `held` by anybody.
+    """
 
     held: bool
     left: bytes = b""
@@ -106,6 +109,10 @@ class SessionStore(Protocol):
 
         `name` and `holder` are as safe in a key as a session's, and each attempt at a work has a holder of its own.
         """
+        ...
+
+    async def leased(self, tenant: str, name: str) -> Lease:
+        """How a lease stands now; takes and changes nothing."""
         ...
 
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:

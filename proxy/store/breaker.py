@@ -177,6 +177,9 @@ class BreakingStore:
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         return await self._call(lambda: self._inner.lease(tenant, name, holder, ttl))
 
+    async def leased(self, tenant: str, name: str) -> Lease:
+        return await self._call(lambda: self._inner.leased(tenant, name))
+
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         await self._call(lambda: self._inner.release(tenant, name, holder, left, ttl))
 

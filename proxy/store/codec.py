@@ -2,13 +2,13 @@
 
 JSON with a schema version. A reader treats a newer version as a miss; members that it does not know are not read.
 Replacement bytes are data, so that no later version of a prompt or frame changes a view that stands. Runs of kept
-messages are written as one range.
+messages are written as one range. Pieces are sent to upstreams, so what is stored as one is checked when it is read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,14 @@ from proxy.sessions import NO_BLOCK, Block, Branch, Session
 from proxy.store.base import Snapshot
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
+from strategies.core.parsing import loads
 from strategies.core.protocol import Verdict
 
 VERSION = 1
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What decoding raises for bytes that nobody of ours has written so."""
+
+Decode = Callable[[bytes, bool], Condensation | None]
 
 
 def encode_session(session: Session) -> bytes:
@@ -40,25 +45,37 @@ def encode_session(session: Session) -> bytes:
             "branches": [
                 [
                     *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
-                    *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None),
+                    *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None, each.reply),
                 ]
                 for each in session.branches
             ],
             "verdicts": [encode_verdict(each) for each in session.verdicts],
             "judging": session.judging,
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
-            "added": json.loads(to_json(session.added)),
+            "added": json.loads(to_json(session.added)) if session.added else [],
             "forgotten": session.forgotten,
         }
     )
 
 
-def decode_session(snapshot: Snapshot) -> Session | None:
-    """The session in a snapshot; None where a newer version wrote it."""
+def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
+    """The condensation in a record; None where a newer version wrote it."""
+    document = json.loads(data)
+    if document.pop("v") > VERSION:
+        return None
+    document["digest"] = bytes.fromhex(document["digest"])
+    document["pieces"] = tuple(_decode_pieces(document["pieces"], document["covered"]))
+    document["cards"] = tuple(from_json(json.dumps(document.get("cards", []))))
+    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
+    return replace(Condensation(**known), standing=standing)
+
+
+def decode_session(snapshot: Snapshot, decode: Decode = decode_condensation) -> Session | None:
+    """The session in a snapshot, its records read by `decode`; None where a newer version wrote it."""
     document = json.loads(snapshot.meta)
     if document["v"] > VERSION:
         return None
-    records = (decode_condensation(data, name in snapshot.standing) for name, data in snapshot.records.items())
+    records = (decode(data, name in snapshot.standing) for name, data in snapshot.records.items())
     return Session(
         id=document["id"],
         source=document["source"],
@@ -73,7 +90,7 @@ def decode_session(snapshot: Snapshot) -> Session | None:
         verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
         judging=document.get("judging", {}),
         patches=tuple(_patch(*each) for each in document.get("patches", ())),
-        added=tuple(from_json(json.dumps(document.get("added", [])))),
+        added=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
         forgotten=tuple(document.get("forgotten", ())),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
@@ -85,21 +102,25 @@ def _branch(row: Sequence[Any]) -> Branch:
     seen = tuple((count, at) for count, at in later[0]) if later else ()
     block = Block(*later[1]) if len(later) > 1 else NO_BLOCK
     anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
-    return Branch(name, bytes.fromhex(head), bytes.fromhex(before), count, last_used, applied, seen, block, anchor)
+    reply = later[3] if len(later) > 3 else ""
+    nodes = bytes.fromhex(head), bytes.fromhex(before)
+    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply)
 
 
 def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:
-    return Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces)))
+    return Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON."""
-    return {**{name: getattr(verdict, name) for name in Verdict.__slots__}, "digest": verdict.digest.hex()}
+    plain = {name: getattr(verdict, name) for name in Verdict.__slots__}
+    return {**plain, "digest": verdict.digest.hex(), "earlier": [each.hex() for each in verdict.earlier]}
 
 
 def _verdict(row: Mapping[str, Any]) -> Verdict:
     known = {name: row[name] for name in Verdict.__slots__ if name in row}
-    return Verdict(**{**known, "digest": bytes.fromhex(row["digest"])})
+    earlier = tuple(bytes.fromhex(each) for each in row.get("earlier", ()))
+    return Verdict(**{**known, "digest": bytes.fromhex(row["digest"]), "earlier": earlier})
 
 
 def record_name(digest: bytes, depth: int) -> str:
@@ -132,18 +153,6 @@ def encode_condensation(condensation: Condensation) -> bytes:
     )
 
 
-def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
-    """The condensation in a record; None where a newer version wrote it."""
-    document = json.loads(data)
-    if document.pop("v") > VERSION:
-        return None
-    document["digest"] = bytes.fromhex(document["digest"])
-    document["pieces"] = tuple(_decode_pieces(document["pieces"]))
-    document["cards"] = tuple(from_json(json.dumps(document.get("cards", []))))
-    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
-    return replace(Condensation(**known), standing=standing)
-
-
 def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
     run: list[int] = []
     for piece in pieces:
@@ -159,12 +168,24 @@ def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
         yield run
 
 
-def _decode_pieces(rows: Iterable[Any]) -> Iterator[Piece]:
+def _decode_pieces(rows: Iterable[Any], before: int) -> Iterator[Piece]:
+    """Pieces that stand for chain messages `before` an index; raises one of `UNREADABLE` where they can be none."""
     for row in rows:
         if isinstance(row, list):
-            yield from (Keep(index) for index in range(row[0], row[1]))
+            start, stop = row
+            if not 0 <= start < stop <= before:
+                raise ValueError("what is kept is not covered")
+            yield from map(Keep, range(start, stop))
         else:
-            yield Literal(row["raw"], Kind(row["kind"]), row["origin"])
+            yield _literal(row["raw"], Kind(row["kind"]), row["origin"], before)
+
+
+def _literal(raw: Any, kind: Kind, origin: int | None, before: int) -> Literal:
+    if not isinstance(raw, str) or not isinstance(loads(raw)["role"], str):
+        raise TypeError("a piece is no message")
+    if origin is not None and not 0 <= origin < before:
+        raise ValueError("what a piece stands for is not covered")
+    return Literal(raw, kind, origin)
 
 
 def _dump(document: Any) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -28,7 +29,7 @@ T = TypeVar("T")
 VERSION = 0xC1  # no byte of UTF-8
 PLAIN, ZSTD = 0, 1
 
-SMALLEST = 512  # bytes; below, little is saved
+SMALLEST = 1024  # bytes; below, little is saved for what it takes
 LARGEST = 64 * 1024 * 1024  # bytes that one value may decompress to
 IN_THREAD = 64 * 1024
 LEVEL = 3
@@ -38,10 +39,24 @@ class NewerFormat(Exception):
     """A value that a newer version of this program wrote."""
 
 
+class _Packing(threading.local):
+    """A compressor for each thread: to make one takes longer than most values do."""
+
+    def __init__(self) -> None:
+        self._compressor = zstd.ZstdCompressor(LEVEL)
+
+    def frame(self, data: bytes) -> bytes:
+        """Data as a frame of its own."""
+        return self._compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+
+
+_packing = _Packing()
+
+
 def compressed(data: bytes) -> bytes:
     """`data` as it is stored: compressed where that makes it smaller."""
     if len(data) >= SMALLEST:
-        packed = bytes((VERSION, ZSTD)) + zstd.compress(data, LEVEL)
+        packed = bytes((VERSION, ZSTD)) + _packing.frame(data)
         if len(packed) < len(data):
             return packed
     return bytes((VERSION, PLAIN)) + data if data[:1] == bytes((VERSION,)) else data
@@ -108,8 +123,10 @@ class CompressedStore:
         return await self.inner.find(tenant, digests)
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        lease = await self.inner.lease(tenant, name, holder, ttl)
-        return lease._replace(left=await _ours(lease.left, f"what the lease {name} left"))
+        return await _read_lease(await self.inner.lease(tenant, name, holder, ttl), name)
+
+    async def leased(self, tenant: str, name: str) -> Lease:
+        return await _read_lease(await self.inner.leased(tenant, name), name)
 
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         given = await _aside(lambda: compressed(left), len(left))
@@ -145,6 +162,10 @@ async def _ours(stored: bytes, what: str) -> bytes:
         return await _aside(lambda: decompressed(stored), len(stored))
     except NewerFormat:
         raise StoreError("store-schema", f"a newer version wrote {what}") from None
+
+
+async def _read_lease(lease: Lease, name: str) -> Lease:
+    return lease._replace(left=await _ours(lease.left, f"what the lease {name} left"))
 
 
 def _read(snapshot: Snapshot) -> Snapshot:

@@ -9,16 +9,16 @@ have been executed. Three things say that it was not: a `NotSent`, a redirection
 not know; only these may be followed by another try. `_pool` is the only place that builds connections; a URL
 cannot change what it sets.
 
-Errors. Whatever the client raises becomes a StoreError, without the cause attached, since a server quotes user
-names.
+Errors. Whatever the client raises becomes a StoreError. What a server or a connection says has no cause attached, since
+it may quote user names; anything else is a defect, ours or the client's, which keeps its cause and is logged with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -50,6 +50,10 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ClusterDownError, "store-unavailable"),
     (OSError, "store-unavailable"),
 )
+SAID = (exceptions.RedisError, OSError)
+"""What a server, a connection or a bound of time may say; a time-out is an OSError."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,10 @@ class Node:
 
     async def close(self) -> None:
         """Closes all connections; what does not close in time is dropped as well."""
-        with suppress(Exception):
+        try:
             await self._pool.aclose()
+        except SAID as error:
+            _log.debug("%s", store_error(error, self._shown))
 
     async def _exchange(self, commands: Sequence[Command], *, asking: bool) -> list[Any]:
         before: list[tuple[Word, ...]] = [("ASKING",)] if asking else []
@@ -136,7 +142,7 @@ class Node:
             await connection.disconnect(nowait=True)
             if not isinstance(error, Exception):
                 raise
-            raise store_error(error, self._shown) from None
+            raise store_error(error, self._shown) from cause_of(error)
         finally:
             await self._pool.release(connection)
         return answers[1::2] if asking else answers
@@ -145,7 +151,7 @@ class Node:
         try:
             connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001
-            raise store_error(error, self._shown, NotSent) from None
+            raise store_error(error, self._shown, NotSent) from cause_of(error)
         return connection
 
     def _translated(self, answer: Any) -> Any:
@@ -165,6 +171,14 @@ async def _answer(connection: AbstractConnection) -> Any:
         return await connection.read_response()
     except exceptions.ResponseError as error:
         return error  # an answer like any other: those of the next commands follow
+
+
+def cause_of(error: Exception) -> Exception | None:
+    """What a StoreError has as its cause: nothing that a server or a connection says, but a defect, which is logged."""
+    if isinstance(error, SAID):
+        return None
+    _log.error("the client of a store failed", exc_info=error)
+    return error
 
 
 def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:

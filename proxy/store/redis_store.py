@@ -38,7 +38,7 @@ from typing import Any, TypeVar
 
 from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import Quotas
-from proxy.store.redis import Command, Limits, Word, store_error
+from proxy.store.redis import Command, Limits, Word, cause_of, store_error
 from proxy.store.redis_routes import Route
 from proxy.store.redis_urls import open_route
 
@@ -99,6 +99,12 @@ class RedisStore:
         command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
         held, left = await self._call(lambda until: self._one(command, until))
         return Lease(bool(held), left)
+
+    async def leased(self, tenant: str, name: str) -> Lease:
+        key = _lease(tenant, name)
+        command = Command(("HMGET", key, "holder", "left"), key)
+        holder, left = await self._call(lambda until: self._one(command, until))
+        return Lease(holder is not None, left or b"")
 
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         command = _script("release", [_lease(tenant, name)], holder, left, _ms(ttl))
@@ -213,7 +219,7 @@ class RedisStore:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001
-            raise store_error(error, self._shown) from None
+            raise store_error(error, self._shown) from cause_of(error)
 
 
 def _script(name: str, keys: Sequence[str], *values: Word) -> Command:

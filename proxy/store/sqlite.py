@@ -1,7 +1,8 @@
 """Sessions in one SQLite file, or in memory; the store that needs no server.
 
-All SQL runs in one thread that this store owns, over one connection: the event loop never waits for a disk,
-and the default executor cannot starve us. Each call is one transaction, and one job of that thread. So a
+All SQL on a file runs in one thread that this store owns, over one connection: the event loop never waits for a
+disk, and the default executor cannot starve us. In memory there is no disk to wait for, and a thread would cost more
+than the work. Each call is one transaction, and one job of that thread. So a
 caller that is cancelled leaves the old state (its job had not begun and is dropped) or the new one (the job
 runs to its end by itself), and no shield is needed.
 
@@ -19,11 +20,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from proxy.store import sqlite_leases
 from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
@@ -31,6 +32,7 @@ from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
 from proxy.store.sqlite_leases import Claim
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PURGE_EVERY = 64  # writes; a purge removes at least as many sessions as that many writes can make
@@ -54,10 +56,10 @@ _REASONS = {
 class SqliteStore:
     """`SessionStore` over the file at `path`, or over memory where that is None."""
 
-    def __init__(self, clock: Callable[[], float], quotas: Quotas) -> None:
+    def __init__(self, clock: Callable[[], float], quotas: Quotas, executor: Executor) -> None:
         self._clock = clock
         self._quotas = quotas
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
+        self._executor = executor
         self._connection: sqlite3.Connection | None = None
         self._closing: Future[None] | None = None
         self._writes = 0
@@ -67,7 +69,8 @@ class SqliteStore:
         cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
     ) -> SqliteStore:
         """Opens the file, and makes it and its tables where they are missing."""
-        store = cls(clock, quotas or Quotas())
+        own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
+        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _AtOnce())
         try:
             await asyncio.wrap_future(store._submit(lambda: store._connect(path)))
         except BaseException:
@@ -105,6 +108,9 @@ class SqliteStore:
         claim = Claim(tenant, name, holder, ttl)
         return await self._call(lambda connection, now: sqlite_leases.lease(connection, claim, now))
 
+    async def leased(self, tenant: str, name: str) -> Lease:
+        return await self._call(lambda connection, now: sqlite_leases.leased(connection, tenant, name, now))
+
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         claim = Claim(tenant, name, holder, ttl)
         await self._call(lambda connection, now: sqlite_leases.release(connection, claim, left, now))
@@ -137,7 +143,8 @@ class SqliteStore:
             self._connection.close()
 
     async def _call(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
-        return await asyncio.wrap_future(self._submit(lambda: self._perform(job)))
+        submitted = self._submit(lambda: self._perform(job))
+        return submitted.result() if submitted.done() else await asyncio.wrap_future(submitted)
 
     def _perform(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
         assert self._connection is not None, "open() comes before any call"
@@ -153,6 +160,18 @@ class SqliteStore:
         if self._writes % PURGE_EVERY == 0:
             # Nobody waits for it; what hinders a purge is raised by the next write as well.
             self._submit(lambda: self._perform(_purge))
+
+
+class _AtOnce(Executor):
+    """Does each job when it is given one."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - as any executor, it hands over what was raised
+            future.set_exception(error)
+        return future
 
 
 def _translated(job: Callable[[], T]) -> T:
@@ -197,24 +216,18 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
         row, revision = _live(connection, key, now)
         if revision != write.revision:
             return False
-        row = _ensure(connection, key, row, expires_at)
+        row = _made(connection, key, expires_at) if row is None else row
         size = _size_with(connection, row, write)
-        added = _absent(connection, row, write.blocks)
-        if added:
-            size += sum(len(digest) + len(write.blocks[digest]) for digest in added)
+        if added := sum(_put_block(connection, row, digest, block) for digest, block in write.blocks.items()):
+            size += added
             _stay_within(quotas.for_blocks(_others(connection, key, now) if quotas.tenant else 0), size)
         connection.execute(
             "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
             (write.meta, revision + 1, expires_at, size, row),
         )
-        connection.executemany(
-            "INSERT INTO blocks VALUES (?, ?, ?)",
-            [(row, digest, write.blocks[digest]) for digest in added],
-        )
-        connection.executemany(
-            "INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)",
-            [(key.tenant, digest, key.session, expires_at) for digest in write.index],
-        )
+        for digest in write.index:
+            chained = key.tenant, digest, key.session, expires_at
+            connection.execute("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
     return True
 
 
@@ -331,17 +344,15 @@ def _size(connection: sqlite3.Connection, row: int) -> int:
 
 def _size_with(connection: sqlite3.Connection, row: int, write: Write) -> int:
     """The bytes of a session with another meta."""
-    old: int = rows_of(connection, "SELECT coalesce(length(meta), 0) FROM sessions WHERE id = ?", row)[0][0]
-    return _size(connection, row) - old + len(write.meta)
+    select = "SELECT bytes - coalesce(length(meta), 0) FROM sessions WHERE id = ?"
+    rest: int = rows_of(connection, select, row)[0][0]
+    return rest + len(write.meta)
 
 
-def _absent(connection: sqlite3.Connection, row: int, blocks: Mapping[str, bytes]) -> list[str]:
-    """The digests of those blocks that the session does not have."""
-    if not blocks:
-        return []
-    select = "SELECT digest FROM blocks WHERE session_id = ? AND digest IN (SELECT value FROM json_each(?))"
-    known = {digest for (digest,) in rows_of(connection, select, row, dumps(list(blocks)))}
-    return [digest for digest in blocks if digest not in known]
+def _put_block(connection: sqlite3.Connection, row: int, digest: str, block: bytes) -> int:
+    """Adds a block that the session does not have; the bytes that it has more."""
+    put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
+    return len(digest) + len(block) if put.rowcount else 0
 
 
 def _others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
@@ -353,21 +364,30 @@ def _others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
 
 def _live(connection: sqlite3.Connection, key: SessionKey, now: float) -> tuple[int | None, int]:
     """Row and revision of a session, (None, 0) where there is none; one that has expired is removed."""
-    connection.execute("DELETE FROM sessions WHERE tenant = ? AND session = ? AND expires_at <= ?", (*key, now))
-    found = rows_of(connection, "SELECT id, revision FROM sessions WHERE tenant = ? AND session = ?", *key)
-    return found[0] if found else (None, 0)
+    found = rows_of(connection, "SELECT id, revision, expires_at FROM sessions WHERE tenant = ? AND session = ?", *key)
+    if not found:
+        return None, 0
+    row, revision, expires_at = found[0]
+    if expires_at <= now:
+        connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
+        return None, 0
+    return row, revision
 
 
 def _ensure(connection: sqlite3.Connection, key: SessionKey, row: int | None, expires_at: float) -> int:
     """The row of a session that lives until `expires_at` or longer; made if need be."""
     if row is None:
-        made = connection.execute(
-            "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)",
-            (*key, expires_at),
-        ).lastrowid
-        assert made is not None
-        return made
+        return _made(connection, key, expires_at)
     connection.execute(
         "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?", (expires_at, row, expires_at)
     )
     return row
+
+
+def _made(connection: sqlite3.Connection, key: SessionKey, expires_at: float) -> int:
+    """The row of a session that is new."""
+    made = connection.execute(
+        "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)", (*key, expires_at)
+    ).lastrowid
+    assert made is not None
+    return made

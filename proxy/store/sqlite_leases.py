@@ -34,6 +34,13 @@ def lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Lease:
     return Lease(holder == claim.holder, left)
 
 
+def leased(connection: sqlite3.Connection, tenant: str, name: str, now: float) -> Lease:
+    """How a lease stands."""
+    select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ? AND expires_at > ?"
+    rows = rows_of(connection, select, tenant, name, now)
+    return Lease(rows[0][0] is not None, rows[0][1]) if rows else Lease(held=False)
+
+
 def release(connection: sqlite3.Connection, claim: Claim, left: bytes, now: float) -> None:
     """Ends a lease that the holder still has."""
     # Without anything left it is over now, and so as good as gone.

@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
@@ -26,7 +27,6 @@ class ModelWindow:
     window: int
     """Input and output together."""
     max_input: int | None = None
-    max_output: int | None = None
 
 
 class ModelTable:
@@ -40,7 +40,7 @@ class ModelTable:
         """Read `config/models.toml`. Raises OSError, or ValueError when the file is not of its form."""
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models", {})
         try:
-            return cls({name.lower(): ModelWindow(**entry) for name, entry in entries.items()})
+            return cls({name.lower(): ModelWindow(**_asked_for(entry)) for name, entry in entries.items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -53,9 +53,20 @@ class ModelTable:
         return next(filter(None, found), None)
 
 
+@cache
+def bundled(path: Path) -> ModelTable:
+    """The table that comes with the program; as `ModelTable.load`, but each file is read once."""
+    return ModelTable.load(path)
+
+
 def without_date(model: str) -> str:
     """The name without the date of its snapshot; unchanged when it ends in none."""
     return _DATE.sub("", model)
+
+
+def _asked_for(entry: Mapping[str, int]) -> dict[str, int]:
+    """An entry without `max_output`, which the file tells people: how long a reply may be is the upstream's to say."""
+    return {key: value for key, value in entry.items() if key != "max_output"}
 
 
 def _forms(model: str) -> Iterator[str]:

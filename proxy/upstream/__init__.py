@@ -14,7 +14,7 @@ from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
 from proxy.upstream.forwarding import Forwarder
 from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest
 
-__all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamRequest", "is_plain"]
+__all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
 PREFIX = "/v1"
 _REACHABLE_WITHIN = 5.0
@@ -50,6 +50,11 @@ class Upstream:
         """A chat completion of our own, `timeout` in seconds; raises `UpstreamUnavailable`."""
         base = self._address(base_url)
         return await self._calls.ask(f"{base.server}{base.path}/chat/completions", base.signed(headers), data, timeout)
+
+    async def embed(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
+        """Embeddings for ourselves, `timeout` in seconds; raises `UpstreamUnavailable`."""
+        base = self._address(base_url)
+        return await self._calls.ask(f"{base.server}{base.path}/embeddings", base.signed(headers), data, timeout)
 
     async def reachable(self) -> int:
         """The status that the upstream's model list answers with; raises `UpstreamUnavailable`."""

@@ -7,10 +7,12 @@ transport takes the network's place. httpx costs more CPU and can do both.
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
@@ -23,7 +25,13 @@ Transport = httpx.AsyncBaseTransport
 
 
 def tls_context() -> ssl.SSLContext:
-    """Trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names."""
+    """Trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names; each are read once."""
+    return _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@cache
+def _trusting(*_places: str | None) -> ssl.SSLContext:
+    # httpx reads the same variables.
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

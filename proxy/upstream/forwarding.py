@@ -11,6 +11,7 @@ import asyncio
 import functools
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,7 +29,8 @@ from proxy.upstream.messages import late, unreachable
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
 UNREAD = 1.0
-"""Seconds after its sending in which the end of a connection that had idled means that a request was not read."""
+"""Seconds after its sending in which the end of a connection that had idled may mean that a request was not read."""
+_ACKED_AT, _ACKED_UP_TO = 120, 128  # where Linux has `tcpi_bytes_acked` in what TCP_INFO gives
 _AUTOMATIC = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 _BUFFER = 65_536
 _LONGEST_LINE = 65_536
@@ -181,8 +183,9 @@ class _Pool(aiohttp.TCPConnector):
 class _Connection(ResponseHandler):
     """A connection; when it ends, `ConnectionLost` says whether its last request can have been read.
 
-    It cannot where the connection had served before, not a byte came back, and the end came at once: then the
-    server had closed it while it was idle. All other losses are errors: nothing of the library's own is retried.
+    It cannot where the connection had served before, not a byte came back, the end came at once, and the other side's
+    kernel has acknowledged nothing of the request: then the server had closed it while it was idle. All other losses
+    are errors: nothing of the library's own is retried.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -190,23 +193,44 @@ class _Connection(ResponseHandler):
         self._requests = 0
         self._sent_at = 0.0
         self._heard = False
+        self._acked_before: int | None = None
+        self._acked: int | None = None
 
     def set_response_params(self, **params: Any) -> None:
         """Called when a request is about to be sent."""
         self._requests += 1
         self._sent_at = self._loop.time()
         self._heard = False
+        self._acked_before = _acknowledged(self.transport)
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
         super().data_received(data)
 
+    def eof_received(self) -> None:
+        # Now, for the socket may be closed when the connection is said to be lost.
+        self._acked = _acknowledged(self.transport)
+        super().eof_received()
+
     def set_exception(self, exc: BaseException, *cause: Any) -> None:
         if isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError):
             at_once = self._loop.time() - self._sent_at < UNREAD
-            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and at_once)
+            untouched = self._acked is not None and self._acked == self._acked_before
+            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and at_once and untouched)
         super().set_exception(exc, *cause)
+
+
+def _acknowledged(transport: asyncio.BaseTransport | None) -> int | None:
+    """Bytes of a connection that the other side's kernel has acknowledged; None where the system does not say."""
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_UP_TO)
+    except OSError:
+        return None
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder) if len(info) == _ACKED_UP_TO else None
 
 
 class _Resolver(aiohttp.ThreadedResolver):

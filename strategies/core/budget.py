@@ -145,13 +145,18 @@ class Budget:
         return self.usable - tokens
 
     @property
+    def unscaled(self) -> Budget:
+        """The budget in tokens of the upstream."""
+        return self.nominal or self
+
+    @property
     def made_for(self) -> int:
         """The window in tokens of the upstream: it stays the same while what is known of the scale moves."""
-        return self.window if self.nominal is None else self.nominal.window
+        return self.unscaled.window
 
     def upstream_headroom(self, tokens: int) -> int:
         """What is left, in tokens of the upstream, when the view has `tokens` of our own."""
-        return (self.nominal or self).headroom(self.scale.upstream(tokens))
+        return self.unscaled.headroom(self.scale.upstream(tokens))
 
     def marked(self, marks: Marks) -> Budget:
         """The same budget with other marks, aiming at their target."""

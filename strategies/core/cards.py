@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -48,13 +49,18 @@ class MemoryCard:
     @property
     def id(self) -> str:
         """The same for the same content, type and condensation."""
-        told = f"{self.type}\n{self.condensation}\n{plain(self.content)}"
-        return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return _card_id(self.type, self.condensation, self.content)
 
     @property
     def holds(self) -> bool:
         """Whether no later card contradicts it."""
         return not self.superseded_by
+
+
+@lru_cache(maxsize=4_096)
+def _card_id(kind: str, condensation: str, content: str) -> str:
+    told = f"{kind}\n{condensation}\n{plain(content)}"
+    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Origin(NamedTuple):
@@ -77,50 +83,65 @@ _FENCED = re.compile(r"\A\s*```\w*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _CARDS = ("memories", "memory_cards", "cards")
 _BLOCK = re.compile(r"<memory>\s*(?:```\w*\s*)?(?=[\[{])", re.IGNORECASE)
 _EMPTY_BLOCK = re.compile(r"<memory>[^<]{0,80}</memory>\s*\Z", re.IGNORECASE)
-_END_OF_BLOCK = re.compile(r"</memory>|\Z", re.IGNORECASE)
+_CLOSED = re.compile(r"</memory>", re.IGNORECASE)
+_SUMMARY = re.compile(r'\s*(?:```\w*\s*)?\{\s*"summary"\s*:\s*(?=")')
+_NEXT_MEMBER = re.compile(r'\s*,\s*"')
 _DECODER = json.JSONDecoder()
 
 
 class Parted(NamedTuple):
-    """An answer's text and the cards that stood in a block beside it; `has_block` also for one that was broken."""
+    """An answer's summary and its cards; `is_parted` where a list of cards was begun beside it, be it a broken one."""
 
     text: str
     cards: list[MemoryCard]
-    has_block: bool
+    is_parted: bool = False
 
 
-def parted(text: str, origin: Origin = UNKNOWN) -> Parted:
+def read_text(text: str, origin: Origin = UNKNOWN) -> Parted:
     """An answer without its `<memory>` block, which is a JSON list of cards, bare or in a code fence.
 
     A block that cannot be read is left out like one that can. Without a block the text is as it is.
     """
     opened = _BLOCK.search(text)
     if opened is None:
-        return Parted(_EMPTY_BLOCK.sub("", text), [], has_block=False)
+        return Parted(_EMPTY_BLOCK.sub("", text), [])
     try:
         listed, end = _DECODER.raw_decode(text, opened.end())
     except (ValueError, RecursionError):
         listed, end = None, opened.end()
-    closed = _END_OF_BLOCK.search(text, end)
-    rest = text[closed.end() :] if closed else ""
-    return Parted(text[: opened.start()] + rest, _cards(listed, origin), has_block=True)
+    behind = _CLOSED.split(text[end:], maxsplit=1)[1:]
+    return Parted("".join((text[: opened.start()], *behind)), _cards(listed, origin), is_parted=True)
 
 
-def read_answer(text: str, origin: Origin = UNKNOWN) -> tuple[str, list[MemoryCard]]:
+def read_answer(text: str, origin: Origin = UNKNOWN) -> Parted:
     """The summary and the cards in a summarizer's answer.
 
-    The answer is a JSON object with `summary` and `memories`, bare or in a code fence. Anything else is the summary
-    as it is, without cards; so is an object without a summary. Entries that are no cards are left out.
+    The answer is a JSON object with `summary` and `memories`, bare or in a code fence. Of one that breaks behind its
+    summary that stands. Anything else is the summary as it is, without cards; so is an object without a summary.
+    Entries that are no cards are left out.
     """
     fenced = _FENCED.match(text)
     try:
         answer = json.loads(fenced.group(1) if fenced else text)
     except (ValueError, RecursionError):
-        return text, []
+        begun = _begun(text)
+        return Parted(text, []) if begun is None else Parted(begun, [], is_parted=True)
     summary = answer.get("summary") if isinstance(answer, dict) else None
     if not isinstance(summary, str) or not summary.strip():
-        return text, []
-    return summary, _cards(answer, origin)
+        return Parted(text, [])
+    return Parted(summary, _cards(answer, origin), is_parted=True)
+
+
+def _begun(text: str) -> str | None:
+    """The summary of an object that cannot be read, where it is whole and another member follows."""
+    opened = _SUMMARY.match(text)
+    if opened is None:
+        return None
+    try:
+        summary, end = _DECODER.raw_decode(text, opened.end())
+    except ValueError:
+        return None
+    return summary if _NEXT_MEMBER.match(text, end) and summary.strip() else None
 
 
 def _cards(told: object, origin: Origin) -> list[MemoryCard]:
@@ -200,7 +221,8 @@ def _from(told: object) -> MemoryCard:
     if not isinstance(told, Mapping):
         raise ValueError("a card is a JSON object")  # noqa: TRY004 - the file is wrong, not the program
     role = Role(told.get("role") or Role.USER.value)
-    messages, places = tuple(map(str, told.get("messages") or ())), tuple(map(int, told.get("places") or ()))
+    messages = tuple(map(str, told.get("messages") or ()))
+    places = tuple(each for each in told.get("places") or () if isinstance(each, int))
     created_at, condensation, source = (_text(told, key) for key in ("created_at", "condensation", "source"))
     card = _card(told, Origin(created_at, role, messages, condensation, source, places))
     if card is None:

@@ -22,8 +22,8 @@ from itertools import accumulate
 
 DIGEST_BYTES = 16
 ROOT = b"\x00" * DIGEST_BYTES
-LINKS_REMEMBERED = 32_768
-"""About 8 MB."""
+LINKS_REMEMBERED = 8_192
+"""About 2 MB."""
 
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 

@@ -72,8 +72,7 @@ def exact(text: str) -> Iterator[str]:
         if error:
             yield error.group().strip()[:LONGEST]
         for word in line.split():
-            if not _is_plain(word):
-                yield from _in_word(word)
+            yield from _in_word(word)
         yield from (each.group() for each in _APART.finditer(line))
 
 
@@ -92,6 +91,8 @@ def _is_plain(word: str) -> bool:
 @lru_cache(maxsize=8_192)
 def _in_word(word: str) -> tuple[str, ...]:
     """The facts in what stands between two spaces; the same words come again and again."""
+    if _is_plain(word):
+        return ()
     found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word[: 4 * LONGEST]))
     return tuple(each for each in found if 1 < len(each) <= LONGEST)
 

@@ -64,6 +64,14 @@ def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter)
     return "\n".join(_without_middle(messages, cap, fences)) if whole is None else whole
 
 
+def in_one(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str | None:
+    """Fenced text of all messages in at most `cap` tokens, each of them within `limits`; None where that is too little.
+
+    No message is abridged so far that a reader would not know any more what it was.
+    """
+    return _whole(messages, cap, _Fences(counter), [level.within(limits) for level in _LEVELS[:_MILD]])
+
+
 def in_parts(
     messages: Sequence[tuple[int, Message]], cap: int, most: int, counter: Counter, limits: Limits = WIDEST
 ) -> list[str]:
@@ -207,4 +215,6 @@ def _abridged(text: str, characters: int) -> str:
 
 def unfenced(text: str) -> str:
     """Text that cannot close the fence it stands in."""
+    if "<" not in text:
+        return text
     return _FENCE.sub(r"<\\", text)

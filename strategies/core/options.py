@@ -5,8 +5,9 @@ A field is declared as `option(default, at_least, at_most)`. Its type is that of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from difflib import SequenceMatcher
 from typing import Any, TypeVar, cast
 
 from strategies.core.errors import OptionError
@@ -39,8 +40,16 @@ def filled(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
     known = {each.name: each for each in fields(options)}
     for name in values:
         if name not in known:
-            raise OptionError(f"unknown option '{name}'; known: {', '.join(known) or 'none'}")
+            raise unknown_option(name, known)
     return replace(options, **{name: _typed(known[name], value) for name, value in values.items()})
+
+
+def unknown_option(name: str, known: Collection[str]) -> OptionError:
+    """The error for an option that there is not: the nearest one, and all that there are, as a user may write them."""
+    if not known:
+        return OptionError(f"unknown option '{name}'; known: none")
+    nearest = max(known, key=lambda each: SequenceMatcher(None, each.rpartition(".")[2], name).ratio())
+    return OptionError(f"unknown option '{name}'; did you mean '{nearest}'? Known: {', '.join(known)}")
 
 
 def spelled_out(options: Options, values: Mapping[str, object]) -> dict[str, object]:

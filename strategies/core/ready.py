@@ -2,8 +2,9 @@
 
 A prepared one was made in the background for an earlier transcript of this chain, and no forwarded view has applied it
 yet. It is taken when it covers more than what the view rests on, was made for this window or a larger one, leaves
-standing what this transcript must show, and makes the view smaller by the share that the requirement wants. What came
-since it was made stands behind it word for word.
+standing what this transcript must show, and makes the view smaller by the share that the requirement wants. One that a
+judge asked for was held to its share when it was made: what has come since, and stands behind it word for word, must
+not take from it what was paid for. It need only make the view smaller.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def ready(
 ) -> Replayed | None:
     """The best prepared condensation that `view`, which rests on `applied`, may take, with the view that it makes.
 
-    `judged_only` leaves out those that no judge asked for; `least_shrink` is a share of the view.
+    `judged_only` leaves out those that no judge asked for; `least_shrink` is a share of the view, for the others.
     """
     for made, after in _candidates(view, applied, condensations, budget, judged_only=judged_only):
-        saved = view.tokens - after.tokens
-        if saved > 0 and saved >= least_shrink * view.tokens and shows_what_it_must(after):
+        saved, share = view.tokens - after.tokens, 0.0 if made.trigger == JUDGED else least_shrink
+        if saved > 0 and saved >= share * view.tokens and shows_what_it_must(after):
             return Replayed(after, made)
     return None
 

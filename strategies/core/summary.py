@@ -7,65 +7,88 @@
                 that prefix before, so its prompt cache is hit; only where prefix and answer fit the model's window
 
 A span that is too long for one prompt is shown in parts, one after the other, each with the record so far to be merged
-in. One answer that may not count fails the whole.
+in. One answer that may not count fails the whole; `answer` says which may.
 
-History must never be replaced by rubbish. An answer counts when the model stopped by itself, called no tool,
-wrote something that is no refusal and no echo of the prompt, kept within its cap and is smaller than what it
-stands for.
+Memory cards are asked for in the same call, behind the record, where the form has a template for them. They never cost
+a call of their own: where a history fits one prompt without them and not with them, none are asked for.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from strategies.core.answer import Question, Reading, accepted, as_text
 from strategies.core.budget import Budget
+from strategies.core.cards import MemoryCard
 from strategies.core.carrying import ledger_tokens, next_ledger
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
-from strategies.core.history import WIDEST, Limits, in_parts, originals, unfenced
+from strategies.core.history import WIDEST, Limits, in_one, in_parts, originals, unfenced
 from strategies.core.ledger import Ledger, joined
 from strategies.core.protocol import Past
 from strategies.core.replacement import previous_text, room
-from strategies.core.transcript import Counter, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
-from strategies.prompts import prompt
+from strategies.prompts import prompt, prompt_digest
 
 MOST_PARTS = 8
 LEAST_RECORD = 48
 _LEAST_PART = 256
 _FRAMES = 64
 _CAUTION = 0.9
-_TAGS = re.compile(r"</?summary>", re.IGNORECASE)
-_REFUSALS = re.compile(
-    r"^\W*(i'?m sorry|i am sorry|sorry,|i can'?t|i cannot|i'm unable|i am unable|as an ai|抱歉|对不起|我无法|我不能)",
-    re.IGNORECASE,
-)
-_REFUSAL_TOKENS = 80
 _WORDS_PER_TOKEN = 0.6
-# A summary may well begin as the earlier record did; only the instructions and the fence are nothing of its own.
-_ECHO = 60
-_FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
+CARD_TOKENS = 500
+"""What the cards of one answer may have."""
+LEAST_WINDOW_FOR_CARDS = 2_000
+"""In a smaller one, to ask for cards would take what the history needs."""
 
 
 class Form(NamedTuple):
     """How a record is asked for: the template, the line behind the history, and the most that is shown of a message.
 
-    `beside` are tokens that an answer may have for other things than its record, as many as that at most. A template
-    NAME.md has a twin NAME-continue.md for a model that goes on from the view.
+    `read` says what an answer tells; one that is refused is asked for again, up to `tries` times. `beside` are tokens
+    for what makes an answer of its record. `cards` is the template that asks for memory cards, "" where none are
+    wanted. A template NAME.md has a twin NAME-continue.md for a model that goes on from the view; that of cards stands
+    behind either.
     """
 
     template: str = "summary"
     closing: str = "Write the record now."
     limits: Limits = WIDEST
+    read: Reading = as_text
+    tries: int = 1
     beside: int = 0
+    cards: str = ""
+
+    def with_cards(self, template: str = "memory") -> Form:
+        """The form with cards asked for by a template."""
+        return self._replace(cards=template)
+
+    def within(self, window: int) -> Form:
+        """The form for a summarizer's window: without cards where it is too small for them."""
+        return self if window >= LEAST_WINDOW_FOR_CARDS else self.without_cards()
+
+    def without_cards(self) -> Form:
+        """The form for a record alone."""
+        return self._replace(cards="")
+
+    @property
+    def digest(self) -> str:
+        """The digest of its templates."""
+        return prompt_digest(self.template, *filter(None, (self.cards,)))
+
+    def instructions(self, cap: int, *, continued: bool = False) -> str:
+        """What asks for a record of `cap` tokens, and for cards."""
+        asked = prompt(f"{self.template}-continue" if continued else self.template)
+        text = f"{asked}\n\n{prompt(self.cards)}" if self.cards else asked
+        return text.replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
 
     def answer(self, cap: int) -> int:
-        """Tokens of a whole answer with a record of `cap`."""
-        return cap + min(self.beside, cap)
+        """Tokens of a whole answer with a record of `cap`: what stands beside it has as many at most."""
+        return cap + min(self.beside + (CARD_TOKENS if self.cards else 0), cap)
 
 
 PLAIN = Form()
@@ -114,13 +137,18 @@ class Span:
 
 
 class Record(NamedTuple):
-    """A text that may stand for its span; `tokens` of all `calls` that led to it, as the upstream counts them."""
+    """A text that may stand for its span; `tokens` of all `calls` that led to it, as the upstream counts them.
+
+    `cards` are those that came with it, without what the shell knows of them: when, and with which condensation.
+    """
 
     text: str
     tokens: int
     calls: int
+    cards: tuple[MemoryCard, ...] = ()
 
 
+NONE = Record("", 0, 0)
 Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 
@@ -137,42 +165,72 @@ def summarized(span: Span, cap: Cap, budget: Budget, past: Past, form: Form = PL
     """One record of a span and its ledger; raises `AnswerRefused` with the first answer that may not count."""
     ledger, left = span.carried(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
-    record = yield from _recorded(smaller, left, budget, past, form)
+    record = yield from _recorded(smaller, left, budget, past, form.within(_prompt_window(budget)))
     return record._replace(text=joined(record.text, ledger))
 
 
 def _recorded(span: Span, cap: int, budget: Budget, past: Past, form: Form) -> Recording:
     """The record alone, in at most `cap` tokens."""
     counter = span.view.counter
-    continued = _continued(span, cap, budget, form) if past.continues else None
+    forms = dict.fromkeys((form, form.without_cards()))
+    continued = _continued(span, cap, budget, forms) if past.continues else None
     if continued is not None:
-        return (yield from _answered(continued, span.tokens, counter, Record("", 0, 0)))
-    system = _instructions(form.template, cap)
-    left = int((_prompt_window(budget) - form.answer(cap)) * _CAUTION) - counter.text(system) - _FRAMES
-    earlier = cut_text(previous_text(span.view), max(left // 2, _LEAST_PART), counter)
-    record = Record(earlier, 0, 0)
-    for part in _parts(span, left, counter.text(earlier), cap, form.limits):
-        question = Ask(system, _shown(record.text, part, form.closing), cap, SUMMARIZER)
-        record = yield from _answered(question, span.tokens, counter, record)
+        ask, form = continued
+        return (yield from _answered(Question(ask, cap, span.tokens, counter, form.read), form, NONE))
+    layout = _layout(span, cap, budget, forms)
+    form, record = layout.form, Record(layout.earlier, 0, 0)
+    for part in layout.parts:
+        ask = Ask(layout.system, _shown(record.text, part, form.closing), form.answer(cap), SUMMARIZER)
+        record = yield from _answered(Question(ask, cap, span.tokens, counter, form.read), form, record)
     return record
+
+
+class _Layout(NamedTuple):
+    """How a span is shown: in what form, with what instructions, behind what earlier record, in what parts."""
+
+    form: Form
+    system: str
+    earlier: str
+    parts: list[str]
+
+
+class _Prompt(NamedTuple):
+    """What a form's instructions leave of the summarizer's window: `left` tokens for record and history."""
+
+    form: Form
+    system: str
+    earlier: str
+    left: int
+    history: int
+
+    @classmethod
+    def of(cls, span: Span, cap: int, budget: Budget, form: Form) -> _Prompt:
+        """The room for a span and the earlier record, of which half may be the record's."""
+        counter, system = span.view.counter, form.instructions(cap)
+        left = int((_prompt_window(budget) - form.answer(cap)) * _CAUTION) - counter.text(system) - _FRAMES
+        earlier = cut_text(previous_text(span.view), max(left // 2, _LEAST_PART), counter)
+        return cls(form, system, earlier, left, max(left - counter.text(earlier), _LEAST_PART))
+
+
+def _layout(span: Span, cap: int, budget: Budget, forms: Iterable[Form]) -> _Layout:
+    """The first form in which the span is one part, so that cards never cost another call; else the first in several.
+
+    Of several parts each stands behind a record of `cap`.
+    """
+    counter, messages = span.view.counter, originals(span.view, span.items)
+    prompts = [_Prompt.of(span, cap, budget, form) for form in forms]
+    for prompted in prompts:
+        whole = in_one(messages, prompted.history, counter, prompted.form.limits)
+        if whole is not None:
+            return _Layout(prompted.form, prompted.system, prompted.earlier, [whole])
+    first = prompts[0]
+    each = max(min(first.history, first.left - cap), _LEAST_PART)
+    parts = in_parts(messages, each, MOST_PARTS, counter, first.form.limits)
+    return _Layout(first.form, first.system, first.earlier, parts)
 
 
 def _prompt_window(budget: Budget) -> int:
     return budget.window if budget.prompt_window is None else budget.prompt_window
-
-
-def _instructions(template: str, cap: int) -> str:
-    return prompt(template).replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
-
-
-def _parts(span: Span, left: int, earlier: int, cap: int, limits: Limits) -> list[str]:
-    """The span's text, in parts where the tokens `left` do not take it: then a record of `cap` stands before each."""
-    counter = span.view.counter
-    messages = originals(span.view, span.items)
-    parts = in_parts(messages, max(left - earlier, _LEAST_PART), MOST_PARTS, counter, limits)
-    if len(parts) == 1:
-        return parts
-    return in_parts(messages, max(left - max(earlier, cap), _LEAST_PART), MOST_PARTS, counter, limits)
 
 
 def _shown(record: str, part: str, closing: str) -> str:
@@ -181,14 +239,15 @@ def _shown(record: str, part: str, closing: str) -> str:
     return f"{before}<history>\n{part}\n</history>\n\n{closing}"
 
 
-def _continued(span: Span, cap: int, budget: Budget, form: Form) -> Ask | None:
-    """The question to go on from the view up to the span's end; None where that does not fit."""
+def _continued(span: Span, cap: int, budget: Budget, forms: Iterable[Form]) -> tuple[Ask, Form] | None:
+    """The question to go on from the view up to the span's end, in the first form in which that fits; None for none."""
     view = span.view
-    instructions = _instructions(f"{form.template}-continue", cap)
     prefix = view.fixed + sum(item.message.tokens for item in view.items[: span.end])
-    if prefix + view.counter.text(instructions) + _FRAMES + form.answer(cap) > _prompt_window(budget):
-        return None
-    return Ask("", instructions, cap, SUMMARIZER, view=_prefix(view, span.end))
+    for form in forms:
+        instructions = form.instructions(cap, continued=True)
+        if prefix + view.counter.text(instructions) + _FRAMES + form.answer(cap) <= _prompt_window(budget):
+            return Ask("", instructions, form.answer(cap), SUMMARIZER, view=_prefix(view, span.end)), form
+    return None
 
 
 def _prefix(view: View, end: int) -> str:
@@ -204,48 +263,20 @@ def _prefix(view: View, end: int) -> str:
     return View(transcript, view.items[:end], head, view.covered, view.fixed, view.counter).to_json()
 
 
-def _answered(asked: Ask, span_tokens: int, counter: Counter, before: Record) -> Recording:
-    """The record of one answer, with what was spent `before`."""
-    (result,) = yield (asked,)
-    tokens = before.tokens + (result.tokens if isinstance(result, Answer) else 0)
-    try:
-        text = accepted(result, asked, span_tokens, counter)
-    except AnswerRefused as refused:
-        raise AnswerRefused(refused.reason, refused.detail, tokens, before.calls + 1) from None
-    return Record(text, tokens, before.calls + 1)
+def _answered(question: Question, form: Form, before: Record) -> Recording:
+    """The record of the first answer that may count, with what came and was spent `before`.
 
-
-def accepted(result: Result, asked: Ask, span_tokens: int, counter: Counter) -> str:
-    """The text of an answer that may stand for `span_tokens` of history; raises `AnswerRefused`."""
-    if not isinstance(result, Answer):
-        raise AnswerRefused(f"summary-{result.reason if isinstance(result, Failure) else 'unreadable'}")
-    text = _TAGS.sub("", result.text).strip()
-    reason = _refused(result, text, asked, counter)
-    if reason:
-        raise AnswerRefused(reason)
-    if counter.text(text) >= span_tokens:
-        raise AnswerRefused("summary-not-smaller")
-    return text
-
-
-def _refused(answer: Answer, text: str, asked: Ask, counter: Counter) -> str:
-    if answer.called_tools:
-        return "summary-called-tools"
-    if answer.finish_reason == "length":
-        return "summary-cut-short"
-    if answer.finish_reason != "stop":
-        return "summary-not-finished"
-    if not text:
-        return "summary-empty"
-    if counter.text(text) > asked.max_tokens:
-        return "summary-too-long"
-    return _not_a_record(text, asked, counter)
-
-
-def _not_a_record(text: str, asked: Ask, counter: Counter) -> str:
-    instructions = asked.system if asked.view is None else asked.user
-    if _REFUSALS.match(text) and counter.text(text) < _REFUSAL_TOKENS:
-        return "summary-refused"
-    if _FENCE.search(text) or (len(text) > _ECHO and text[:_ECHO] in instructions):
-        return "summary-echo"
-    return ""
+    A model that fails is not asked again: it would fail again, and whoever waits has no time for it.
+    """
+    tokens, calls = before.tokens, before.calls
+    while True:
+        (result,) = yield (question.ask,)
+        tokens, calls = tokens + (result.tokens if isinstance(result, Answer) else 0), calls + 1
+        try:
+            told = accepted(result, question)
+        except AnswerRefused as refused:
+            if isinstance(result, Answer) and calls - before.calls < form.tries:
+                continue
+            raise AnswerRefused(refused.reason, refused.detail, tokens, calls) from None
+        cards = dict.fromkeys((*before.cards, *(told.cards if form.cards else ())))
+        return Record(told.record, tokens, calls, tuple(cards))

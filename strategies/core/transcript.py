@@ -19,7 +19,8 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from strategies.core.digest import call_fields, chain, message_digest
+from strategies.core.digest import ROOT, call_fields, chain, message_digest
+from strategies.core.parsing import loads
 
 if TYPE_CHECKING:
     from strategies.core.condensation import Overlay
@@ -93,7 +94,7 @@ class Message:
         """Its parsed form."""
         if self.parsed is not None:
             return self.parsed
-        body: Mapping[str, object] = json.loads(self.raw)
+        body: Mapping[str, object] = loads(self.raw)
         return body
 
     @property
@@ -174,16 +175,24 @@ class Transcript:
         """Sorts messages into chain and systems; tool output that answers nothing is the user's."""
         chained: list[Message] = []
         systems: list[tuple[int, Message]] = []
-        system, tool = Role.SYSTEM, Role.TOOL
-        for message in messages:
-            role = message.role
-            if role is system:
-                systems.append((len(chained), message))
-            elif role is tool and not message.is_result:
-                chained.append(_as_placed(message, chained))
-            else:
-                chained.append(message)
+        _sort(messages, chained, systems)
         return cls(tuple(chained), tuple(systems))
+
+    def followed(self, messages: Iterable[Message]) -> Transcript:
+        """The transcript that goes on with messages; what is known of this one is not worked out again."""
+        chained, systems = list(self.chain), list(self.systems)
+        _sort(messages, chained, systems)
+        longer = replace(self, chain=tuple(chained), systems=tuple(systems))
+        rest = Transcript(longer.chain[len(self.chain) :], longer.systems[len(self.systems) :])
+        root = self.digests[-1] if self.chain else ROOT
+        # As `cached_property` keeps them.
+        vars(longer).update(
+            digests=[*self.digests, *chain((message.digest for message in rest.chain), root)],
+            unknown=[*self.unknown, *(len(self.chain) + i for i in rest.unknown)],
+            system_tokens=self.system_tokens + rest.system_tokens,
+            tokens=self.tokens + rest.tokens,
+        )
+        return longer
 
     @cached_property
     def digests(self) -> list[bytes]:
@@ -215,6 +224,19 @@ class Transcript:
     def tokens(self) -> int:
         """Tokens of all messages, without tools and framing of the request."""
         return self.system_tokens + sum([message.tokens for message in self.chain])
+
+
+def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:
+    """Puts messages behind those that are there."""
+    system, tool = Role.SYSTEM, Role.TOOL
+    for message in messages:
+        role = message.role
+        if role is system:
+            systems.append((len(chained), message))
+        elif role is tool and not message.is_result:
+            chained.append(_as_placed(message, chained))
+        else:
+            chained.append(message)
 
 
 def _as_placed(message: Message, before: Sequence[Message]) -> Message:

@@ -12,7 +12,6 @@ messages are stood for by the first `head` items; behind them the item i is the 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from functools import cached_property
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.digest import message_digest
 from strategies.core.form import Placed, shaped
+from strategies.core.parsing import loads
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
 
@@ -263,11 +263,11 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
     if piece.kind is not Kind.TASK or piece.origin is None:
         return False
     message = transcript.chain[piece.origin]
-    return message.known and (message.raw == piece.raw or message.digest == message_digest(json.loads(piece.raw)))
+    return message.known and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))
 
 
 def _message(piece: Literal, transcript: Transcript, counter: Counter) -> Message:
-    body = json.loads(piece.raw)
+    body = loads(piece.raw)
     role = transcript.chain[piece.origin].role if piece.origin is not None else _role(body)
     return literal(body, counter, role, piece.raw)
 

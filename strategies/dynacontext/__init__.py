@@ -14,28 +14,24 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import NothingToSummarize
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Past, Polling, Steps, Verdict
+from strategies.core.protocol import Judging, Past, Polling, Steps, Verdict
 from strategies.core.ready import JUDGED
-from strategies.core.replacement import frame_tokens, replacement, stands_for
-from strategies.core.summary import LEAST_RECORD, Span, record_cap, summarized
-from strategies.core.transcript import dump
+from strategies.core.replacement import replacement, stands_for
+from strategies.core.summary import LEAST_RECORD, Form, record_cap, summarized
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
-from strategies.dynacontext.record import FORMS, insisting
+from strategies.dynacontext.record import FORMS, LEAD_IN, cap_after_vote, span_of
 from strategies.dynacontext.rollback import rolled_back
 from strategies.dynacontext.scope import Scope, after_vote, at_limit, judged_end
-from strategies.prompts import prompt_digest
+from strategies.memory.attribution import attributed
 
-__all__ = ["DynaContext", "DynaContextOptions", "rolled_back"]
-
-_LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), Kind.LEAD_IN)
+__all__ = ["DynaContext", "DynaContextOptions"]
 
 
-class DynaContext:
+class DynaContext(Judging):
     """Asks several judges in one ballot, and a summarizer up to three times."""
 
     name: ClassVar[str] = "dynacontext"
@@ -71,15 +67,22 @@ class DynaContext:
         options = self.options
         verdict = past.verdict if past.verdict and past.verdict.yes and voting.stands(past.verdict, view) else None
         scope = self._scope(view, budget, verdict)
-        span = Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
+        span = span_of(view, scope)
         if span.tokens <= LEAST_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
-        cap = record_cap(view, budget, options.summary_max_tokens)
-        record = yield from insisting(summarized(span, cap, budget, past, FORMS[options.summary_format]), span)
+        most = options.summary_max_tokens
+        cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
+        record = yield from summarized(span, cap, budget, past, self._form)
         piece = replacement(record.text, stands_for(view, scope.end) - max(len(scope.first) - 1, 0))
-        lead_in = (_LEAD_IN,) if options.empty_assistant else ()
+        lead_in = (LEAD_IN,) if options.empty_assistant else ()
         edit = Replace(0, scope.end, (*scope.first, *lead_in, piece, *scope.last))
-        return Plan((edit,), self._telemetry(view, scope, verdict))
+        cards = attributed(record.cards, view, span.items)
+        return Plan((edit,), self._telemetry(view, scope, verdict), cards=cards)
+
+    @property
+    def _form(self) -> Form:
+        form = FORMS[self.options.summary_format]
+        return form.with_cards() if self.options.memory_cards else form
 
     def _scope(self, view: View, budget: Budget, verdict: Verdict | None) -> Scope:
         if verdict is None:
@@ -103,5 +106,5 @@ class DynaContext:
             "voting_k": self.options.voting_k,
             "turns_since_reset": voting.turns_since_reset(view),
             "mode": self.options.mode,
-            "promptDigest": prompt_digest(FORMS[self.options.summary_format].template),
+            "promptDigest": self._form.digest,
         }

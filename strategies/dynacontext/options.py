@@ -42,6 +42,7 @@ class DynaContextOptions(Options):
     summary_max_tokens: int = option(2_000, 100)
     summary_format: str = option("plain", one_of="plain sections")
     empty_assistant: bool = option(False)
+    memory_cards: bool = option(True)
 
     def preset(self, mode: str) -> Mapping[str, Value]:
         """The choices of a mode."""

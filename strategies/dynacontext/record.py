@@ -1,66 +1,68 @@
 """The record of `dynacontext`: each question is asked up to three times, and the answer must be in a `<summary>` tag.
 
-An answer without the one tag, or one that may not stand for history, is asked for again. A model that fails is not: it
-would fail again, and whoever waits has no time for it.
+After a vote it may have half of the tokens that it stands for, so that a vote is held only where any record that is
+accepted leads to a view that is smaller by enough.
+
+An answer without the one tag, or one that may not stand for history, is asked for again. Memory cards stand outside of
+the tag, in a block of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from dataclasses import replace
 
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result
-from strategies.core.errors import AnswerRefused
-from strategies.core.summary import Form, Record, Recording, Span, accepted
+from strategies.core.answer import Told, as_text
+from strategies.core.budget import Budget
+from strategies.core.condensation import Kind, Literal
+from strategies.core.replacement import frame_tokens
+from strategies.core.summary import LEAST_RECORD, Cap, Form, Span, record_cap
+from strategies.core.transcript import dump
+from strategies.core.view import View, item_for
+from strategies.dynacontext.options import DynaContextOptions
+from strategies.dynacontext.scope import Scope
 
 TRIES = 3
-FORMS = {"plain": Form("dynacontext"), "sections": Form("dynacontext-sections")}
+LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), Kind.LEAD_IN)
 
-_UNTAGGED = Failure("untagged")
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
 _SECTION = re.compile(r"<(history_detail|history_summary|future_direction)>\s*(.*?)\s*</\1>", re.DOTALL)
 
 
-def insisting(recording: Recording, span: Span) -> Recording:
-    """Runs `recording`, but sends each question up to `TRIES` times, and hands in what stands inside of the tag."""
-    (question,) = next(recording)
-    while True:
-        assert isinstance(question, Ask)
-        result = yield from _answered(question, span)
-        try:
-            (question,) = recording.send((result,))
-        except StopIteration as stop:
-            record: Record = stop.value
-            return record
-
-
-def _answered(question: Ask, span: Span) -> Generator[tuple[Effect, ...], tuple[Result, ...], Result]:
-    """The first answer that is tagged and may stand for the span, else the last one or why it is none."""
-    last: Result = _UNTAGGED
-    for _ in range(TRIES):
-        (result,) = yield (question,)
-        if not isinstance(result, Answer):
-            return result
-        inside = _inside(result)
-        last = inside or result
-        try:
-            accepted(last, question, span.tokens, span.view.counter)
-        except AnswerRefused:
-            continue
-        if inside is not None:
-            return inside
-        last = _UNTAGGED
-    return last
-
-
-def _inside(answer: Answer) -> Answer | None:
-    """The answer with what stands in its one `<summary>` alone, sections under headings; None without the one tag."""
-    found = _SUMMARY.findall(answer.text)
-    return replace(answer, text=_SECTION.sub(_headed, found[0])) if len(found) == 1 else None
+def tagged(text: str) -> Told:
+    """What stands in the one `<summary>` of an answer, sections under headings; malformed without the one tag."""
+    told = as_text(text)
+    found = _SUMMARY.findall(told.record)
+    if len(found) != 1:
+        return told._replace(well_formed=False, is_whole=False)
+    return told._replace(record=_SECTION.sub(_headed, found[0]))
 
 
 def _headed(section: re.Match[str]) -> str:
     """A section under its heading, without its tags."""
     title, text = section.groups()
     return f"{title.replace('_', ' ').capitalize()}:\n{text}"
+
+
+FORMS = {
+    "plain": Form("dynacontext", read=tagged, tries=TRIES),
+    "sections": Form("dynacontext-sections", read=tagged, tries=TRIES),
+}
+
+
+def span_of(view: View, scope: Scope) -> Span:
+    """What a record is to stand for; the frame around it has its share of what goes."""
+    return Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
+
+
+def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> Cap:
+    """The most tokens of a record after a vote: of a span, half; raises `Declined` where the window has no room."""
+    most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, LEAST_RECORD)
+    return Cap(min(most.text, half), min(most.record, half))
+
+
+def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
+    """Tokens that go after a vote whatever record is accepted; raises `Declined` where none can be."""
+    cap, view = cap_after_vote(span, budget, options), span.view
+    span.carried(cap, budget)
+    lead_in = item_for(LEAD_IN, view.transcript, view.counter).message.tokens if options.empty_assistant else 0
+    return span.tokens - cap.text - lead_in

@@ -18,18 +18,19 @@ from strategies.core.errors import StrategyError
 from strategies.core.history import as_text, originals, unfenced
 from strategies.core.protocol import Past, Verdict
 from strategies.core.ready import JUDGED
-from strategies.core.replacement import frame_tokens, previous_text
+from strategies.core.replacement import previous_text
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.summary import LEAST_RECORD
 from strategies.core.transcript import Call, Counter, Message, Role, literal
 from strategies.core.view import View
 from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions
+from strategies.dynacontext.record import least_saved, span_of
 from strategies.dynacontext.scope import after_vote
 from strategies.prompts import prompt, prompt_digest
 
 ATTEMPTS = 3
 
 _LEAST_GROWTH = 2_000
+_REWRITTEN = 3  # messages at the end that clients may send otherwise a turn later
 _GROWTH = 0.25
 _ARGUMENTS = 300
 _FILL = 0.9
@@ -44,7 +45,7 @@ def skipped(view: View, budget: Budget, past: Past, options: DynaContextOptions)
     if _branches(view, past) >= options.max_branches:
         return "max-branches"
     last = last_vote(view, past)
-    if last is not None and last.count == len(view.transcript.chain):
+    if last is not None and last.count == len(view.transcript.chain) and stands(last, view):
         return "judged-already"
     if last is not None and _growth(view, last) < _least_growth(last, options):
         return "min-growth"
@@ -82,8 +83,11 @@ def _branches(view: View, past: Past) -> int:
 
 
 def last_vote(view: View, past: Past) -> Verdict | None:
-    """The newest verdict on this chain or a beginning of it."""
-    return next((each for each in reversed(past.verdicts) if stands(each, view)), None)
+    """The newest verdict on this chain or a beginning of it, of which the last messages may have been rewritten.
+
+    Clients that put context into what they send last take it out again a turn later.
+    """
+    return next((each for each in reversed(past.verdicts) if known_of(each, view)), None)
 
 
 def stands(verdict: Verdict, view: View) -> bool:
@@ -92,8 +96,15 @@ def stands(verdict: Verdict, view: View) -> bool:
     return 0 < verdict.count <= len(digests) and digests[verdict.count - 1] == verdict.digest
 
 
+def known_of(verdict: Verdict, view: View) -> int:
+    """How many messages of this transcript a verdict knew: all that it judged, or all but its last few; else 0."""
+    digests = view.transcript.digests
+    places = ((verdict.count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier)))
+    return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
+
+
 def _growth(view: View, last: Verdict) -> int:
-    return sum(message.tokens for message in view.transcript.chain[last.count :])
+    return sum(message.tokens for message in view.transcript.chain[known_of(last, view) :])
 
 
 def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
@@ -103,12 +114,12 @@ def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
 
 
 def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
-    """Whether a YES could shrink the view by enough, even with the shortest of records."""
+    """Whether a YES would shrink the view by enough, even with the longest record that is accepted."""
     try:
         scope = after_vote(view, options, budget.task_cap, len(view.items))
+        saved = least_saved(span_of(view, scope), budget, options)
     except StrategyError:
         return False
-    saved = scope.tokens - frame_tokens(view.counter) - LEAST_RECORD
     return saved > 0 and saved >= RULES[Requirement.PREPARE].least_shrink * view.tokens
 
 
@@ -167,7 +178,8 @@ def verdict(view: View, past: Past, result: Result, options: DynaContextOptions)
         "promptDigest": prompt_digest("judge"),
     }
     digests = view.transcript.digests
-    return Verdict(found.yes, digests[-1] if digests else b"", len(digests), view.tokens, past.now, metadata)
+    digest, *earlier = reversed(digests[-1 - _REWRITTEN :] or [b""])
+    return Verdict(found.yes, digest, len(digests), view.tokens, past.now, metadata, tuple(earlier))
 
 
 def _told(vote: Vote) -> dict[str, Any]:

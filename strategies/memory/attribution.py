@@ -1,41 +1,120 @@
-"""Whose words a memory card has, whatever the summarizer says of it.
+"""Where a memory card comes from, whatever the summarizer says of it: which messages, and so whose words it has.
 
-A page that an agent reads may tell the summarizer that it is the user's wish. So a card whose words stand in what
-tools returned, and not as much in what was said, is taken for a tool's: it can be code or a fact, never a rule.
+The words of a card are looked for in what was summarized. A page that an agent reads may tell the summarizer that it is
+the user's wish: a card whose words stand in what tools returned, and not as much in what was said, is taken for a
+tool's, and can be code or a fact, never a rule. To make a rule only the user's words count: an assistant that reads the
+page may repeat it. A card whose words only the assistant said is the assistant's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from strategies.core.cards import FROM_TOOLS, MemoryCard
+from strategies.core.history import originals
 from strategies.core.plain import fold
 from strategies.core.transcript import Message, Role
+from strategies.core.view import Item, View
 from strategies.memory.terms import terms
 
 QUOTED = 0.6
 """The share of a card's terms that stand in tools' text from which on it may be theirs."""
+TOLD = 1 / 3
+"""The share of a card's terms that stand in a few messages from which on it comes from these."""
+MOST_SOURCES = 3
+RULE = "constraint"
+_GRAM = 2
+
+Standing = Mapping[str, Sequence[int]]
+"""Terms, with the numbers of the texts in which they stand."""
 
 
-def attributed(cards: Sequence[MemoryCard], messages: Sequence[Message]) -> list[MemoryCard]:
-    """The cards made from these messages; those from tools' text with a tool's role and a type that it may have."""
+class _Heard(NamedTuple):
+    """One message of what was summarized: its place in the history, whose it is, its text in one form.
+
+    `called` are the arguments of its calls: where a card may come from, but nothing that anybody said.
+    """
+
+    place: int
+    role: Role
+    text: str
+    called: str = ""
+
+    def has(self, term: str) -> bool:
+        """Whether a term stands in what it says or calls."""
+        return term in self.text or term in self.called
+
+
+def attributed(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -> tuple[MemoryCard, ...]:
+    """The cards of a summary of these items, each with the messages that it comes from and the role of their author.
+
+    `places` and `messages` stay empty where its words stand in no few messages: an earlier record may have had them.
+    """
     if not cards:
-        return []
-    said = _joined(message for message in messages if message.role is not Role.TOOL)
-    quoted = _joined(message for message in messages if message.role is Role.TOOL)
-    return [_as_a_tools(card) if _is_quoted(card, said, quoted) else card for card in cards]
+        return ()
+    heard = [_heard(place, message) for place, message in originals(view, items)]
+    return tuple(_attributed(card, heard, view.transcript.digests) for card in cards)
 
 
-def _joined(messages: Iterable[Message]) -> str:
-    return fold("\n".join(message.text for message in messages)).casefold()
+def _heard(place: int, message: Message) -> _Heard:
+    called = "\n".join(call.arguments for call in message.calls)
+    return _Heard(place, message.role, fold(message.text).casefold(), fold(called).casefold())
 
 
-def _is_quoted(card: MemoryCard, said: str, quoted: str) -> bool:
-    found = set(terms(card.content))
-    in_tools = sum(term in quoted for term in found)
-    return in_tools >= QUOTED * len(found) and in_tools > sum(term in said for term in found)
+def _attributed(card: MemoryCard, heard: Sequence[_Heard], digests: Sequence[bytes]) -> MemoryCard:
+    wanted = _distinct(card.content)
+    standing = {term: [at for at, each in enumerate(heard) if each.has(term)] for term in wanted}
+    if _is_quoted(card, standing, heard):
+        card = _as_a_tools(card)
+    by_tools = card.role is Role.TOOL
+    sources = _sources({term: _by(by_tools, found, heard) for term, found in standing.items()})
+    places = tuple(sorted(heard[at].place for at in sources))
+    if sources and card.role is Role.USER and all(heard[at].role is Role.ASSISTANT for at in sources):
+        card = replace(card, role=Role.ASSISTANT)
+    return replace(card, places=places, messages=tuple(digests[place].hex() for place in places))
+
+
+def _distinct(content: str) -> list[str]:
+    """The terms of a card, each once; of n-grams the pairs, which tell as much as all of them."""
+    found = dict.fromkeys(terms(content))
+    return [term for term in found if term.isascii() or len(term) == _GRAM] or list(found)
+
+
+def _by(tools: bool, found: Iterable[int], heard: Sequence[_Heard]) -> list[int]:
+    """Those of the texts that are tools', or that are not."""
+    return [at for at in found if (heard[at].role is Role.TOOL) is tools]
+
+
+def _is_quoted(card: MemoryCard, standing: Standing, heard: Sequence[_Heard]) -> bool:
+    speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
+    in_tools = _told_by((Role.TOOL,), standing, heard)
+    return in_tools >= QUOTED * len(standing) and in_tools > _told_by(speakers, standing, heard)
+
+
+def _told_by(roles: Sequence[Role], standing: Standing, heard: Sequence[_Heard]) -> int:
+    """How many terms stand in what these said."""
+    return sum(
+        any(heard[at].role in roles and term in heard[at].text for at in found) for term, found in standing.items()
+    )
 
 
 def _as_a_tools(card: MemoryCard) -> MemoryCard:
     return replace(card, role=Role.TOOL, type=card.type if card.type in FROM_TOOLS else "fact")
+
+
+def _sources(standing: Standing) -> list[int]:
+    """The few texts that together have most of the terms, a rare term counting most; none where they have too few."""
+    left = {term: found for term, found in standing.items() if found}
+    sources: list[int] = []
+    while left and len(sources) < MOST_SOURCES:
+        worth: dict[int, float] = {}
+        for found in left.values():
+            for at in found:
+                worth[at] = worth.get(at, 0.0) + 1 / len(found)
+        best = max(worth, key=lambda at: (worth[at], -at))
+        sources.append(best)
+        left = {term: found for term, found in left.items() if best not in found}
+    told = sum(any(at in found for at in sources) for found in standing.values())
+    return sources if told >= TOLD * len(standing) else []

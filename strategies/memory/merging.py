@@ -10,13 +10,18 @@ then they contradict each other where
 - their sentences are nearly the same but for a number or a negation. Another identifier is another thing.
 
 A card made from a tool's text supersedes only such cards: no page that an agent reads can lift a rule of the user.
+
+A session may have hundreds of cards, and each request sees them merged. So a card is compared only with those that it
+can be like: with a similarity of `SAME`, two sets share one of the first few of their elements, in whatever order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
@@ -30,7 +35,10 @@ _GRAM = 3
 
 
 class _Reading(NamedTuple):
-    """What a card's sentence is compared by; `grams` are those of the sentence without what the next three hold."""
+    """What a card's sentence is compared by; `grams` are those of the sentence without what the next three hold.
+
+    `first` are those of the grams of which a similar sentence has one among its own.
+    """
 
     text: str
     grams: frozenset[str]
@@ -39,6 +47,7 @@ class _Reading(NamedTuple):
     negated: bool
     subject: frozenset[str]
     value: frozenset[str]
+    first: tuple[str, ...]
 
 
 def merged(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryCard]:
@@ -46,19 +55,68 @@ def merged(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryC
 
     A card that was superseded and is told again is new.
     """
-    cards = list(old)
-    readings = [_read(card.content) for card in cards]
+    cards: list[MemoryCard] = []
+    board = _Board()
+    for card in old:
+        board.put(len(cards), card)
+        cards.append(card)
     for card in new:
         reading = _read(card.content)
-        standing = [at for at, each in enumerate(cards) if each.holds]
-        if any(_same(readings[at], reading) and _may_replace(cards[at], card) for at in standing):
+        near = board.near(reading)
+        if any(_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
             continue
-        for at in standing:
-            if cards[at].type == card.type and _may_replace(card, cards[at]) and _contradict(readings[at], reading):
+        for at in near | board.about(reading):
+            if _overtakes(card, reading, cards[at]):
+                board.take(at, cards[at])
                 cards[at] = replace(cards[at], superseded_by=card.id)
+        board.put(len(cards), card)
         cards.append(card)
-        readings.append(reading)
     return cards
+
+
+@lru_cache(maxsize=32)
+def settled(cards: tuple[MemoryCard, ...]) -> tuple[MemoryCard, ...]:
+    """Cards in the order in which they came, merged: the same for every request until another one comes."""
+    return tuple(merged((), cards))
+
+
+class _Board:
+    """The numbers of cards that hold, by what a new one may be like."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, set[int]] = {}
+        self._grams: dict[tuple[str, frozenset[str]], set[int]] = {}
+        self._subjects: dict[frozenset[str], set[int]] = {}
+
+    def put(self, at: int, card: MemoryCard) -> None:
+        """Adds the card of a number, where it holds."""
+        if card.holds:
+            for found in self._of(_read(card.content)):
+                found.add(at)
+
+    def take(self, at: int, card: MemoryCard) -> None:
+        """Takes the card of a number out."""
+        for found in self._of(_read(card.content)):
+            found.discard(at)
+
+    def near(self, reading: _Reading) -> set[int]:
+        """All that may be as similar as `SAME` and name the same identifiers, and some others."""
+        found = (self._grams.get((gram, reading.identifiers), ()) for gram in reading.first)
+        return self._texts.get(reading.text, set()).union(*found)
+
+    def about(self, reading: _Reading) -> set[int]:
+        """All that tell of the same subject, where that is one of which one thing holds at a time."""
+        return self._subjects.get(reading.subject, set()) if reading.subject - _BROAD else set()
+
+    def _of(self, reading: _Reading) -> Iterator[set[int]]:
+        yield self._texts.setdefault(reading.text, set())
+        yield self._subjects.setdefault(reading.subject, set())
+        for gram in reading.first:
+            yield self._grams.setdefault((gram, reading.identifiers), set())
+
+
+def _overtakes(card: MemoryCard, reading: _Reading, old: MemoryCard) -> bool:
+    return old.type == card.type and _may_replace(card, old) and _contradict(_read(old.content), reading)
 
 
 def _may_replace(card: MemoryCard, other: MemoryCard) -> bool:
@@ -79,20 +137,28 @@ _BROAD = frozenset(
 )
 
 
+@lru_cache(maxsize=4_096)
 def _read(text: str) -> _Reading:
     subject, value = _divided(text)
     marks = frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(text))
     numbers = frozenset(mark for mark in marks if mark[0].isdigit())
     rest = plain(_NEGATION.sub(" ", _MARK.sub(" ", text)))
+    grams = frozenset(rest[i : i + _GRAM] for i in range(max(len(rest) - _GRAM + 1, 1)))
     return _Reading(
         plain(text),
-        frozenset(rest[i : i + _GRAM] for i in range(max(len(rest) - _GRAM + 1, 1))),
+        grams,
         numbers,
         marks - numbers,
         _NEGATION.search(text) is not None,
         frozenset(terms(subject)),
         frozenset(plain(value).split()) - STOP,
+        tuple(sorted(grams, key=_order)[: len(grams) - ceil(SAME * len(grams)) + 1]),
     )
+
+
+def _order(gram: str) -> tuple[int, str]:
+    """One order for all, in which grams from within words come first: the others are shared by many sentences."""
+    return gram.count(" "), gram
 
 
 def _divided(content: str) -> tuple[str, str]:

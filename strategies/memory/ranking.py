@@ -146,6 +146,10 @@ class Index:
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
 
+    def visible(self, allowed: AbstractSet[str]) -> list[Hit]:
+        """All entries with these keys, in their order and without a score, each with the position of its hits."""
+        return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
+
     def _weigh(self, query: str) -> dict[str, float]:
         """What each term of a query counts."""
         marked = {term for text in (*_QUOTED.findall(query), *_IDENTIFIER.findall(query)) for term in terms(text)}

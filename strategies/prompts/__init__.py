@@ -14,6 +14,6 @@ def prompt(name: str) -> str:
 
 
 @cache
-def prompt_digest(name: str) -> str:
-    """Eight hex digits that change when the template does."""
-    return blake2b(prompt(name).encode(), digest_size=4).hexdigest()
+def prompt_digest(*names: str) -> str:
+    """Eight hex digits that change when one of the templates does."""
+    return blake2b("\n".join(map(prompt, names)).encode(), digest_size=4).hexdigest()

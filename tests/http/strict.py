@@ -1,4 +1,4 @@
-"""What a strict upstream checks of a message list, and what the design promises of each view."""
+"""What a strict upstream checks of a message list, what the design promises of each view, and of each error."""
 
 from __future__ import annotations
 
@@ -119,3 +119,15 @@ def assert_task(view: Sequence[Message], transcript: Sequence[Message]) -> None:
         assert len(now) < len(was)
         assert now[:40] == was[:40]
         assert now[-40:] == was[-40:]
+
+
+def assert_openai_error(body: bytes) -> dict[str, Any]:
+    """The envelope, with every member there and absent values as JSON null."""
+    payload = json.loads(body)
+    assert list(payload) == ["error"]
+    assert set(payload["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(payload["error"]["message"], str)
+    assert isinstance(payload["error"]["type"], str)
+    assert "None" not in payload["error"].values()
+    found: dict[str, Any] = payload["error"]
+    return found

@@ -31,7 +31,7 @@ SUMMARY = "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds
 _JUDGE = prompt("judge")[:60]
 _PROMPTS = [
     prompt(name)[:40]
-    for name in ("summary", "semantic", "semantic-zh", "dynacontext", "dynacontext-sections", "rolling")
+    for name in ("summary", "semantic", "semantic-zh", "dynacontext", "dynacontext-sections", "rolling", "rolling-zh")
 ]
 _COUNTER: list[Counter] = []
 

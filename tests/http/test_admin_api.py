@@ -6,29 +6,23 @@ import json
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from tests.http.operating import SESSIONS, TOKEN, admin
 from tests.http.talking import EMPTY, Stage, asked, garden, on_file, staged, stored
 from tests.support import wire
 from tests.support.recording import CHAT
-from tests.support.wire import Answer
-
-TOKEN = "operator-token"
-SESSIONS = "/_condenser/sessions"
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     with staged(admin={"token": TOKEN}) as built:
         yield built
-
-
-def admin(stage: Stage, path: str = SESSIONS, method: str = "GET", token: str | None = TOKEN) -> Answer:
-    headers = [] if token is None else [("Authorization", f"Bearer {token}")]
-    return wire.request(stage.proxy.url, method, path, headers=headers)
 
 
 def listed(stage: Stage, query: str = "") -> list[dict[str, Any]]:
@@ -56,11 +50,10 @@ def two_tenants(stage: Stage) -> Stage:
 EVERY_PATH = ["sessions", "sessions/t/s", "sessions/t", "stats", "nothing", ""]
 
 
-@pytest.mark.parametrize("path", EVERY_PATH)
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "sk-first", "ümlaut"])
-def test_a_wrong_or_missing_token_is_refused_whatever_is_asked(stage: Stage, path: str, token: str | None) -> None:
-    for method in ("GET", "DELETE", "POST"):
-        answer = admin(stage, f"/_condenser/{path}", method, token)
+def test_a_wrong_or_missing_token_is_refused_whatever_is_asked(stage: Stage, token: str | None) -> None:
+    for path, method in product(EVERY_PATH, ("GET", "DELETE", "POST")):
+        answer = admin(stage, f"/_condenser/{path}", method, token=token)
         assert answer.status == 401
         assert answer.header("www-authenticate") == "Bearer"
         error = answer.json()["error"]
@@ -89,7 +82,7 @@ def test_beyond_loopback_without_a_token_in_the_settings_nothing_is_there(tmp_pa
     with on_file(tmp_path / "s.db", host="0.0.0.0") as stage:
         assert not (tmp_path / "admin.token").exists()
         for method, token in (("GET", None), ("GET", ""), ("DELETE", TOKEN), ("POST", TOKEN)):
-            answer = admin(stage, f"/_condenser/{path}", method, token)
+            answer = admin(stage, f"/_condenser/{path}", method, token=token)
             assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
 
 
@@ -177,6 +170,29 @@ def test_a_message_with_odd_members_is_shown_as_it_was_sent(stage: Stage) -> Non
     body = json.dumps({"model": "m", "messages": [odd]}).encode()
     assert stage.post(body, asked(session="mine")).status == 200
     assert admin(stage, place(listed(stage)[0])).json()["branches"][0]["messages"] == [odd]
+
+
+def test_a_session_is_found_by_its_key_and_by_its_id(stage: Stage) -> None:
+    odd = "chat 7/a?b"
+    stage.ask(garden(1), asked(session=odd))
+    (row,) = listed(stage)
+    whole = admin(stage, place(row)).json()
+    for name in (row["session"], quote(odd, safe="")):
+        assert admin(stage, f"{SESSIONS}/{name}").json() == whole
+    assert admin(stage, f"{SESSIONS}/{row['session']}?tenant=another").status == 404
+    assert admin(stage, f"{SESSIONS}/nobody").status == 404
+
+
+def test_an_id_of_several_tenants_is_refused_with_what_tells_them_apart(stage: Stage) -> None:
+    two_tenants(stage)
+    rows = [row for row in listed(stage) if row["id"] == "s"]
+    answer = admin(stage, f"{SESSIONS}/s")
+    told = answer.json()["error"]
+    assert (answer.status, told["code"], told["param"]) == (400, "ambiguous_session", "tenant")
+    for row in rows:
+        assert f"{row['tenant']}/{row['session']}" in told["message"]
+        assert admin(stage, f"{SESSIONS}/s?tenant={row['tenant']}").json() == admin(stage, place(row)).json()
+    assert "garden" not in answer.body.decode()
 
 
 def test_a_session_under_another_tenant_than_its_own_is_not_found(stage: Stage) -> None:

@@ -107,6 +107,20 @@ def test_the_same_guarded_append_again_replaces_and_never_doubles(
     assert [each["content"] for each in forwarded(upstream)] == ["one", "a", "two", "b again", "three"]
 
 
+def test_an_error_and_a_dry_run_carry_the_head_that_stands(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    head = append(client, USER).headers["x-condenser-head"]
+    guard = {"X-Condenser-If-Head": head}
+    upstream.reply(error(500))
+    failed = append(client, user("two"), headers=guard)
+    dry = append(client, user("two"), headers={"X-Condenser-Dry-Run": "true"})
+    assert (failed.status_code, failed.headers["x-condenser-head"]) == (500, head)
+    assert (dry.status_code, dry.headers["x-condenser-head"]) == (200, head)
+    second = append(client, user("two"), headers=guard)
+    upstream.reply(error(500))
+    again = append(client, user("two"), headers=guard)
+    assert (second.status_code, again.headers["x-condenser-head"]) == (200, second.headers["x-condenser-head"])
+
+
 BROKEN = {
     "an error": error(500),
     "a cut stream": stream(text_chunks("half")[0], cut=True),

@@ -83,12 +83,14 @@ def test_a_history_edited_in_its_first_message_is_another_conversation(stage: St
     assert "Plan my garden" not in str(stage.last_view)
 
 
-REPLY = "Bed 12: tomatoes, in the shade of the wall."
+THOUGHT = "<think>The wall gives shade at noon.</think>\n"
+REPLY = f"{THOUGHT}Bed 12: tomatoes, in the shade of the wall."
 WITH_CONTEXT = [*garden(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
 SENT_BACK = {
     "as it was": {"role": "assistant", "content": REPLY},
     "as parts": {"role": "assistant", "content": [{"type": "text", "text": REPLY}]},
     "with members of the SDK": {"role": "assistant", "content": REPLY, "refusal": None, "annotations": []},
+    "without its thinking": {"role": "assistant", "content": REPLY.removeprefix(THOUGHT)},
 }
 
 
@@ -112,14 +114,13 @@ def test_another_last_message_is_a_fork_as_long_as_no_reply_follows(stage: Stage
     assert session_of(stage, [*garden(12), answered, USER]) == (fork, "replayed")
 
 
-@pytest.mark.xfail(reason="replies are stored in append mode only, so any reply counts as the stored one")
-def test_another_last_message_with_another_reply_than_the_stored_one_is_a_fork(stage: Stage) -> None:
-    stage.upstream.reply(completion(REPLY))
-    first, _ = session_of(stage, WITH_CONTEXT)
+@pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
+def test_another_last_message_with_another_reply_than_the_one_it_got_is_a_fork(stage: Stage, streamed: bool) -> None:
+    stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
+    first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
     assert session_of(stage, [*garden(12), {"role": "assistant", "content": "Something else."}, USER])[0] != first
 
 
-@pytest.mark.xfail(reason="a branch does not know whether its head is a user's message")
 def test_a_rewritten_result_of_a_tool_is_a_fork(stage: Stage) -> None:
     first, _ = session_of(stage, workshop(12))
     rewritten = [*workshop(12)[:-1], {**workshop(12)[-1], "content": "cut"}]

@@ -54,15 +54,27 @@ def test_it_counts_in_the_view() -> None:
 
 def test_it_leaves_with_what_is_condensed() -> None:
     with remembering() as stage:
-        messages = searched(stage)
-        for day in range(12):
-            said = f"Day {day}: " + " ".join(f"herb{day}n{each}" for each in range(60))
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "More?"}]
-        asks(stage, messages[:5], False)
-        stage.ask(messages, [*asked(session="s"), TOOL, FORCE])
-        assert SEARCH not in str(stage.last_view)
+        messages = [*searched(stage), *herbs(2)]
         asks(stage, messages, False)
-        assert SEARCH not in str(stage.last_view)
+        assert calls_of(stage.last_view) == ["call_m1"]
+        messages += herbs(8)
+        stage.ask(messages, [*asked(session="s"), TOOL, FORCE])
+        assert calls_of(stage.last_view) == []
+        asks(stage, [*messages, *herbs(1)], False)
+        assert calls_of(stage.last_view) == []
+
+
+def herbs(rounds: int) -> list[Message]:
+    said = [f"Herbs {each}: " + " ".join(f"herb{each}n{word}" for word in range(60)) for each in range(rounds)]
+    return [
+        message
+        for each in said
+        for message in ({"role": "assistant", "content": each}, {"role": "user", "content": "More?"})
+    ]
+
+
+def calls_of(view: list[dict[str, Any]]) -> list[str]:
+    return [call["id"] for each in view for call in each.get("tool_calls") or ()]
 
 
 def test_it_is_not_shown_where_the_history_was_edited() -> None:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from proxy.admin import known_token
 from proxy.setting_tables import StoreSettings
 from proxy.settings import Settings
-from tests.http.talking import SUMMARY, Message, Stage, asked, garden, is_vote, on_file, staged, summary, vote
+from tests.http.talking import SUMMARY, Message, Stage, asked, count, garden, is_vote, on_file, staged, summary, vote
 from tests.support import wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
@@ -28,13 +30,13 @@ def yes(exchange: Exchange) -> Reply:
 
 
 @contextmanager
-def judged(answers: Any = yes, **settings: Any) -> Iterator[Stage]:
-    with staged(strategy="dynacontext", window=WINDOW, answers=answers, **settings) as stage:
+def judged(answers: Any = yes, window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
+    with staged(strategy="dynacontext", window=window, answers=answers, **settings) as stage:
         yield stage
 
 
-def talk(stage: Stage, rounds: int, *headers: tuple[str, str]) -> Answer:
-    return stage.ask(garden(rounds), [*asked(session="s"), *headers])
+def talk(stage: Stage, rounds: int, *headers: tuple[str, str], words: int = 75) -> Answer:
+    return stage.ask(garden(rounds, words=words), [*asked(session="s"), *headers])
 
 
 def is_condensed(stage: Stage) -> bool:
@@ -60,24 +62,59 @@ def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model()
         assert third.header("x-condenser-action") == "replayed"
 
 
-def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with_the_turns_since_carried() -> None:
+@pytest.mark.parametrize("window", [8_192, 32_768, 131_072])
+@pytest.mark.parametrize("words", [20, 75, 200])
+def test_every_round_of_votes_that_says_yes_condenses_one_of_the_next_two_requests(words: int, window: int) -> None:
+    # No request has any time for a model.
+    with judged(window=window, inline_timeout=0.001) as stage:
+        waiting, seen = 0, 0
+        for turn in range(1, 9):
+            answer = talk(stage, turn, words=words)
+            if waiting and answer.header("x-condenser-action") == "condensed":
+                assert answer.header("x-condenser-trigger") == "judge"
+                waiting = 0
+            assert waiting < 2
+            stage.proxy.quiet()
+            waiting += bool(waiting or len(stage.votes) > seen)
+            seen = len(stage.votes)
+        assert 1 <= len(stage.summaries) <= seen / 3
+
+
+@pytest.mark.parametrize(("turns", "words"), [(4, 20), (3, 75), (2, 200), (TURNS, 75)])
+def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with_the_turns_since_carried(
+    turns: int, words: int
+) -> None:
     gate = Signal("the judges may vote")
 
     def slow(exchange: Exchange) -> Reply:
         return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
 
     with judged(slow) as stage:
-        for turn in (TURNS, TURNS + 1, TURNS + 2):
-            assert talk(stage, turn).header("x-condenser-action") == "passed"
-        assert len(stage.votes) == 5
+        for turn in (turns, turns + 1, turns + 2):
+            assert talk(stage, turn, words=words).header("x-condenser-action") == "passed"
         gate.set()
         stage.proxy.quiet()
-        late = talk(stage, TURNS + 3)
+        assert 3 <= len(stage.votes) <= 5
+        late = talk(stage, turns + 3, words=words)
         assert late.header("x-condenser-action") == "condensed"
         assert late.header("x-condenser-trigger") == "judge"
-        view = stage.last_view
-        carried = garden(TURNS + 3)[-2 * 3 :]
-        assert view[-len(carried) :] == carried
+        carried = garden(turns + 3, words=words)[-2 * 3 :]
+        assert stage.last_view[-len(carried) :] == carried
+
+
+def test_what_is_judged_and_what_comes_of_it_is_counted_where_requests_are_only_measured_by_length(
+    tmp_path: Path,
+) -> None:
+    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        assert talk(stage, 4).header("x-condenser-count") == "estimate"
+        tokens = count(stage.forwarded[-1].json())
+        stage.proxy.quiet()
+        session = shown(stage, tmp_path)
+        (verdict,), (record,) = session["verdicts"], session["condensations"]
+        assert verdict["tokens"] == record["tokens_before"] == tokens
+        condensed = talk(stage, 5)
+        assert condensed.header("x-condenser-count") == "exact"
+        assert condensed.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
 
 
 def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_something_new() -> None:
@@ -115,6 +152,17 @@ def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:
         assert hard.header("x-condenser-trigger") == "context_limit"
         assert len(stage.summaries) == prepared
         assert is_condensed(stage)
+
+
+def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
+    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED), window=4_096) as stage:
+        for rounds in (8, 10):
+            assert talk(stage, rounds).header("x-condenser-action") == "passed"
+            stage.proxy.quiet()
+        first = talk(stage, 11)
+        assert first.header("x-condenser-trigger") == "context_limit"
+        assert first.header("x-condenser-branch") == "main+"
+        assert len(stage.summaries) == 1
 
 
 def test_inline_votes_are_held_before_forwarding() -> None:
@@ -158,6 +206,7 @@ def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question()
 def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:
     with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
         talk(stage, 0)
+        stage.proxy.quiet()
         early = shown(stage, tmp_path)
         assert early["judging"]["last_skip_reason"] == "early-turns"
         talk(stage, TURNS)

@@ -32,7 +32,7 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     [line] = lines(caplog)
     assert re.fullmatch(
         r"4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k \(tools \d+\) "
-        r"condensed by context_limit, \+\d+ ms, own 940 tok",
+        r"context_limit, \+\d+ ms, own 940 tok",
         line,
     ), line
 

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from strategies.core.cards import LONGEST, TYPES
+from strategies.core.cards import LONGEST, TYPES, from_json
+from tests.http.operating import SESSIONS, TOKEN, admin
 from tests.http.talking import Message, Stage, asked, garden, staged, summary
 from tests.http.test_memory_scopes import CARD, FORCE, QUESTION, diary, question, scope
 from tests.support import wire
-from tests.support.wire import Answer
 
-TOKEN = "operator-token"
-SESSIONS = "/_condenser/sessions"
 CARDS = [
     {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
@@ -33,19 +31,14 @@ def stage() -> Iterator[Stage]:
         yield built
 
 
-def call(stage: Stage, path: str, method: str = "GET", given: object = None, token: str = TOKEN) -> Answer:
-    body = b"" if given is None else json.dumps(given).encode()
-    return wire.request(stage.proxy.url, method, path, body, [("Authorization", f"Bearer {token}")])
-
-
 def place(stage: Stage, name: str = "s") -> str:
     """Where the memory of the only session of that name is."""
-    (row,) = call(stage, f"{SESSIONS}?id={name}").json()["data"]
+    (row,) = admin(stage, f"{SESSIONS}?id={name}").json()["data"]
     return f"{SESSIONS}/{row['tenant']}/{row['session']}/memory"
 
 
 def listed(stage: Stage, path: str) -> list[dict[str, Any]]:
-    answer = call(stage, path)
+    answer = admin(stage, path)
     assert answer.status == 200, answer.body
     cards: list[dict[str, Any]] = answer.json()["data"]
     return cards
@@ -88,14 +81,23 @@ def test_cards_are_listed_with_where_they_come_from_and_what_holds(stage: Stage)
 
 def test_a_session_without_cards_has_an_empty_list(stage: Stage) -> None:
     stage.ask(garden(1), asked(session="s"))
-    assert call(stage, place(stage)).json() == {"object": "list", "data": []}
+    assert admin(stage, place(stage)).json() == {"object": "list", "data": []}
 
 
 def test_the_export_of_a_session_has_its_cards_as_the_documents_array(stage: Stage) -> None:
     condensed(stage)
-    memory = call(stage, place(stage).removesuffix("/memory")).json()["memory"]
+    memory = admin(stage, place(stage).removesuffix("/memory")).json()["memory"]
     assert [{key: card[key] for key in ("content", "type", "tags")} for card in memory] == CARDS
     assert all(card["created_at"] and card["source"] == "context_summary" for card in memory)
+
+
+def test_an_export_of_memory_is_the_documents_array_and_nothing_else(stage: Stage) -> None:
+    condensed(stage)
+    exported = admin(stage, place(stage) + "/export").json()
+    assert [list(card) for card in exported] == [["content", "type", "tags", "created_at", "source"]] * 2
+    holding = [each for each in listed(stage, place(stage)) if each["holds"]]
+    assert exported == [{name: each[name] for name in exported[0]} for each in holding]
+    assert [card.content for card in from_json(json.dumps(exported))] == contents(holding)
 
 
 def test_a_search_finds_cards_and_messages_with_their_role_and_place(stage: Stage) -> None:
@@ -114,7 +116,7 @@ def test_a_search_sees_what_its_branch_sees(stage: Stage) -> None:
     assert [hit["object"] for hit in listed(stage, path + "main")] == ["card"]
     assert listed(stage, path + "b2")[0]["text"] == "I mean the roses."
     assert all(hit["object"] == "message" for hit in listed(stage, path + "b2"))
-    assert call(stage, path + "b3").status == 404
+    assert admin(stage, path + "b3").status == 404
 
 
 def test_a_search_finds_what_was_appended(stage: Stage) -> None:
@@ -126,7 +128,7 @@ def test_a_search_finds_what_was_appended(stage: Stage) -> None:
 @pytest.mark.parametrize("query", ["", "?query=%20", "?query=a&top_k=0", "?query=a&top_k=x", "?query=a&top_k=101"])
 def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, query: str) -> None:
     stage.ask(garden(1), asked(session="s"))
-    answer = call(stage, place(stage) + "/search" + query)
+    answer = admin(stage, place(stage) + "/search" + query)
     assert (answer.status, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
@@ -136,7 +138,7 @@ def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, qu
 def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(stage: Stage) -> None:
     condensed(stage)
     written = {"content": "The well is behind the barn.", "type": "fact", "tags": ["water"]}
-    answer = call(stage, place(stage), "POST", written)
+    answer = admin(stage, place(stage), "POST", written)
     assert answer.status == 200
     added = answer.json()
     assert (added["content"], added["source"], added["condensation"]) == ("The well is behind the barn.", "person", "")
@@ -146,7 +148,7 @@ def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(s
 
 def test_a_card_that_a_person_wrote_is_put_in_also_where_nothing_was_condensed(stage: Stage) -> None:
     stage.ask(garden(1), asked(session="s"))
-    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
     messages = [*garden(1), {"role": "assistant", "content": "Ok."}, *question("Where is the well?")]
     stage.ask(messages, asked(session="s"))
     assert stage.last_view[-1] == messages[-1]
@@ -155,14 +157,14 @@ def test_a_card_that_a_person_wrote_is_put_in_also_where_nothing_was_condensed(s
 
 def test_a_card_that_a_person_wrote_supersedes_what_it_contradicts(stage: Stage) -> None:
     condensed(stage)
-    card = call(stage, place(stage), "POST", {"content": "The gate code is 1234."}).json()
+    card = admin(stage, place(stage), "POST", {"content": "The gate code is 1234."}).json()
     holding = [each for each in listed(stage, place(stage)) if each["holds"]]
     assert contents(holding) == [CARD, card["content"]]
 
 
 def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:
     condensed(stage)
-    answer = call(stage, place(stage), "POST", {"content": CARD})
+    answer = admin(stage, place(stage), "POST", {"content": CARD})
     assert answer.json()["source"] == "context_summary"
     assert contents(listed(stage, place(stage))) == contents(CARDS)
 
@@ -186,7 +188,7 @@ def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:
 )
 def test_what_is_no_card_is_refused(stage: Stage, written: object, param: str | None) -> None:
     stage.ask(garden(1), asked(session="s"))
-    answer = call(stage, place(stage), "POST", written)
+    answer = admin(stage, place(stage), "POST", written)
     assert (answer.status, answer.json()["error"]["param"]) == (400, param)
     assert listed(stage, place(stage)) == []
 
@@ -202,37 +204,37 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(stage: Stage) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
     stage.ask(garden(1), asked(session="s"))
-    assert call(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
+    assert admin(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
 
 
 def test_a_forgotten_card_is_not_seen_any_more_also_when_it_is_brought_again(stage: Stage) -> None:
     messages = condensed(stage)
     assert CARD in block(stage, QUESTION)
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
-    assert call(stage, f"{place(stage)}/{fig['id']}", "DELETE").json() == {"object": "forgotten", "cards": 1}
+    assert admin(stage, f"{place(stage)}/{fig['id']}", "DELETE").json() == {"object": "forgotten", "cards": 1}
     assert CARD not in contents(listed(stage, place(stage)))
     assert CARD not in block(stage, QUESTION + " Say!")
     longer = [*messages, *diary(12)[1:]]
     stage.ask(longer, [*asked(session="s"), FORCE])
-    assert len(call(stage, place(stage).removesuffix("/memory")).json()["condensations"]) == 2
+    assert len(admin(stage, place(stage).removesuffix("/memory")).json()["condensations"]) == 2
     assert CARD not in contents(listed(stage, place(stage)))
 
 
 def test_what_was_forgotten_comes_back_when_a_person_writes_it(stage: Stage) -> None:
     condensed(stage)
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
-    call(stage, f"{place(stage)}/{fig['id']}", "DELETE")
-    assert call(stage, place(stage), "POST", {"content": CARD}).json()["content"] == CARD
+    admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
+    assert admin(stage, place(stage), "POST", {"content": CARD}).json()["content"] == CARD
     assert contents(listed(stage, place(stage))).count(CARD) == 1
     assert CARD in block(stage, QUESTION)
 
 
 def test_all_cards_are_forgotten_at_once(stage: Stage) -> None:
     condensed(stage)
-    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
-    assert call(stage, place(stage), "DELETE").json() == {"object": "forgotten", "cards": 4}
+    admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    assert admin(stage, place(stage), "DELETE").json() == {"object": "forgotten", "cards": 4}
     assert listed(stage, place(stage)) == []
-    assert call(stage, place(stage), "DELETE").json()["cards"] == 0
+    assert admin(stage, place(stage), "DELETE").json()["cards"] == 0
 
 
 def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
@@ -241,14 +243,14 @@ def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
     names = ("Ada", "Berta", "Carla", "Dora", "Emma", "Frieda")
     written = [{"content": f"{name} planted a {name.lower()} rose."} for name in names]
     with ThreadPoolExecutor(len(names)) as pool:
-        answers = list(pool.map(lambda card: call(stage, path, "POST", card), written))
+        answers = list(pool.map(lambda card: admin(stage, path, "POST", card), written))
     assert {answer.status for answer in answers} == {200}
     assert sorted(contents(listed(stage, path))) == sorted(card["content"] for card in written)
 
 
 def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
     stage.ask(garden(1), asked(session="s"))
-    call(stage, place(stage), "POST", {"content": "The well is behind the barn."})
+    admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
     stage.ask([*garden(1), {"role": "assistant", "content": "Ok."}, *question()], asked(session="s"))
     assert contents(listed(stage, place(stage))) == ["The well is behind the barn."]
 
@@ -256,7 +258,7 @@ def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
 def test_a_store_that_keeps_no_text_takes_no_card() -> None:
     with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
         stage.ask(garden(1), asked(session="s"))
-        assert call(stage, place(stage), "POST", {"content": CARD}).status == 400
+        assert admin(stage, place(stage), "POST", {"content": CARD}).status == 400
         assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
 
 
@@ -268,9 +270,9 @@ def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) ->
     path = place(stage, "scope:home")
     assert contents(listed(stage, path)) == contents(CARDS)
     assert listed(stage, path + "/search?query=fig")[0]["text"] == CARD
-    call(stage, path, "POST", {"content": "The well is behind the barn."})
+    admin(stage, path, "POST", {"content": "The well is behind the barn."})
     (fig,) = [card for card in listed(stage, path) if card["content"] == CARD]
-    call(stage, f"{path}/{fig['id']}", "DELETE")
+    admin(stage, f"{path}/{fig['id']}", "DELETE")
     stage.ask(question(QUESTION + " And where is the well?"), [*asked(session="t"), scope("home")])
     assert "behind the barn" in str(stage.last_view)
     assert CARD not in str(stage.last_view)
@@ -279,7 +281,7 @@ def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) ->
 def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
     stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
-    call(stage, f"{place(stage)}/{fig['id']}", "DELETE")
+    admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
     assert CARD not in block(stage, QUESTION, "s", scope("home"))
     stage.ask(question(), [*asked(session="t"), scope("home")])
     assert CARD in str(stage.last_view)
@@ -291,7 +293,7 @@ def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stag
     for name in ("scope:home", "home", key):
         stage.ask(question(), asked(session=name))
         assert CARD not in str(stage.last_view)
-    assert call(stage, "/_condenser/stats").json()["sessions"] == 4
+    assert admin(stage, "/_condenser/stats").json()["sessions"] == 4
 
 
 # -- who gets in -------------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
     condensed(stage)
     path = place(stage)
     for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", ""), ("DELETE", "/x")):
-        assert call(stage, path + more, method, {"content": "a"}, token="wrong").status == 401
+        assert admin(stage, path + more, method, {"content": "a"}, token="wrong").status == 401
     assert contents(listed(stage, path)) == contents(CARDS)
 
 
@@ -313,7 +315,7 @@ def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
     (first, *_) = listed(stage, place(stage))
     for path in (f"{strangers}/{session}", f"{tenant}/none", f"{tenant}/*"):
         for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", f"/{first['id']}")):
-            answer = call(stage, f"{SESSIONS}/{path}/memory{more}", method, {"content": "a"})
+            answer = admin(stage, f"{SESSIONS}/{path}/memory{more}", method, {"content": "a"})
             assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
     assert contents(listed(stage, place(stage))) == contents(CARDS)
 
@@ -321,7 +323,7 @@ def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
 def test_a_card_that_is_not_there_and_a_wrong_method_are_told(stage: Stage) -> None:
     condensed(stage)
     path = place(stage)
-    assert call(stage, f"{path}/0123456789abcdef", "DELETE").status == 404
+    assert admin(stage, f"{path}/0123456789abcdef", "DELETE").status == 404
     for method, more in (("PUT", ""), ("PATCH", "/x"), ("GET", "/x"), ("POST", "/x")):
-        assert call(stage, path + more, method).status == 405
-    assert call(stage, path + "/x/y").status == 404
+        assert admin(stage, path + more, method).status == 405
+    assert admin(stage, path + "/x/y").status == 404

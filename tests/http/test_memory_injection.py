@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Message, Stage, asked, staged, summary
+from tests.http.talking import Message, Stage, asked, counter, staged, summary
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
 
 INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")
@@ -91,10 +93,15 @@ def test_nothing_that_is_not_relevant_is_put_in() -> None:
 
 def test_what_was_edited_away_is_never_found() -> None:
     with gardening() as stage:
-        messages = condensed(stage)
+        messages, question = condensed(stage), f"{QUESTION} And what of day 2?"
+        stage.ask(ending(messages, question), [*asked(session="s"), INJECT])
+        (block,) = blocks(stage)
+        assert FACT in block["content"]
         edited = [{**each, "content": "I forgot."} if each["content"] == FACT else each for each in messages]
         stage.ask(edited, [*asked(session="s"), FORCE])
-        stage.ask(ending(edited, QUESTION), [*asked(session="s"), INJECT])
+        stage.ask(ending(edited, question), [*asked(session="s"), INJECT])
+        (block,) = blocks(stage)
+        assert "Write down day 2." in block["content"]
         assert FACT not in json.dumps(stage.last_view)
 
 
@@ -122,28 +129,39 @@ CARDS = [
     {"content": "The user waters at dawn only.", "type": "constraint", "tags": ["water"]},
     {"content": "The fig tree is called Ada.", "type": "fact", "tags": []},
 ]
+OTHER_CARDS = [{"content": "The pond beside the fig tree is called Bodo.", "type": "fact", "tags": []}]
+OTHER_TASK: Message = {"role": "user", "content": "Keep another diary."}
+
+
+def with_cards(exchange: Exchange) -> Reply:
+    """A summary with the cards of the line that it is of."""
+    cards = OTHER_CARDS if str(OTHER_TASK["content"]) in exchange.body.decode() else CARDS
+    return summary(json.dumps({"summary": "The user keeps a garden diary.", "memories": cards}))
 
 
 def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None:
-    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
-    with staged(strategy="rolling", answers=lambda _: summary(answer)) as stage:
-        messages = diary(12)
-        stage.ask(messages, [*asked(session="s"), FORCE])
-        stage.ask(ending(messages, "What is the fig tree called?"), asked(session="s"))
-        (block,) = blocks(stage)
-        assert "The fig tree is called Ada." in block["content"]
-        other = diary(12)
-        other[0] = {"role": "user", "content": "Keep another diary."}
-        stage.ask(other, [*asked(session="s")])
-        stage.ask(ending(other, "What is the fig tree called?"), asked(session="s"))
-        assert not any("Ada" in str(each["content"]) for each in blocks(stage))
+    with staged(strategy="rolling", answers=with_cards) as stage:
+        for line, name, foreign in ((diary(12), "Ada", "Bodo"), ([OTHER_TASK, *diary(12)[1:]], "Bodo", "Ada")):
+            stage.ask(line, [*asked(session="s"), FORCE])
+            stage.ask(ending(line, "What is the fig tree called?"), asked(session="s"))
+            (block,) = blocks(stage)
+            assert name in block["content"]
+            assert foreign not in json.dumps(stage.last_view)
 
 
 @pytest.mark.parametrize("tokens", [64, 200])
 def test_a_block_has_no_more_tokens_than_it_may_have(tokens: int) -> None:
-    from tests.http.talking import counter
-
     with gardening(memory={"max_tokens": tokens}) as stage:
         messages = ending(condensed(stage), QUESTION + " plant0n1 plant2n3")
         stage.ask(messages, [*asked(session="s"), INJECT])
-        assert all(counter().message(block) <= tokens for block in blocks(stage))
+        (block,) = blocks(stage)
+        assert counter().message(block) <= tokens
+
+
+def test_a_dry_run_shows_the_block_that_the_request_gets() -> None:
+    with gardening() as stage:
+        messages = ending(condensed(stage), QUESTION)
+        planned = stage.ask(messages, [*asked(session="s", dry_run="true"), INJECT]).json()["messages"]
+        stage.ask(messages, [*asked(session="s"), INJECT])
+        assert FACT in blocks(stage)[0]["content"]
+        assert planned == stage.last_view

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.http.talking import SUMMARY, Stage, asked, count, garden, on_file, staged, stored, summary
-from tests.support.replies import error
+import pytest
+
+from tests.http.talking import SUMMARY, Stage, asked, count, garden, is_summary_call, on_file, staged, stored, summary
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion, error
 from tests.support.signals import BOUND, Signal
 from tests.support.wire import Answer
 
@@ -24,6 +29,7 @@ def rounds_above(mark: int) -> int:
     return next(n for n in range(1, 100) if count({"messages": garden(n), "model": "m"}) >= mark)
 
 
+ELSEWHERE = [{"role": "user", "content": "Dig my garden."}]
 PAST_PREPARE, PAST_TRIGGER = rounds_above(PREPARE), rounds_above(TRIGGER)
 
 
@@ -53,6 +59,16 @@ def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_th
         assert taken.header("x-condenser-trigger") == "threshold"
         assert len(stage.summaries) == 1
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
+
+
+def test_the_log_says_that_a_summary_was_ready(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with staged(strategy="half-window") as stage:
+        talk(stage, PAST_PREPARE)
+        stage.proxy.quiet()
+        talk(stage, PAST_TRIGGER)
+    [line] = [record.getMessage() for record in caplog.records if record.name == "condenser"]
+    assert re.search(r"\) threshold, summary ready, \+\d+ ms, own 940 tok$", line), line
 
 
 def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> None:
@@ -94,6 +110,48 @@ def test_a_request_that_must_be_condensed_waits_for_the_preparation_under_way_an
         answer = forced.result(BOUND)
         assert answer.header("x-condenser-action") == "condensed"
         assert answer.header("x-condenser-trigger") == "forced"
+        assert len(stage.summaries) == 1
+
+
+def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_who_must_be_condensed_now() -> None:
+    gate = Signal("another client's reply may come")
+
+    def answers(exchange: Exchange) -> Reply | None:
+        if is_summary_call(exchange):
+            return summary()
+        return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
+
+    with (
+        staged(strategy="half-window", background="idle", inline_timeout=3) as stage,
+        ThreadPoolExecutor() as pool,
+    ):
+        stage.upstream.answer(answers)
+        other = pool.submit(stage.ask, ELSEWHERE, asked(session="other"))
+        stage.upstream.journal.await_arrival(1)
+        talk(stage, PAST_PREPARE)
+        forced = talk(stage, PAST_PREPARE + 1, "s", FORCE)
+        assert (forced.header("x-condenser-action"), forced.header("x-condenser-reason")) == ("condensed", None)
+        assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
+        assert len(stage.summaries) == 1
+        assert not other.done()
+        gate.set()
+        other.result(BOUND)
+
+
+def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for_again() -> None:
+    with gated(inline_timeout=0.3) as (stage, _gate):
+        talk(stage, PAST_PREPARE)
+        hard = talk(stage, rounds_above(USABLE))
+        assert hard.header("x-condenser-action") == "condensed"
+        assert hard.header("x-condenser-reason") == "summary-timeout"
+        assert len(stage.summaries) == 1
+
+
+def test_a_summary_that_comes_late_is_waited_for_by_the_next_request_and_not_asked_for_again() -> None:
+    with gated(inline_timeout=0.3, background="off") as (stage, _gate):
+        for more in (0, 1):
+            late = talk(stage, rounds_above(USABLE) + more, "s", FORCE)
+            assert late.header("x-condenser-reason") == "summary-timeout"
         assert len(stage.summaries) == 1
 
 

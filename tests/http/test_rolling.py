@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from tests.http.strict import assert_view, is_replacement
 from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary
@@ -57,3 +62,64 @@ def test_an_answer_that_is_no_json_is_the_summary() -> None:
     with staged(answers=lambda _: summary(SUMMARY)) as stage:
         assert talk(stage, rounds_above(TRIGGER), force="true") == "condensed"
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view if is_replacement(each))
+
+
+# -- what memory puts back ---------------------------------------------------------------------------------------
+
+NAMES = [f"The plant number {n} is called {name}." for n, name in enumerate(["Ada", "Berta", "Carla", "Dora"])]
+ASKS = {"role": "user", "content": "What are all the plants called: number 0, number 1, number 2, number 3?"}
+
+
+@contextmanager
+def naming(**settings: Any) -> Iterator[Stage]:
+    """A proxy with a session of `rolling` whose beginning was condensed away, with the names of four plants."""
+    cards = [{"content": name, "type": "fact"} for name in NAMES]
+    answer = json.dumps({"summary": SUMMARY, "memories": cards})
+    with staged(answers=lambda _: summary(answer), strategy="rolling", **settings) as stage:
+        stage.ask(garden(rounds_above(TRIGGER)), asked(session="s", force="true"))
+        yield stage
+
+
+def block(stage: Stage, options: str = "", memory: str = "") -> str:
+    """The memory block that a question has put before it, "" for none."""
+    chosen = asked(strategy="rolling", options=options) if options else []
+    wanted = asked(memory=memory) if memory else []
+    stage.ask([*garden(rounds_above(TRIGGER))[:-1], ASKS], [*asked(session="s"), *chosen, *wanted])
+    return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
+
+
+def told(text: str) -> int:
+    """How many of the cards stand in a block."""
+    return sum(name in text for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "cards"),
+    [
+        ("", {}, 4),
+        ("memory_top_k=2", {}, 2),
+        ("", {"memory": {"top_k": 2}}, 2),
+        ("memory_top_k=3", {"memory": {"top_k": 2}}, 3),
+        ("", {"memory": {"top_k": 2}, "rolling": {"memory_top_k": 1}}, 1),
+        ("memory_max_tokens=75", {}, 2),
+        ("", {"memory": {"max_tokens": 75}}, 2),
+        ("memory_max_tokens=800", {"memory": {"max_tokens": 75}}, 4),
+        ("memory_max_tokens=80000", {"memory": {"max_tokens": 75}}, 4),
+    ],
+)
+def test_an_option_bounds_the_block_before_the_settings_do(options: str, settings: dict[str, Any], cards: int) -> None:
+    with naming(**settings) as stage:
+        assert told(block(stage, options, memory="inject")) == cards
+
+
+def test_enable_memory_injection_says_what_happens_where_nobody_asks() -> None:
+    with naming(rolling={"enable_memory_injection": False}) as stage:
+        assert block(stage) == ""
+        assert told(block(stage, "enable_memory_injection=true")) == 4
+
+
+def test_what_a_request_asks_of_memory_comes_before_the_option() -> None:
+    with naming() as stage:
+        assert block(stage, "enable_memory_injection=false") == ""
+        assert told(block(stage, "enable_memory_injection=false", memory="inject")) == 4
+        assert block(stage, "enable_memory_injection=true", memory="off") == ""

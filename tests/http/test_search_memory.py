@@ -272,15 +272,6 @@ def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothi
         assert SEARCH not in str(stage.last_view)
 
 
-def test_an_error_after_a_search_is_the_answer_where_nothing_was_sent_yet() -> None:
-    with remembering() as stage:
-        error = replies.error(429, "slow down", headers=[("retry-after", "7")])
-        stage.upstream.reply(answered(None, search(), streamed=False), error)
-        answer = stage.post(body_of(question()), [*asked(session="s"), TOOL])
-        assert (answer.status, answer.header("retry-after")) == (429, "7")
-        assert answer.json()["error"]["message"] == "slow down"
-
-
 def test_an_upstream_that_breaks_off_after_a_search_ends_the_stream_with_one_event() -> None:
     with remembering() as stage:
         cut = replies.stream(*replies.text_chunks("It hangs")[:2], cut=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from proxy.store.base import SessionKey, Write
-from proxy.store.quotas import Quotas
 from proxy.store.sqlite import SqliteStore
 from tests.http.talking import WINDOW, Headers, asked, body_of, count, garden
 from tests.support import wire
@@ -22,10 +24,10 @@ JSON = [*wire.JSON, ("Authorization", "Bearer sk-first")]
 
 
 class Held(SqliteStore):
-    """The store in memory; its first `save` waits for a gate, and each says when it is done."""
+    """The store in a file; its first `save` waits for a gate, and each says when it is done."""
 
-    def __init__(self, clock: Callable[[], float], quotas: Quotas) -> None:
-        super().__init__(clock, quotas)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.asked, self.gate, self.saved = Signal("a save"), Signal("the gate"), Signal("what was saved")
 
     async def save(self, key: SessionKey, write: Write) -> bool:
@@ -40,14 +42,15 @@ class Held(SqliteStore):
 @contextmanager
 def holding(upstream: ScriptedUpstream, timeout: float) -> Iterator[tuple[Proxy, Held]]:
     """A proxy over a store that holds back what is saved."""
-    store = asyncio.run(Held.open(None))
-    assert isinstance(store, Held)
-    try:
-        with proxying(upstream.url, opened=store, window=WINDOW, store={"timeout": timeout}) as proxy:
-            yield proxy, store
-    finally:
-        store.gate.set()
-        asyncio.run(store.close())
+    with TemporaryDirectory() as folder:
+        store = asyncio.run(Held.open(Path(folder) / "s.db"))
+        assert isinstance(store, Held)
+        try:
+            with proxying(upstream.url, opened=store, window=WINDOW, store={"timeout": timeout}) as proxy:
+                yield proxy, store
+        finally:
+            store.gate.set()
+            asyncio.run(store.close())
 
 
 def leave_at_the_last_byte(proxy: Proxy, store: Held, body: bytes, ours: Headers) -> None:
@@ -56,7 +59,7 @@ def leave_at_the_last_byte(proxy: Proxy, store: Held, body: bytes, ours: Headers
         assert connection.getresponse().read1()
         store.asked.wait()
         wire.reset(connection)
-    proxy.quiet()
+    proxy.served()
     assert not store.saved.is_set()
     store.gate.set()
     store.saved.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,9 +121,64 @@ def test_a_usage_that_leaves_out_what_was_cached_is_no_truncation() -> None:
             assert answer_.header("x-condenser-window") == "unknown"
 
 
+def _with_shorter_systems(stage: Stage) -> None:
+    """An agent that lists the files it has open, now many and now few."""
+    for rounds, files in ((8, 400), (9, 5), (12, 400), (13, 5), (16, 400), (17, 5)):
+        system = {"role": "system", "content": "Open files:\n" + "\n".join(f"src/{each}.py" for each in range(files))}
+        stage.ask([system, *garden(rounds)[1:]], asked(session="s"))
+
+
+def _with_calls_that_offer_no_tools(stage: Stage) -> None:
+    tools = [{"type": "function", "function": {"name": f"f{each}", "description": "does " * 60}} for each in range(30)]
+    for rounds in (12, 15, 18):
+        stage.ask(garden(rounds), asked(session="s"), tools=tools)
+        stage.ask(garden(rounds + 1), asked(session="s"))
+
+
+def _with_a_trimming_client(stage: Stage) -> None:
+    for rounds in (5, 12, 13):
+        stage.ask(garden(rounds), asked(session="s", window=4_096))
+    for rounds in range(14, 22):
+        stage.ask(garden(rounds)[-9:], asked(session="s", window=4_096))
+
+
+@pytest.mark.parametrize("talk", [_with_shorter_systems, _with_calls_that_offer_no_tools, _with_a_trimming_client])
+def test_a_prompt_that_has_become_shorter_is_not_taken_for_a_truncated_one(talk: Callable[[Stage], None]) -> None:
+    with staged(window=32_768, store={"content": "digests"}, background={"mode": "off"}) as stage:
+        talk(stage)
+        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert "condenser_truncations_total{" not in metrics
+
+
 def test_suspicions_and_confirmations_are_counted() -> None:
     with forgetful() as stage:
         over_long(stage, [40, 50])
         text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
         assert 'condenser_truncations_total{standing="suspect"} 1.0' in text
         assert 'condenser_truncations_total{standing="confirmed"} 1.0' in text
+
+
+def test_an_upstream_with_a_tokenizer_of_its_own_is_not_taken_for_one_that_truncates() -> None:
+    """Nothing is known of it when the first request comes, and each of its counts is far below ours."""
+    with staged(window=None) as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            return (
+                replies.completion("fine", tokens=(count(exchange.json()) * 6 // 10, 2)) if is_chat(exchange) else None
+            )
+
+        stage.upstream.answer(answer)
+        for rounds in range(30, 90, 4):
+            assert stage.ask(garden(rounds, words=95), asked(session="s")).header("x-condenser-window") == "unknown"
+        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert 'truncations_total{standing="confirmed"}' not in metrics
+
+
+def test_a_suspect_reply_teaches_nothing_of_how_the_upstream_counts() -> None:
+    with forgetful(window=100_000) as stage:
+        first, again = over_long(stage, [55]), over_long(stage, [55])
+        assert first[0].header("x-condenser-headroom") == again[0].header("x-condenser-headroom")
+
+
+def is_chat(exchange: Exchange) -> bool:
+    return exchange.path == CHAT

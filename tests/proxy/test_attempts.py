@@ -12,6 +12,7 @@ import pytest
 from proxy.asking import Asking, Caller
 from proxy.attempts import Attempted, Attempts
 from proxy.controls import Controls
+from proxy.owned import OwnedTasks
 from proxy.policy import Policies, Policy
 from proxy.resources import config_directory
 from proxy.setting_tables import UpstreamSettings
@@ -72,7 +73,7 @@ async def attempt(
     deadline = asyncio.get_running_loop().time() + timeout
     chosen = using or policy()
     try:
-        attempts = Attempts(Asking(client))
+        attempts = Attempts(Asking(client), OwnedTasks())
         if caller is None:
             return await attempts.project(requirement, view(rounds), chosen, Past())
         found = await attempts.attempt_until(deadline, requirement, view(rounds), chosen, Past(), caller)

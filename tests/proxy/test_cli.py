@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy import cli
-from proxy.commands.check import budget_lines
+from proxy.commands.effective import budget_lines
 from proxy.commands.running import settings_url
 from proxy.commands.serve import banner, server_config
 from proxy.commands.status import counters
@@ -47,6 +49,12 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version")[:2] == (0, f"condenser {VERSION}\n")
+
+
+@pytest.mark.parametrize("module", ["proxy", "proxy.cli"])
+def test_python_runs_it_as_a_module_too(module: str) -> None:
+    made = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert made.stdout == f"condenser {VERSION}\n"
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -152,15 +160,49 @@ def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> No
     assert budget(window=32_768).splitlines() == [
         "model       m",
         "  window    32768 (settings)",
-        "  reserve   4,096 (unless a request sets its own length)",
-        "  usable    28,672",
+        "  reserve   4,096 (an eighth of the window, at most 4,096; a request's own length comes first)",
+        "  usable    28,672 (what is left of the window)",
         "  prepare   20,070 (0.7 of usable, default)",
         "  trigger   24,371 (0.85 of usable, default)",
         "  target    14,336 (0.5 of usable, default)",
         "  step      4,300 (0.15 of usable, default)",
-        "  hard      headroom under 512",
-        "  strategy  mask+half-window",
+        "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
+        "  record    3,276 at most (a tenth of the window)",
+        "  task      2,000 at most of the first user message (an eighth of the window, at most 2,000)",
+        "  rules     1,000 at most (default)",
+        "  facts     300 at most (default)",
+        "  strategy  mask+half-window (default)",
+        "    mask.keep = 3 (default)",
+        "    mask.min_tokens = 60 (default)",
+        "    mask.min_chars = 400 (default)",
+        "    mask.paths = 11,468 (0.4 of usable, default)",
+        "    half-window.min_rounds = 4 (default)",
+        "    half-window.min_overlap = 1 (default)",
+        "    half-window.summary_max_tokens = 2,000 (default)",
+        "    half-window.memory_cards = true (default)",
     ]
+
+
+def test_an_option_is_shown_as_the_window_lets_it_be_with_where_it_comes_from() -> None:
+    text = budget(window=8_000, strategy="rolling", options={"rolling": {"memory_top_k": 9}})
+    assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
+    assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
+    assert "rolling.memory_top_k = 9 (settings)" in text
+    assert re.search(r"trigger +5,400 \(0\.7714 of usable, of rolling\)", text)
+    assert re.search(r"target +4,200 \(0\.6 of usable, of rolling\)", text)
+
+
+def test_what_a_mode_stands_for_is_shown_as_such() -> None:
+    text = budget(window=8_000, strategy="dynacontext", options={"dynacontext": {"mode": "refer", "tail": "keep"}})
+    assert "dynacontext.on_drift = 'rollback' (by its mode)" in text
+    assert "dynacontext.tail = 'keep' (settings)" in text
+    assert "condenses nothing under a strategy that judges" in text
+
+
+def test_a_reserve_is_shown_with_where_it_comes_from() -> None:
+    models = [{"match": "m", "reserve": 6_000}]
+    assert "reserve   4,000 (settings for the model, clamped from 6,000;" in budget(window=8_000, models=models)
+    assert "reserve   2,000 (settings;" in budget(window=8_000, reserve=2_000)
 
 
 def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
@@ -172,7 +214,7 @@ def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
 def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
     text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
     assert "0.3 of usable, settings for the model" in text
-    assert "strategy  recent" in text
+    assert "strategy  recent (settings for the model)" in text
 
 
 def test_a_check_of_a_model_asks_the_server_for_its_window(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Kind, Literal
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import View, fold
 
@@ -75,11 +76,23 @@ def test_an_unknown_window_has_no_headroom() -> None:
 
 
 def test_the_line_is_the_one_that_the_design_shows() -> None:
-    made = decision(window=32_768, applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, own_tokens=2_134)
+    prepared = replace(MADE, pieces=(Literal("{}", Kind.REPLACEMENT),), own_tokens=2_134)
+    made = decision(window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
     made.tokens_after, made.timing = 12_400, Timing(1.0, 1.2, 0.9, 500.0)
     assert made.line() == (
-        "4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) condensed by threshold, +3 ms, own 2.1k tok"
+        "4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) threshold, summary ready, +3 ms, own 2.1k tok"
     )
+
+
+def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
+    assert " replayed, +0 ms" in decision(applied=MADE, action=Action.REPLAYED).line()
+    made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
+    assert " would-condense by threshold, +0 ms" in made.line()
+
+
+def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
+    made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
+    assert " threshold, ready, +0 ms" in made.line()
 
 
 def test_the_line_names_a_reason_and_an_unknown_window() -> None:

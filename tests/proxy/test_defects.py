@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from proxy import controls, wire
-from proxy.intake import ChatRequest
+from proxy.errors import BadRequest, HistoryUnavailable
+from proxy.intake import ChatRequest, Intake
 from proxy.memory.inject import Injector
 from proxy.memory.recall import Recall
-from proxy.services import services
+from proxy.services import Services, services
 from proxy.settings import load_settings
+from proxy.settling import Settler
+from proxy.wire import Body
 from tests.http.talking import garden
 from tests.support.signals import BOUND
 
@@ -23,19 +29,112 @@ class BrokenInjector(Injector):
     """Fails on every view."""
 
     async def inject(self, decision: Any, case: Any) -> None:
+        """Fails."""
         raise ZeroDivisionError
 
 
+class BrokenIntake(Intake):
+    """Fails on every request."""
+
+    def __init__(self) -> None:
+        """Has no parts."""
+
+    async def case(self, request: Any, timing: Any) -> Any:
+        """Fails."""
+        raise ZeroDivisionError
+
+
+class BrokenSettler(Settler):
+    """Fails on every decision."""
+
+    def __init__(self) -> None:
+        """Has no parts."""
+
+    def prepare(self, decision: Any, case: Any) -> None:
+        """Fails."""
+        raise ZeroDivisionError
+
+
+class BrokenBody(Body):
+    """Takes no messages."""
+
+    def spliced(self, *, messages: bytes | None = None, **more: Any) -> bytes:
+        """Fails where a view is written."""
+        if messages is not None or more.get("members") is not None:
+            raise ZeroDivisionError
+        return super().spliced(**more)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Services]:
+    async with services(load_settings(store={"url": "memory://"}, window=4_096)) as built:
+        yield built
+
+
+def request(data: bytes | None = None, **ours: str) -> ChatRequest:
+    data = data or json.dumps({"model": "m", "messages": garden(3)}).encode()
+    given = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
+    return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
+
+
+def broken(built: Services, part: str) -> Services:
+    """The same with a defect in a part of its driver."""
+    if part == "intake":
+        built.condenser._intake = BrokenIntake()
+    if part == "settler":
+        built.condenser._settler = BrokenSettler()
+    if part == "injector":
+        injector = BrokenInjector(Recall(), built.settings.memory, built.tasks)
+        built.condenser._memories = built.condenser._memories._replace(injector=injector)
+    return built
+
+
+@pytest.mark.parametrize("part", ["intake", "injector", "settler"])
 async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
-    caplog: pytest.LogCaptureFixture,
+    part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = load_settings(store={"url": "memory://"}, window=4_096)
-    async with services(settings) as built:
-        broken = BrokenInjector(Recall(), settings.memory, built.tasks)
-        built.condenser._memories = built.condenser._memories._replace(injector=broken)
-        data = json.dumps({"model": "m", "messages": garden(3)}).encode()
-        request = ChatRequest("t", [], wire.read(data), "m", False, controls.read([], None, None))
-        decision = await built.condenser.decide(request)
-        assert decision.body == data
+    async with running() as built:
+        asked = request()
+        decision = await broken(built, part).condenser.decide(asked)
+        assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
+        assert dict(decision.headers())["X-Condenser-Reason"] == "internal-error"
+        assert decision.line()
         assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_came() -> None:
+    async with running() as built:
+        asked = request(json.dumps({"model": "m", "messages": garden(24)}).encode(), strategy="extract")
+        body = BrokenBody(**{each.name: getattr(asked.body, each.name) for each in fields(Body)})
+        decision = await built.condenser.decide(replace(asked, body=body))
+        assert decision.body == asked.body.data
+        assert (decision.action, decision.reason) == ("degraded", "internal-error")
+
+
+async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_of_a_request() -> None:
+    data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
+    asked = ChatRequest("t", [], wire.read(data), "m", True, controls.Controls())
+    async with running() as built:
+        decision = await broken(built, "intake").condenser.decide(asked)
+    assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_an_append_whose_history_cannot_be_supplied_for_a_defect_is_refused_and_may_be_sent_again() -> None:
+    async with running() as built:
+        with pytest.raises(HistoryUnavailable):
+            await broken(built, "intake").condenser.decide(request(session="s", history="append"))
+
+
+async def test_a_dry_run_tells_of_a_defect_for_there_is_no_reply_to_save() -> None:
+    async with running() as built:
+        with pytest.raises(ZeroDivisionError):
+            await broken(built, "intake").condenser.decide(request(dry_run="true"))
+
+
+async def test_a_request_that_asks_for_what_there_is_not_is_still_refused() -> None:
+    async with running() as built:
+        with pytest.raises(BadRequest):
+            await built.condenser.decide(request(session="s", history="append", no_store="true"))
+        with pytest.raises(BadRequest):
+            await built.condenser.decide(request(strategy="extract", options="nonsense=1"))

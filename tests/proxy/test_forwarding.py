@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,9 +38,11 @@ class Server:
         self.connections = 0
         self.left = asyncio.Event()
         self.url = ""
+        self.newest: socket.socket
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.newest = writer.get_extra_info("socket")
         for answer in next(self._scripts):
             self.requests.append(await _request(reader))
             writer.write(answer)
@@ -173,11 +177,29 @@ async def test_a_connection_is_used_again() -> None:
         assert server.connections == 1
 
 
+LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="what was acknowledged is NOT TESTED: no TCP_INFO")
+@pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
 async def test_a_request_that_a_closing_server_did_not_read_is_sent_once_more() -> None:
     async with serving([OK, HANG_UP], [OK]) as (server, upstream):
-        assert [await read(await upstream.send(post(b"%d" % n))) for n in range(2)] == [b"ok", b"ok"]
-        assert [request[-1:] for request in server.requests] == [b"0", b"1", b"1"]
+        assert await read(await upstream.send(post(b"0"))) == b"ok"
+        # At once, so that the client sends before it sees that the connection has ended.
+        socket.socket(fileno=os.dup(server.newest.fileno())).shutdown(socket.SHUT_RDWR)
+        assert await read(await upstream.send(post(b"1"))) == b"ok"
+        assert [request[-1:] for request in server.requests] == [b"0", b"1"]
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
+async def test_a_request_that_a_server_has_read_before_it_ends_the_connection_is_not_sent_again() -> None:
+    async with serving([OK, HANG_UP], [OK]) as (server, upstream):
+        assert await read(await upstream.send(post(b"0"))) == b"ok"
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await upstream.send(post(b"1"))
+        assert raised.value.code == "upstream_unreachable"
+        assert [request[-1:] for request in server.requests] == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(

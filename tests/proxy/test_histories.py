@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from proxy.blocks import new_block
 from proxy.histories import BY_NAME, Histories, StoredHistory
 from proxy.seen import Element
 from proxy.sessions import Session
-from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from proxy.stored import StoredSessions
 from strategies.core.transcript import Reader, Transcript
@@ -65,13 +64,6 @@ class Stage:
 def transcript(text: str) -> Transcript:
     bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
     return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[SessionStore]:
-    opened = await open_store("memory://")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

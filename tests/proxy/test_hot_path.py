@@ -68,11 +68,15 @@ def _bytes(argument: object) -> int:
 
 @contextmanager
 def watched() -> Iterator[Counter[str]]:
-    """Counts the calls of the functions in WORK, and the characters that they are given, on this thread."""
+    """Counts the calls of the functions in WORK, and the characters that they are given, on this thread.
+
+    `steps` are the calls of all functions that are written in Python, generators' steps among them.
+    """
     work: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         name = frame.f_code.co_name
+        work["steps"] += event == "call"
         if event == "call" and name in WORK:
             what, argument = WORK[name]
             work[what] += 1
@@ -97,13 +101,16 @@ async def running() -> AsyncIterator[tuple[Services, TalliedStore]]:
     await store.close()
 
 
-async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
+def asked(built: Services, messages: Sequence[Message], **given: str) -> ChatRequest:
     data = json.dumps({"model": "gpt-4o", "messages": messages}, ensure_ascii=False).encode()
     headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
     body = wire.read(data, built.seen)
     chosen = controls.read(headers, None, None)
-    asked = ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", renamed=False, controls=chosen)
-    decision = await built.condenser.decide(asked)
+    return ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", renamed=False, controls=chosen)
+
+
+async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
+    decision = await built.condenser.decide(asked(built, messages, **given))
     if decision.settle is not None:
         await decision.settle(None)
     return decision
@@ -131,6 +138,21 @@ async def test_a_turn_costs_the_same_work_however_long_its_session_is() -> None:
     new = json.dumps(HISTORY[LONG + TURN : LONG + 2 * TURN], ensure_ascii=False)
     assert long["encodings, characters"] < 2 * len(new)
     assert long["json parses, characters"] < 2 * len(new) + 4_000
+
+
+async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_before() -> None:
+    _, short, _ = await warm_turn(SHORT, ROOMY)
+    _, long, _ = await warm_turn(LONG, ROOMY)
+    assert long["steps"] < short["steps"] + (LONG - SHORT) / 4
+
+
+async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_as_a_copy() -> None:
+    async with running() as (built, _):
+        for length in (LONG, LONG + TURN):
+            came = asked(built, HISTORY[:length], window=str(ROOMY))
+            decision = await built.condenser.decide(came)
+            assert decision.action is Action.PASSED
+            assert decision.body is came.body.data
 
 
 async def test_a_turn_stores_its_own_messages_only_in_as_many_calls_however_long_its_session_is() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from proxy.overflow import Kind, Refusal
 from proxy.owned import OwnedTasks
 from proxy.store import open_store
 from proxy.store.base import SessionStore
+from proxy.store.sqlite import SqliteStore
 from proxy.stored import StoredSessions
 from proxy.truncation import Reply, Standing
 from strategies.core.condensation import Condensation
@@ -29,7 +32,8 @@ async def learning(
     tasks: OwnedTasks[Condensation | None] = OwnedTasks()
     kept = store or await open_store("memory://")
     learned = LearnedWindows(upstream, StoredSessions(kept, 1.0), tasks, TTL, clock or Clock())
-    await learned.refresh(MODEL)
+    learned.refresh(MODEL)
+    await tasks.idle()
     yield learned
     await tasks.close()
     if store is None:
@@ -43,7 +47,7 @@ def refusal(window: int | None) -> Refusal:
 async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:
     async with learning() as learned:
         for said, known in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
-            await learned.refused(MODEL, refusal(said), 60_000)
+            learned.refused(MODEL, refusal(said), 60_000)
             window = learned.window(MODEL)
             assert window is not None
             assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
@@ -52,28 +56,29 @@ async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -
 
 async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:
     async with learning() as learned:
-        assert (await learned.refused(MODEL, refusal(None), 10_000)).tokens == 9_000
+        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_000
     async with learning() as learned:
-        await learned.replied(MODEL, Reply(9_500, 9_600))
-        assert (await learned.refused(MODEL, refusal(None), 10_000)).tokens == 9_500
+        learned.replied(MODEL, Reply(9_500, 9_600))
+        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_500
 
 
 async def test_what_was_learned_is_forgotten_in_time() -> None:
     clock = Clock()
     async with learning(clock=clock) as learned:
-        await learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.refused(MODEL, refusal(4_096), 9_000)
         clock.now += TTL - 1
         assert learned.window(MODEL) is not None
         clock.now += 2
         assert learned.window(MODEL) is None
-        assert (await learned.refused(MODEL, refusal(8_192), 9_000)).tokens == 8_192
+        assert learned.refused(MODEL, refusal(8_192), 9_000).tokens == 8_192
 
 
 async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
-        await learned.refused(MODEL, refusal(4_096), 9_000)
-        await learned.replied(MODEL, Reply(2_000, 2_000))
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.replied(MODEL, Reply(2_000, 2_000))
+        await learned._tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
             assert other.window(MODEL) == learned.window(MODEL)
@@ -84,11 +89,12 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
 async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     store, clock = await open_store("memory://"), Clock()
     async with learning(store=store, clock=clock) as learned, learning(store=store, clock=clock) as other:
-        await other.refused(MODEL, refusal(4_096), 9_000)
-        await learned.refresh(MODEL)
+        other.refused(MODEL, refusal(4_096), 9_000)
+        await other._tasks.idle()
+        learned.refresh(MODEL)
         assert learned.window(MODEL) is None
         clock.now += 31
-        await learned.refresh(MODEL)
+        learned.refresh(MODEL)
         await learned._tasks.idle()
         assert learned.window(MODEL) == other.window(MODEL)
     await store.close()
@@ -96,9 +102,9 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
 
 async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None:
     async with learning() as learned:
-        assert (await learned.replied(MODEL, Reply(9_000, 4_000))).standing is Standing.SUSPECT
+        assert learned.replied(MODEL, Reply(9_000, 4_000)).standing is Standing.SUSPECT
         assert learned.window(MODEL) is None
-        assert (await learned.replied(MODEL, Reply(9_900, 4_050))).standing is Standing.CONFIRMED
+        assert learned.replied(MODEL, Reply(9_900, 4_050)).standing is Standing.CONFIRMED
         window = learned.window(MODEL)
         assert window is not None
         assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
@@ -106,17 +112,17 @@ async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None
 
 async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
     async with learning() as learned:
-        await learned.replied(MODEL, Reply(9_000, 4_000))
-        await learned.replied(MODEL, Reply(9_000, 9_000))
-        assert (await learned.replied(MODEL, Reply(9_900, 5_000))).standing is Standing.SUSPECT
+        learned.replied(MODEL, Reply(9_000, 4_000))
+        learned.replied(MODEL, Reply(9_000, 9_000))
+        assert learned.replied(MODEL, Reply(9_900, 5_000)).standing is Standing.SUSPECT
 
 
 async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
     async with learning() as learned:
-        await learned.refused(MODEL, refusal(4_096), 9_000)
-        await learned.replied(MODEL, Reply(4_000, 4_090))
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.replied(MODEL, Reply(4_000, 4_090))
         assert learned.window(MODEL) is not None
-        await learned.replied(MODEL, Reply(6_000, 6_100))
+        learned.replied(MODEL, Reply(6_000, 6_100))
         assert learned.window(MODEL) is None
 
 
@@ -136,5 +142,36 @@ async def test_where_the_store_is_out_this_process_knows_all_the_same() -> None:
     store = await open_store("memory://")
     await store.close()
     async with learning(store=store) as learned:
-        assert (await learned.refused(MODEL, refusal(4_096), 9_000)).tokens == 4_096
+        assert learned.refused(MODEL, refusal(4_096), 9_000).tokens == 4_096
         assert learned.window(MODEL) is not None
+
+
+class Held(SqliteStore):
+    """The store in memory; what it is told waits for a gate."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.told = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        """As it is, when the gate is open."""
+        self.told.set()
+        await self.gate.wait()
+        await super().remember(name, fact, ttl)
+
+
+async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_before_the_app_closes() -> None:
+    store = await Held.open(None)
+    assert isinstance(store, Held)
+    async with learning(store=store) as learned:
+        learned.refused(MODEL, refusal(8_192), 9_000)
+        await store.told.wait()
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        store.gate.set()
+
+    async with learning(store=store) as another:
+        window = another.window(MODEL)
+        assert window is not None
+        assert window.tokens == 4_096
+    await store.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
 
 import pytest
 
 from proxy.leases import TTL, Leases, Turn
+from proxy.owned import OwnedTasks
 from proxy.store.base import Lease
-from proxy.store.quotas import Quotas
 from proxy.store.sqlite import SqliteStore
 from proxy.stored import Patience, StoredSessions
 from tests.support.signals import BOUND
@@ -31,15 +32,22 @@ class Clock:
 class Watched(SqliteStore):
     """The store in memory; it tells when somebody has asked for a lease, and when one has ended."""
 
-    def __init__(self, clock: Callable[[], float], quotas: Quotas) -> None:
-        super().__init__(clock, quotas)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.asked: asyncio.Queue[Lease] = asyncio.Queue()
+        self.looked: asyncio.Queue[Lease] = asyncio.Queue()
         self.ended: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         """As it is, and told."""
         lease = await super().lease(tenant, name, holder, ttl)
         self.asked.put_nowait(lease)
+        return lease
+
+    async def leased(self, tenant: str, name: str) -> Lease:
+        """As it is, and told."""
+        lease = await super().leased(tenant, name)
+        self.looked.put_nowait(lease)
         return lease
 
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
@@ -61,8 +69,8 @@ async def store(clock: Clock) -> AsyncIterator[Watched]:
     await store.close()
 
 
-def replica(store: SqliteStore) -> Leases:
-    return Leases(StoredSessions(store, BOUND))
+def replica(store: SqliteStore, tasks: OwnedTasks[Any] | None = None) -> Leases:
+    return Leases(StoredSessions(store, BOUND), tasks or OwnedTasks())
 
 
 async def turn_of(leases: Leases, *, seconds: float = BOUND, leaves: bytes = b"") -> Turn:
@@ -160,10 +168,61 @@ async def test_a_store_that_fails_holds_nobody_up(store: Watched) -> None:
 
 
 async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    leases = replica(store)
-    async with leases.turn(TENANT, WORK, 0.0, Patience(BOUND)) as turn:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    async with replica(store, tasks).turn(TENANT, WORK, 0.0, Patience(BOUND)) as turn:
         await store.close()
-    await soon(asyncio.wait(leases._tasks))
+    await soon(tasks.idle())
 
     assert turn.held
     assert "store-closed" in caplog.text
+
+
+# Looks
+
+
+async def left(leases: Leases, *, seconds: float = BOUND) -> bytes:
+    until = asyncio.get_running_loop().time() + seconds
+    return await leases.left(TENANT, WORK, until, Patience(BOUND))
+
+
+async def test_who_only_looks_is_given_what_another_leaves(store: Watched) -> None:
+    until = asyncio.get_running_loop().time() + BOUND
+    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)) as turn:
+        looking = asyncio.create_task(left(replica(store)))
+        for _ in range(2):
+            assert (await asyncio.wait_for(store.looked.get(), BOUND)).held
+        turn.leaves = b"a record"
+
+    assert await looking == b"a record"
+
+
+async def test_who_looks_at_a_work_that_nobody_does_goes_on_at_once_and_has_taken_nothing(store: Watched) -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+
+    assert await left(replica(store, tasks)) == b""
+
+    assert store.asked.empty()
+    assert (await turn_of(replica(store))).held
+    await soon(tasks.idle())
+
+
+async def test_who_looks_waits_no_longer_than_he_may(store: Watched) -> None:
+    await store.lease(TENANT, WORK, "another", 60)
+
+    assert await left(replica(store), seconds=0.1) == b""
+
+
+async def test_an_app_that_closes_ends_its_leases_so_that_no_other_waits_for_them(store: Watched) -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    under_way = asyncio.Event()
+
+    async def work() -> None:
+        async with replica(store, tasks).turn(TENANT, WORK, 0.0, Patience(BOUND)):
+            under_way.set()
+            await asyncio.Event().wait()
+
+    tasks.start(work())
+    await soon(under_way.wait())
+    await soon(tasks.close())
+
+    assert (await turn_of(replica(store), seconds=0.0)).held

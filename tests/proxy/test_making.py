@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Lease, SessionKey, SessionStore, StoreError
 from proxy.store.codec import encode_condensation, record_name
-from proxy.store.quotas import Quotas
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Keep
@@ -80,8 +79,8 @@ async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_
 class Watched(SqliteStore):
     """The store in memory; it tells which leases were asked for, and what they left."""
 
-    def __init__(self, clock: Callable[[], float], quotas: Quotas) -> None:
-        super().__init__(clock, quotas)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.asked: list[str] = []
         self.left: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield built
 
 
+def test_sessions_export_gives_the_documents_array_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sessions", "export", "mine", "--memory", "--url", stage.proxy.url)
+    assert code == 0
+    exported = json.loads(out)
+    assert [{key: card[key] for key in ("content", "type", "tags")} for card in exported] == CARDS
+    assert {key for card in exported for key in card} == {"content", "type", "tags", "created_at", "source"}
+
+
 class Command:
     """`condenser memory` with a proxy; each call gives what was printed, or the error behind exit code 1."""
 
@@ -76,6 +85,14 @@ def test_cards_are_listed_as_aligned_lines(memory: Command) -> None:
     assert fig[head.index("CONTENT") :] == CARD
     assert "fig,names" in fig
     assert water.split()[1:4] == ["constraint", "holds", "user"]
+
+
+def test_a_list_says_of_which_messages_a_card_is_and_of_none_where_a_person_wrote_it(memory: Command) -> None:
+    memory("add", "mine", "The well is dry.")
+    head, fig, _, well = memory("list", "mine").splitlines()
+    # No message has the words of the first one: it is of all that its condensation stands for.
+    assert re.fullmatch(r"0-\d+", fig[head.index("MESSAGES") :].split()[0])
+    assert well[head.index("MESSAGES") : head.index("TAGS")].strip() == ""
 
 
 def test_a_list_as_json_is_the_array_that_the_export_has(memory: Command, capsys: pytest.CaptureFixture[str]) -> None:

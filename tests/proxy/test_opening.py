@@ -50,7 +50,7 @@ async def all_of(reply: Answer) -> bytes:
 
 
 async def looked(reply: Scripted) -> tuple[bytes, Refusal | None]:
-    answer, refusal = await opened(reply, looks=True)
+    answer, refusal, _ = await opened(reply, looks=True)
     return await all_of(answer), refusal
 
 
@@ -65,7 +65,7 @@ async def test_an_error_under_a_good_status_is_read_whole_and_a_reply_is_not() -
     _, refusal = await looked(Scripted([REFUSES[:30], REFUSES[30:]]))
     assert refusal is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
-    answer, refusal = await opened(reply, looks=True)
+    answer, refusal, _ = await opened(reply, looks=True)
     assert (refusal, reply.given) == (None, 1)
     assert b"an " in await all_of(answer)
 
@@ -81,7 +81,7 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
 async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
     gate = asyncio.Event()
     first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"
-    answer, refusal = await opened(Scripted([first, gate, rest], 200, EVENTS), looks=True)
+    answer, refusal, _ = await opened(Scripted([first, gate, rest], 200, EVENTS), looks=True)
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == first
@@ -91,20 +91,20 @@ async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
 
 async def test_nothing_is_read_where_nobody_looks() -> None:
     reply = Scripted([REFUSES], 400)
-    assert await opened(reply, looks=False) == (reply, None)
+    assert await opened(reply, looks=False) == (reply, None, b"")
     assert reply.given == 0
 
 
 async def test_an_error_that_never_ends_is_not_held_whole() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
-    answer, refusal = await opened(reply, looks=True)
+    answer, refusal, _ = await opened(reply, looks=True)
     assert refusal is None
     assert reply.given * 65_536 <= MOST_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 
 async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
-    answer, refusal = await opened(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), looks=True)
+    answer, refusal, _ = await opened(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), looks=True)
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]

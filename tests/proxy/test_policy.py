@@ -224,3 +224,29 @@ def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_
 )
 def test_a_window_that_someone_has_set_need_not_be_asked_for(source: str, is_set: bool) -> None:
     assert Window(8_192, source).is_set is is_set
+
+
+# -- made once ---------------------------------------------------------------------------------------------
+
+
+def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_own() -> None:
+    made = policies(strategy="mask")
+    first = policy(made, options={"mask.keep": "3"})
+    assert policy(made, options={"mask.keep": "3"}) is first
+    given: tuple[dict[str, Any], ...] = (
+        {"options": {"mask.keep": "4"}},
+        {"options": {"mask.keep": "3"}, "window": 9_000},
+        {"options": {"mask.keep": "3"}, "no_store": True},
+        {"options": {"mask.keep": "3"}, "body": {"max_tokens": 7}},
+        {"options": {"mask.keep": "3"}, "model": "other"},
+        {"options": {"mask.keep": "3"}, "session": {"memory": "off"}},
+    )
+    assert all(policy(made, **each) is not first for each in given)
+
+
+def test_a_window_that_is_stated_later_is_seen_by_requests_that_say_the_same() -> None:
+    stated: list[Found] = []
+    made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
+    assert policy(made, model="local").window.tokens is None
+    stated.append(Found(9_000, None, "llama.cpp"))
+    assert policy(made, model="local").window.tokens == 9_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -17,7 +17,6 @@ from proxy.identity import Identity
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.recognition import Recognised, Recogniser
 from proxy.seen import Element
-from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Write
 from proxy.stored import StoredSessions
 from proxy.tokens.counter import Tokenizers
@@ -37,7 +36,6 @@ class Sessions:
         self.identify = recogniser.identify
         self._recogniser = recogniser
         self.keep = keeper.keep
-        self.next = keeper.next
         self.settle = keeper.settle
 
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
@@ -75,13 +73,6 @@ def condensation(text: str, depth: int = 1) -> Condensation:
     return Condensation(
         f"c-{text}", digest, len(text), depth, (Keep(0),), 0, "mask", "hard", "context_limit", 9, 5, 0.0
     )
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[SessionStore]:
-    opened = await open_store("memory://")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -163,6 +154,15 @@ async def test_a_history_that_parts_earlier_is_a_fork_with_its_parent(sessions: 
     assert fork.session is None
     assert fork.key != first.key
     assert fork.parent == first.key.session
+
+
+async def test_a_conversation_that_goes_the_same_way_once_more_is_one_fork(sessions: Sessions) -> None:
+    first = [(await settled(sessions, "abcdefghi"[:length])).key for length in (3, 5, 7, 9)]
+    again = [(await settled(sessions, "abcdefghi"[:length])).key for length in (3, 5, 7)]
+    assert len({*first}) == len({*again}) == 1
+    assert first[0] != again[0]
+    assert (await recognised(sessions, "abcdefgXY")).key == again[0]
+    assert (await recognised(sessions, "abcdefghi")).key == first[0]
 
 
 async def test_a_fork_reads_what_its_ancestors_have_condensed(sessions: Sessions) -> None:

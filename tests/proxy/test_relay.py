@@ -88,6 +88,30 @@ async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
     assert await sent_before_and_after_storing(reply) == (before, after)
 
 
+async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_from_what_is_stored() -> None:
+    store, blocked = Store(), asyncio.Event()
+    told = iter([{"type": "http.request"}])
+
+    async def receive() -> Message:
+        if request := next(told, None):
+            return request
+        await blocked.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            blocked.set()
+            await asyncio.Event().wait()
+
+    incoming = Incoming(receive)
+    assert [part async for part in incoming.body()] == []
+    relay = Relay(incoming, Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, receive, send)
+    assert store.asked.is_set()
+    store.stored.set()
+
+
 class Unreadable:
     """A reader of replies with a defect."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +47,38 @@ def test_the_refusal_names_the_ways_out_and_not_the_key(
     said = capsys.readouterr().err
     assert all(word in said for word in ("127.0.0.1", "upstream.api_key", "tenant.from", "open_to_all"))
     assert "sk-operator" not in said
+
+
+def no_database(tmp_path: Path) -> Path:
+    path = tmp_path / "s.db"
+    path.write_bytes(b"this is no database" * 100)
+    return path
+
+
+def below_a_file(tmp_path: Path) -> Path:
+    return no_database(tmp_path) / "below" / "s.db"
+
+
+def with_a_key_that_is_none(tmp_path: Path) -> Path:
+    (tmp_path / "tenant.key").mkdir()
+    return tmp_path / "s.db"
+
+
+def test_an_address_that_is_none_is_one_line_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "--store", "redis://u:hunter2@h:bad/0"]) == 3
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert "store.url" in err
+    assert "hunter2" not in err
+
+
+@pytest.mark.parametrize("made", [no_database, below_a_file, with_a_key_that_is_none])
+def test_a_store_that_cannot_be_opened_is_one_line_and_nothing_listens(
+    made: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{made(tmp_path)}"
+    assert main(["serve", "--port", "0", "--store", url]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"condenser: store.url is {url}, which cannot be opened: ")
+    assert len(err.splitlines()) == 1

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.sessions import MOST_BRANCHES, Session, branch_name, node_before, with_depth
+from proxy.ending import ending
+from proxy.sessions import MOST_BRANCHES, Session, branch_name, is_answered_alike, node_before, with_depth
+from proxy.store.base import Snapshot
+from proxy.store.codec import decode_session, encode_session
 from strategies.core.digest import ROOT, chain, message_digest
+from strategies.core.protocol import Verdict
+from tests.support.transcripts import assistant, tool, transcript_of, user
 
 NEW = Session("s", "X-Condenser-Session", 0.0)
 DERIVED = Session("s", "derived", 0.0)
@@ -123,3 +132,48 @@ def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories:
     assert branch(session, histories[-1] + "z") == session.branches[-1].name
     assert len({each.name for each in session.branches}) == len(session.branches)
     assert session.opened >= len(session.branches)
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "reply", "alike"),
+    [
+        (user("What now, with context?"), "Dig.", True),
+        (user("What now, with context?"), "", True),  # not known: the reply was too long, or had no text
+        (user("What now, with context?"), "Plant.", False),
+        (assistant("I say: Dig."), "Dig.", True),  # the client began it, and the reply has completed it
+        (tool("call-1", "cut"), "Dig.", False),
+    ],
+)
+def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
+    rewritten: dict[str, Any], reply: str, alike: bool
+) -> None:
+    """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
+    opening = [user("Plan my garden."), assistant("")]
+    before = transcript_of([*opening, user("What now?")])
+    moved, branch = DERIVED.advanced(before.digests, 0.0, reply=ending(reply))
+    assert is_answered_alike(branch, before)
+    later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
+    assert moved.branch_of(later.digests) == branch
+    assert is_answered_alike(branch, later) == alike
+
+
+def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
+    verdict = Verdict(True, b"ab", 3, 900, 1.0, {"judge_votes": []}, (b"cd", b"ef"))
+    document = json.loads(encode_session(DERIVED.judged(verdict, {})))
+    again = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    assert again is not None
+    assert again.verdicts == (verdict,)
+    del document["verdicts"][0]["earlier"]
+    older = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    assert older is not None
+    assert older.verdicts == (replace(verdict, earlier=()),)
+
+
+def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
+    session, branch = DERIVED.advanced(nodes("abc"), 1.0, reply="0123456789abcdef")
+    document = json.loads(encode_session(session))
+    assert decode_session(Snapshot(json.dumps(document).encode(), 1)) == replace(session, revision=1)
+    document["branches"][0].pop()
+    older = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    assert older is not None
+    assert older.branches == (replace(branch, reply=""),)

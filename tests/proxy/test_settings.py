@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.cost import Prices
 from proxy.settings import Settings, SettingsError, environment_tree, load_settings
 from strategies import DEFAULT, TABLE
 
@@ -38,7 +39,8 @@ def test_without_any_source_the_defaults_of_the_design_hold() -> None:
     assert settings.store.ttl == 7 * 24 * 3600
     assert settings.inline_timeout == 10
     assert settings.store.url.startswith("sqlite:///")
-    assert settings.marks.model_dump() == {"prepare": 0.70, "trigger": 0.85, "target": 0.50, "step": 0.15}
+    marks = {"prepare": 0.70, "trigger": 0.85, "target": 0.50, "step": 0.15}
+    assert settings.marks.model_dump() == {**marks, "reserve": None}
     assert settings.tenant.source == "credential"
     assert settings.upstream.api_key is None
 
@@ -287,6 +289,51 @@ def test_a_summarizer_that_goes_on_from_the_view_is_the_requests_own_model(key: 
     write(f"[summarizer]\nform = 'continue'\n{key}\n")
     with pytest.raises(SettingsError, match=key.partition(" ")[0]):
         load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("[marks]\nreserve = 2000", 2_000),
+        ("reserve = 2000", 2_000),
+        ("reserve = 1000\n[marks]\nreserve = 2000", 2_000),
+        ("reserve = 1000\n[marks]\nstep = 0.2", 1_000),
+    ],
+)
+def test_the_reserve_is_one_of_the_marks_and_may_stand_alone(text: str, tokens: int, write: Any) -> None:
+    write(text)
+    assert load_settings().marks.reserve == tokens
+
+
+def test_a_reserve_in_the_environment_wins_over_the_file_in_either_spelling(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("[marks]\nreserve = 2000\nstep = 0.2\n")
+    monkeypatch.setenv("CONDENSER_RESERVE", "3000")
+    marks = load_settings().marks
+    assert (marks.reserve, marks.step) == (3_000, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "tokens"),
+    [({"reserve": 500}, 500), ({"marks": {"reserve": 600}}, 600), ({"reserve": 500, "marks": {"reserve": 600}}, 600)],
+)
+def test_a_models_reserve_may_stand_in_its_marks(entry: dict[str, Any], tokens: int) -> None:
+    entries = ({"match": "m", **entry},)
+    assert [each.held_back for each in Settings(models=entries).models] == [tokens]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("value", "mode"), [("idle", "idle"), (True, "on"), (False, "off"), ("off", "off")])
+def test_a_model_may_have_a_background_of_its_own(value: object, mode: str) -> None:
+    entries = ({"match": "m", "background": value},)
+    assert [each.background for each in Settings(models=entries).models] == [mode]  # type: ignore[arg-type]
+
+
+def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
+    given = {"input": 2.0, "output": 8.0}
+    (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
+    assert entry.prices is not None
+    assert entry.prices.to_prices() == Prices(2.0, 2.0, 8.0)
 
 
 def test_background_is_a_table_or_its_mode_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,10 +16,11 @@ from proxy.errors import HistoryUnavailable
 from proxy.identity import session_key
 from proxy.intake import ChatRequest
 from proxy.leases import Leases
+from proxy.lessons import FIRST_LOOK
+from proxy.owned import OwnedTasks
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.services import Services, services
 from proxy.settings import Settings
-from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Snapshot
 from proxy.stored import LAST_SHARE, Patience, StoredSessions
 from proxy.tokens.counter import Tokenizers
@@ -35,13 +36,6 @@ KEY = SessionKey("t", session_key("s"))
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": PassingTime}
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[SessionStore]:
-    opened = await open_store("memory://")
-    yield opened
-    await opened.close()
 
 
 @asynccontextmanager
@@ -179,7 +173,7 @@ async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: S
 async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: SessionStore) -> None:
     await store.lease("t", "work", "another", 600)
     patience, asked, loop = Patience(WHOLE), SlowStore(store, lambda _: 100), asyncio.get_running_loop()
-    leases, until = Leases(StoredSessions(asked, WHOLE)), loop.time() + 5 * WHOLE
+    leases, until = Leases(StoredSessions(asked, WHOLE), OwnedTasks()), loop.time() + 5 * WHOLE
     assert isinstance(loop, PassingTime)
     with loop.passing():
         async with leases.turn("t", "work", until, patience) as turn:
@@ -190,7 +184,7 @@ async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: 
 
 async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) -> None:
     stored = StoredSessions(SlowStore(store, lambda name: 600 if name == "lease" else 0), WHOLE)
-    async with Leases(stored).turn("t", "work", 0.0, Patience(500.0)) as turn:
+    async with Leases(stored, OwnedTasks()).turn("t", "work", 0.0, Patience(500.0)) as turn:
         assert not turn.held
     await stored.close()
     assert (await store.lease("t", "work", "another", 60)).held
@@ -198,6 +192,32 @@ async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) 
 
 async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStore) -> None:
     patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
-    async with Leases(StoredSessions(asked, WHOLE)).turn("t", "work", 0.0, patience) as turn:
+    async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).turn("t", "work", 0.0, patience) as turn:
         assert (turn.held, turn.left) == (False, b"")
     assert asked.asked == []
+
+
+# A store that hangs
+
+
+async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ChatRequest) -> float:
+    """Seconds that a request for a model that is new here waits for a store that never answers some calls."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PassingTime)
+    async with asking(SlowStore(store, lambda name: 100 * WHOLE if hangs(name) else 0)) as built:
+        before = loop.passed
+        await built.condenser.decide(asked)
+        return loop.passed - before
+
+
+async def test_what_others_have_learned_is_waited_for_once_and_not_for_long(store: SessionStore) -> None:
+    assert await passed(store, lambda name: name == "recall", request(session="s")) <= FIRST_LOOK
+
+
+async def test_a_request_that_is_off_does_not_wait_for_what_others_have_learned(store: SessionStore) -> None:
+    asked = request(session="s", strategy="off")
+    assert await passed(store, lambda name: name == "recall", asked) == 0
+
+
+async def test_a_store_that_hangs_takes_one_patience_of_a_request_in_all(store: SessionStore) -> None:
+    assert await passed(store, lambda _: True, request(session="s")) <= WHOLE

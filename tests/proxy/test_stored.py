@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from proxy.stored import LAST_SHARE, Patience, StoredSessions
 from tests.support.passing import PassingTime, SlowStore
@@ -24,13 +22,6 @@ WHOLE = 1_000.0
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": PassingTime}
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[SessionStore]:
-    opened = await open_store("memory://")
-    yield opened
-    await opened.close()
 
 
 def slow(store: SessionStore, seconds: float) -> SlowStore:

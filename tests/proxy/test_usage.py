@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from proxy.ending import ending
 from proxy.usage import TAIL, Usage, UsageReader, usage_in
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
@@ -22,11 +23,15 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def read(data: bytes, *, size: int = 1_000, encoding: str = "") -> Usage | None:
+def fed(data: bytes, *, size: int = 1_000, encoding: str = "") -> UsageReader:
     reader = UsageReader(encoding)
     for piece in pieces(data, size):
         reader.feed(piece)
-    return reader.usage()
+    return reader
+
+
+def read(data: bytes, *, size: int = 1_000, encoding: str = "") -> Usage | None:
+    return fed(data, size=size, encoding=encoding).usage()
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 4_096])
@@ -87,3 +92,11 @@ def test_little_of_a_long_reply_is_kept() -> None:
 )
 def test_tokens_from_a_cache_are_tokens_of_the_prompt(value: object, usage: Usage | None) -> None:
     assert usage_in(value) == usage
+
+
+def test_how_a_reply_ends_is_told_as_far_as_its_last_bytes_tell_it() -> None:
+    assert fed(WHOLE).ending() == fed(gzip.compress(WHOLE), size=5, encoding="gzip").ending() == ending("hi")
+    assert fed(STREAM).ending() == ending("word " * 20)
+    text = json.dumps("word " * TAIL).encode()
+    assert fed(b'{"choices":[{"message":{"content":' + text + b"}}]}").ending() == ""
+    assert fed(WHOLE, encoding="br").ending() == ""

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
+from proxy.seen import Seen
 from proxy.wire import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
@@ -158,6 +159,19 @@ def test_a_member_that_we_read_may_stand_only_once(key: str) -> None:
 def test_numbers_have_no_limit_and_keep_their_bytes() -> None:
     data = f'{{"a":{10**400},"b":1e400,"messages":[{{"role":"user","c":0.1000}}]}}'.encode()
     assert read(data).spliced(messages=b"[]") == f'{{"a":{10**400},"b":1e400,"messages":[]}}'.encode()
+
+
+LONG = "7" * 5_000
+
+
+@pytest.mark.parametrize("seen", [None, Seen()], ids=["whole", "apart"])
+def test_a_number_that_python_would_not_read_keeps_its_bytes_wherever_it_stands(seen: Seen | None) -> None:
+    message = f'{{"role":"user","content":"x","extra":[{LONG},{{"a":-{LONG}}}]}}'
+    data = f'{{"a":{LONG},"messages":[{message}],"tools":[{{"n":{LONG}}}],"condenser":{{}}}}'
+    body = read(data.encode(), seen)
+    assert [each.raw for each in body.elements] == [message]
+    assert body.elements[0].value["content"] == "x"
+    assert body.spliced() == data.replace(',"condenser":{}', "").encode()
 
 
 def test_values_are_all_members_but_the_messages() -> None:

@@ -98,7 +98,8 @@ def attempted(
 def verdict_on(view: View, *, yes: bool = True, behind: int = 0) -> Verdict:
     """A verdict on a transcript as it was `behind` messages earlier."""
     count = len(view.transcript.chain) - behind
-    return Verdict(yes, view.transcript.digests[count - 1], count, view.tokens, 0.0)
+    digest, *earlier = reversed(view.transcript.digests[max(count - 4, 0) : count])
+    return Verdict(yes, digest, count, view.tokens, 0.0, earlier=tuple(earlier))
 
 
 def judged_past(view: View, behind: int = 0) -> Past:

@@ -1,8 +1,7 @@
-"""`dynacontext`: what a vote and the context limit condense, and how the record is asked for."""
+"""`dynacontext`: what a vote and the context limit condense, and what stays."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,15 +9,15 @@ import pytest
 from strategies import stages
 from strategies.core.budget import Budget
 from strategies.core.condensation import Keep, Kind, Literal
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result
-from strategies.core.errors import AnswerRefused, NothingToSummarize, StrategyError
+from strategies.core.effects import Answer, Ask, Effect, Result
+from strategies.core.errors import NothingToSummarize, StrategyError
 from strategies.core.plan import apply, check
 from strategies.core.protocol import Judging, Past
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from strategies.dynacontext import DynaContext, DynaContextOptions, rolled_back
-from strategies.prompts import prompt_digest
+from strategies.dynacontext import DynaContext, DynaContextOptions
+from strategies.dynacontext.rollback import rolled_back
 from tests.strategies.driving import (
     RECORD,
     attempted,
@@ -26,7 +25,6 @@ from tests.strategies.driving import (
     good,
     judged_past,
     later,
-    questions,
     staged,
     texts,
     verdict_on,
@@ -47,7 +45,6 @@ from tests.support.transcripts import (
 )
 
 ROOMY = Budget.of(100_000).aiming(50_000)
-TEXT = "The parser was mended."
 
 
 def strategy(**options: Any) -> DynaContext:
@@ -350,158 +347,3 @@ def test_rolling_back_is_refused_where_it_would_break_a_round_or_there_is_nothin
     assert rolled_back(later(voted(bodies), transcript_of(bodies))) is None
     late = [*bodies, assistant(None, call("x")), assistant("aloud"), tool("x")]
     assert rolled_back(later(voted(bodies), transcript_of(late))) is None
-
-
-# --- asking -----------------------------------------------------------------------------------------------------
-
-
-def answering(*answers: Result) -> tuple[list[Ask], Any]:
-    """Questions so far, and a reply that gives each of the answers once."""
-    asked: list[Ask] = []
-
-    def reply(effect: Effect) -> Result:
-        assert isinstance(effect, Ask)
-        asked.append(effect)
-        return answers[len(asked) - 1]
-
-    return asked, reply
-
-
-@pytest.mark.parametrize(
-    "rubbish",
-    [
-        Answer(TEXT),
-        Answer(f"<summary>{TEXT}"),
-        Answer(f"<SUMMARY>{TEXT}</SUMMARY>"),
-        Answer(f"<summary>{TEXT}</summary><summary>{TEXT}</summary>"),
-        Answer("<summary></summary>"),
-        Answer(f"<summary>{words(1_900)}</summary>"),
-        Answer(f"<summary>{TEXT}</summary>", finish_reason="length"),
-        Answer(f"<summary>{TEXT}</summary>", called_tools=True),
-    ],
-)
-def test_it_asks_up_to_three_times_for_one_summary_tag_and_an_answer_that_may_count(rubbish: Answer) -> None:
-    view = view_of(agent(8, size=20))
-    asked, reply = answering(rubbish, rubbish, Answer(f"Here:\n<summary>\n{TEXT}\n</summary>\nDone."))
-    after = condensed(view, judged_past(view), reply)
-    assert previous_text(after) == TEXT
-    assert len(asked) == 3
-    assert asked[0] == asked[1] == asked[2]
-
-
-@pytest.mark.parametrize(
-    ("last", "reason"),
-    [
-        (Answer(TEXT), "summary-untagged"),
-        (Answer("Summary generation failed."), "summary-untagged"),
-        (Answer(f"<summary>{TEXT}", finish_reason="length"), "summary-cut-short"),
-        (Answer("<summary> </summary>"), "summary-empty"),
-        (Answer("<summary>I'm sorry, I can't.</summary>"), "summary-refused"),
-        (Answer(f"<summary>{words(3_000)}</summary>"), "summary-too-long"),
-        (Answer(f"<summary>{TEXT}</summary>", called_tools=True), "summary-called-tools"),
-    ],
-)
-def test_after_three_tries_history_stays_and_the_last_answer_says_why(last: Answer, reason: str) -> None:
-    asked, reply = answering(Answer(TEXT), Answer(TEXT), last)
-    view = view_of(agent(8, size=100))
-    with pytest.raises(AnswerRefused) as refused:
-        plan(view, judged_past(view), reply)
-    assert (refused.value.reason, len(asked)) == (reason, 3)
-
-
-def test_a_model_that_fails_is_not_asked_again() -> None:
-    asked, reply = answering(Failure("rate-limited"))
-    view = view_of(agent(8))
-    with pytest.raises(AnswerRefused, match="summary-rate-limited"):
-        plan(view, judged_past(view), reply)
-    assert len(asked) == 1
-
-
-def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
-    budget = Budget.of(3_000)
-    view = view_of(agent(60, size=200))
-    good_part = Answer(f"<summary>{TEXT}</summary>")
-    replies = {0: Answer(TEXT), 2: Answer(TEXT)}
-    asked: list[Effect] = []
-
-    def reply(effect: Effect) -> Result:
-        asked.append(effect)
-        return replies.get(len(asked) - 1, good_part)
-
-    made = finish(strategy().condense(view, budget, judged_past(view)), reply)
-    parts = len(set(map(id, asked)))
-    assert parts > 1
-    assert len(asked) == parts + 2
-    assert previous_text(apply(view, made)) == TEXT
-
-
-def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> None:
-    bodies = agent(8)
-    view = later(voted(bodies), transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
-    (asked,) = questions(strategy(summary_max_tokens=300).condense(view, ROOMY, judged_past(view)))
-    assert isinstance(asked, Ask)
-    assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
-    assert "step 9" in asked.user
-    assert "<summary>" in asked.system
-    assert asked.max_tokens == 300
-
-
-def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headings() -> None:
-    blocks = (
-        "<history_detail>\n1. Read a.py.\n</history_detail>\n"
-        "<history_summary>Mended.</history_summary>\n<future_direction>Run tests.</future_direction>"
-    )
-    asked, reply = answering(Answer(f"<summary>\n{blocks}\n</summary>"))
-    view = view_of(agent(8))
-    after = condensed(view, judged_past(view), reply, summary_format="sections")
-    assert previous_text(after) == (
-        "History detail:\n1. Read a.py.\nHistory summary:\nMended.\nFuture direction:\nRun tests."
-    )
-    assert all(f"<{name}>" in asked[0].system for name in ("history_detail", "history_summary", "future_direction"))
-    assert "fold it into one single item" in asked[0].system
-
-
-def test_a_missing_section_is_no_failure() -> None:
-    _, reply = answering(Answer(f"<summary><history_summary>{TEXT}</history_summary></summary>"))
-    view = view_of(agent(8))
-    after = condensed(view, judged_past(view), reply, summary_format="sections")
-    assert previous_text(after) == f"History summary:\n{TEXT}"
-
-
-@pytest.mark.parametrize("summary_format", ["plain", "sections"])
-def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -> None:
-    view = view_of(agent(8))
-    past = Past(verdict=verdict_on(view), continues=True)
-    (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, past))
-    assert isinstance(asked, Ask)
-    assert asked.view is not None
-    assert "<summary>" in asked.user
-
-
-# --- what it says -----------------------------------------------------------------------------------------------
-
-
-def test_the_metadata_has_the_documents_fields() -> None:
-    view = view_of(chat(6))
-    metadata = {"judge_metadata": {"yes_votes": 3}, "judge_votes": [{"decision": "YES"}]}
-    verdict = replace(verdict_on(view), metadata=metadata)
-    assert plan(view, Past(verdict=verdict), voting_k=3, early_turns=2).metadata == {
-        "trigger": "judge",
-        "hard_trigger": False,
-        **metadata,
-        "tail_exclusion_count": 0,
-        "summary_candidate_count": 10,
-        "summary_candidate_event_ids": list(range(1, 11)),
-        "keep_first": 1,
-        "keep_last": 0,
-        "early_turns": 2,
-        "voting_k": 3,
-        "turns_since_reset": 7,
-        "mode": "chat",
-        "promptDigest": prompt_digest("dynacontext"),
-    }
-
-
-def test_the_same_view_verdict_and_answer_give_the_same_plan() -> None:
-    view = view_of(agent(8))
-    assert plan(view, judged_past(view)) == plan(view, judged_past(view))

@@ -1,39 +1,30 @@
-"""`dynacontext`: when votes are held, what judges see, what is kept of it; whole sessions with judges."""
+"""`dynacontext`: when votes are held, what judges see, and what is kept of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.effects import JUDGE, Ballot, Effect, Failure, Result, Vote, Votes
-from strategies.core.errors import StrategyError
+from strategies.core.effects import JUDGE, Ballot, Failure, Result, Vote, Votes
 from strategies.core.protocol import Past, Verdict
 from strategies.core.ready import JUDGED
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.dynacontext import DynaContext, rolled_back
-from strategies.pipeline import attempt
+from strategies.dynacontext import DynaContext
 from strategies.prompts import prompt, prompt_digest
-from tests.strategies.driving import attempted, finish, good, judged_past, questions, staged, verdict_on
-from tests.strategies.invariants import faults
-from tests.strategies.test_invariants import STABLE
-from tests.strategies.test_session_simulation import Simulated, recorded_as
+from tests.strategies.driving import attempted, finish, judged_past, questions, staged, verdict_on, wordy
+from tests.strategies.test_session_simulation import recorded_as
 from tests.support.transcripts import (
     WORDS,
     Body,
     agent,
     assistant,
     chat,
-    conversations,
-    largest_of_each_kind,
-    requests_of,
     step,
     transcript_of,
     user,
@@ -154,6 +145,39 @@ def test_by_itself_growth_is_at_least_a_quarter_of_the_view_at_the_last_vote() -
     (vote,) = with_votes(view, 2).verdicts
     assert skips(view, Past(verdicts=(replace(vote, tokens=10_000),))) == "min-growth"
     assert skips(view, Past(verdicts=(replace(vote, tokens=9_000),))) == ""
+
+
+@pytest.mark.parametrize("rewritten", [1, 2, 3])
+def test_a_vote_on_what_the_client_has_rewritten_at_the_end_since_is_still_the_last_one(rewritten: int) -> None:
+    bodies, size = chat(4, size=200), len(chat(4, size=200))
+    other = [{**each, "content": f"{each['content']} (with context)"} for each in bodies[size - rewritten :]]
+    past = Past(verdicts=(judged(view_of([*bodies[: size - rewritten], *other]), Votes(())),))
+    later = view_of([*bodies, assistant(words(1_000)), user("?")])
+    assert skips(later, past) == "min-growth"
+    assert skips(later, past, min_growth=900) == ""
+    assert skips(view_of(bodies), past) == "min-growth"
+    assert skips(view_of(bodies), past, min_growth=0) == ""
+    elsewhere = view_of([*chat(4, size=201), assistant(words(1_000)), user("?")])
+    assert skips(elsewhere, past) == ""
+
+
+@pytest.mark.parametrize("pipeline", ["dynacontext", "mask+dynacontext"])
+@pytest.mark.parametrize("window", [1_500, 8_192, 100_000])
+@pytest.mark.parametrize("mode", ["chat", "openhands", "refer"])
+def test_where_a_vote_is_held_the_longest_record_that_is_accepted_shrinks_the_view_by_a_tenth(
+    pipeline: str, window: int, mode: str
+) -> None:
+    budget, held = Budget.of(window), 0
+    for fixed, turns, size in product((0, 500), range(1, 9), (5, 12, 25, 50, 400)):
+        view = view_of(chat(turns, size=size), fixed)
+        if skips(view, budget=budget, mode=mode):
+            continue
+        held += 1
+        options = {"mode": mode, "memory_cards": False}
+        past = judged_past(view)
+        outcome = attempted(Requirement.PREPARE, pipeline, view, budget, wordy, past, dynacontext=options)
+        assert outcome.view.tokens <= 0.9 * view.tokens, (turns, size, outcome.reasons)
+    assert held > 10
 
 
 def test_no_vote_is_held_where_a_yes_could_not_shrink_the_view_by_a_tenth() -> None:
@@ -299,124 +323,3 @@ def test_the_state_tells_of_the_last_vote_on_this_chain() -> None:
         "last_skip_reason": None,
         "last_judge_metadata": None,
     }
-
-
-# --- plans that follow a verdict keep the invariants ------------------------------------------------------------
-
-MODES = ["chat", "openhands", "refer"]
-
-
-def check_judged(bodies: list[Body], behind: int | None, window: int, options: dict[str, Any]) -> bool:
-    """Whether a YES on all but the last `behind` messages condenses; the view, rolled back too, keeps the rules.
-
-    With `behind` None there was no vote.
-    """
-    view, budget = view_of(bodies, 40), Budget.of(window)
-    past = Past() if behind is None else judged_past(view, min(behind, len(view.transcript.chain) - 1))
-    running = attempt(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, past)
-    try:
-        after = finish(running, good).view
-    except StrategyError:
-        return False
-    assert after.tokens < view.tokens
-    assert faults(after, budget) == []
-    back = rolled_back(after)
-    if back is not None:
-        assert back.tokens < after.tokens
-        assert faults(back, budget) == []
-    return True
-
-
-@given(
-    bodies=conversations(broken=True, at_most=30),
-    behind=st.none() | st.integers(0, 8),
-    window=st.sampled_from([300, 1_000, 2_500, 8_000]),
-    mode=st.sampled_from(MODES),
-    ends=st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)),
-)
-@STABLE
-def test_what_follows_a_verdict_or_the_limit_keeps_the_invariants_with_any_options(
-    bodies: list[Body], behind: int | None, window: int, mode: str, ends: tuple[int, int, int]
-) -> None:
-    first, last, tail = ends
-    check_judged(
-        bodies, behind, window, {"mode": mode, "keep_first": first, "keep_last": last, "exclude_tail_max": tail}
-    )
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_what_follows_a_verdict_keeps_the_invariants_over_recorded_conversations(mode: str) -> None:
-    found = [
-        check_judged(one.messages, behind, window, {"mode": mode})
-        for one in largest_of_each_kind(at_most=150)
-        for window in (1_000, 4_000, 16_000)
-        for behind in (None, 0, 3)
-    ]
-    assert any(found)
-
-
-# --- whole sessions ---------------------------------------------------------------------------------------------
-
-
-class Voting(Simulated):
-    """A session in which a round of votes is held after each reply, where one should be, and says YES."""
-
-    votes: tuple[Verdict, ...] = ()
-    skipped: tuple[str, ...] = ()
-
-    def handled(self, transcript: Transcript) -> View:
-        view = super().handled(transcript)
-        (stage,) = staged(self.pipeline, dynacontext={"min_growth": 0})
-        assert isinstance(stage, DynaContext)
-        past = Past(condensations=tuple(self.records), verdicts=self.votes)
-        reason = stage.skips(view, self.budget, past)
-        self.skipped += (reason,)
-        if not reason:
-            vote = finish(stage.judge(view, self.budget, past), say_yes)
-            self.votes += (vote,)
-            self.prepare(view, replace(past, verdict=vote))
-        return view
-
-    def prepare(self, view: View, past: Past) -> None:
-        try:
-            after = attempted(Requirement.PREPARE, self.pipeline, view, self.budget, good, past).view
-        except StrategyError:
-            return
-        parent = next((each for each in self.records if each.id == self.last), None)
-        made = replace(recorded_as(after, self.budget, view.tokens, parent), trigger=JUDGED)
-        self.records.append(made)
-        # The next request rests on it, and begins with other bytes.
-        self.last, self.sent = made.id, "["
-
-
-def say_yes(effect: Effect) -> Result:
-    return Votes((Vote(True, "done"),) * 3, calls=5)
-
-
-def voting(bodies: list[Body], window: int) -> Voting:
-    session = Voting("dynacontext", Budget.of(window))
-    for request in requests_of(bodies):
-        session.request(request)
-    return session
-
-
-def test_a_session_with_judges_that_always_say_yes_branches_at_most_five_times() -> None:
-    session = voting(chat(60, size=200), window=50_000)
-    assert [each.depth for each in session.records] == [1, 2, 3, 4, 5]
-    assert session.condensed == 0
-    assert session.skipped[-1] == "max-branches"
-    assert session.skipped[:6] == ("early-turns", "cannot-shrink", "", "early-turns", "", "early-turns")
-
-
-def test_a_long_session_goes_on_at_its_context_limit_when_votes_are_used_up() -> None:
-    session = voting(chat(60, size=60), window=2_000)
-    assert sum(each.trigger == JUDGED for each in session.records) == 5
-    assert session.condensed >= 1
-
-
-@given(bodies=conversations(broken=True, at_most=40), window=st.sampled_from([300, 900, 2_500]))
-@STABLE
-def test_generated_sessions_with_votes_keep_the_invariants_and_grow_only_at_their_end(
-    bodies: list[Body], window: int
-) -> None:
-    voting(bodies, window)

@@ -283,8 +283,8 @@ def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> 
     assert len(asked) == 1
     assert isinstance(asked[0], Ask)
     assert asked[0].role == SUMMARIZER
-    assert 300 <= asked[0].max_tokens <= 400
-    (capped,) = staged("half-window", half_window={"summary_max_tokens": 100})
+    assert 600 <= asked[0].max_tokens <= 800
+    (capped,) = staged("half-window", half_window={"summary_max_tokens": 100, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), Past()))
     assert question.max_tokens == 100
 
@@ -356,7 +356,7 @@ def test_the_telemetry_has_the_documents_fields() -> None:
         "boundaryAdjustmentType": "adjusted-to-turn-start",
         "boundaryAdjustmentDelta": -2,
         "isContinuation": False,
-        "promptDigest": prompt_digest("summary"),
+        "promptDigest": prompt_digest("summary", "memory"),
     }
 
 

@@ -35,7 +35,7 @@ STABLE = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strategies.core.budget import Budget, Marks
+from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Literal
 from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
@@ -16,6 +18,8 @@ from strategies.core.protocol import Marking, Past
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
 from strategies.core.transcript import Role
 from strategies.core.view import View
+from strategies.memory.passages import card_entry
+from strategies.memory.ranking import Index
 from strategies.pipeline import marked
 from strategies.prompts import prompt
 from strategies.rolling import Rolling
@@ -24,6 +28,7 @@ from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, step, transcript_of, user, view_of
 
 BUDGET = Budget.of(4_000)
+ROOMY = replace(Budget.of(4_000), prompt_window=16_000)
 SUMMARY = "Goal: a garden.\nConstraints: never water at noon."
 CARDS = [
     {"content": "The garden has ten beds.", "type": "fact", "tags": ["garden"]},
@@ -250,3 +255,56 @@ def test_its_telemetry_counts_messages_calls_and_cards() -> None:
     assert said["cardCount"] == 3
     assert said["calls"] == 1
     assert said["summarizedMessageCount"] + said["keptMessageCount"] == 61 - 1
+
+
+# --- in Chinese ---------------------------------------------------------------------------------------------------
+
+CHINESE = [
+    user("帮我做 GPU 选型，预算十万。"),
+    assistant("好的，A100 和 H100 都在候选之列。" + "对比中。" * 60),
+    user("项目的 GPU 选型定为 A100。以后都用中文回答。"),
+    assistant("已记录。" + "继续整理。" * 60),
+    *(
+        body
+        for i in range(20)
+        for body in (user(f"第{i}步怎么做？"), assistant(f"第{i}步：运行 train_{i}.py。" + "细节。" * 40))
+    ),
+    user("接下来呢？"),
+]
+DOCUMENT_CARD = {"content": "项目的 GPU 选型定为 A100", "type": "decision", "tags": ["GPU", "选型"], "role": "user"}
+CHINESE_ANSWER = json.dumps(
+    {"summary": "当前目标/需求: GPU 选型。\n决策: 定为 A100。", "memories": [DOCUMENT_CARD]}, ensure_ascii=False
+)
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_chinese_conversation_is_asked_about_in_chinese(continues: bool) -> None:
+    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, Past(continues=continues)))
+    assert isinstance(asked, Ask)
+    told = asked.user if continues else asked.system
+    assert (asked.view is not None) is continues
+    for section in ("当前目标", "背景", "关键信息/事实", "约束", "决策", "待办/下一步", "重要代码/命令片段"):
+        assert section in told
+    assert "`memories` 最多八条" in told
+    assert continues or asked.user.endswith("现在写 JSON 对象。")
+
+
+def test_a_chinese_summary_stands_in_the_documents_message_and_its_cards_come_from_the_users_words() -> None:
+    view = view_of(CHINESE)
+    made = plan(view, CHINESE_ANSWER, ROOMY)
+    (piece,) = [each for each in made.edits[0].pieces if isinstance(each, Literal)]
+    content = json.loads(piece.raw)["content"]
+    assert content.startswith("## Context Summary\n")
+    assert "当前目标/需求: GPU 选型。\n决策: 定为 A100。" in content
+    assert "以后都用中文回答。" in content
+    (card,) = made.cards
+    assert (card.content, card.type, card.tags) == ("项目的 GPU 选型定为 A100", "decision", ("GPU", "选型"))
+    assert (card.role, card.places) == (Role.USER, (2,))
+
+
+@pytest.mark.parametrize("query", ["GPU 选型", "显卡选型是什么", "选的哪个 GPU", "A100"])
+def test_a_query_of_the_document_finds_the_card(query: str) -> None:
+    cards = plan(view_of(CHINESE), CHINESE_ANSWER, ROOMY).cards
+    other = [MemoryCard("保留最近 4 条消息", "constraint"), MemoryCard("上下文使用率超过 80% 时触发汇总")]
+    found = Index(card_entry(card.id, card) for card in (*other, *cards)).search(query)
+    assert found[0].entry.text == "项目的 GPU 选型定为 A100"

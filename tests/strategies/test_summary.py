@@ -35,12 +35,12 @@ def test_rounds_of_one_long_turn_are_parted_where_turns_are_not_enough() -> None
 
 
 def test_it_asks_once_for_what_the_replacement_has_room_for() -> None:
-    (strategy,) = staged("summary")
+    (strategy,) = staged("summary", summary={"memory_cards": False})
     (asked,) = questions(strategy.condense(view_of(chat(20, size=100)), BUDGET, Past()))
     assert isinstance(asked, Ask)
     assert (asked.role, asked.view) == (SUMMARIZER, None)
     assert 300 < asked.max_tokens <= BUDGET.replacement_cap
-    (capped,) = staged("summary", summary={"summary_max_tokens": 120})
+    (capped,) = staged("summary", summary={"summary_max_tokens": 120, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(chat(20, size=100)), BUDGET, Past()))
     assert question.max_tokens == 120
 

@@ -38,6 +38,7 @@ class Proxy:
     url: str
     journal: Journal
     quiet: Callable[..., None]  # returns when no request and no work in the background is under way, in a bound
+    served: Callable[[], None]  # returns when no request is under way, in a bound
 
     @property
     def base_url(self) -> str:
@@ -68,7 +69,12 @@ def proxying(
     watched = _Watched(app)
     tap = Tap(watched)
     with serve(tap) as url:
-        yield Proxy(url, tap.journal, lambda bound=BOUND: watched.quiet(app.state.services.tasks.idle, bound))
+        quiet = lambda bound=BOUND: watched.quiet(app.state.services.tasks.idle, bound)  # noqa: E731
+        yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
+
+
+async def _nothing() -> None:
+    """What is idle at once."""
 
 
 class _Watched:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strategies.core.parsing import loads
 from tests.support.signals import BOUND, Signal
 
 Headers = list[tuple[str, str]]
@@ -41,7 +41,7 @@ class Exchange:
         return first(self.response_headers, name)
 
     def json(self) -> Any:
-        return json.loads(self.body)
+        return loads(self.body.decode())
 
 
 def first(headers: Headers, name: str) -> str | None:

@@ -40,9 +40,9 @@ class Talk:
         return [("X-Condenser-Session", f"talk-{self.index}")] if self.index % 2 else []
 
 
-def talks(number: int) -> list[Talk]:
+def talks(number: int, files: Sequence[str] = (SHORT, LONG)) -> list[Talk]:
     """The smallest conversations that outgrow the window; skips the test where the recordings are missing."""
-    known = [*conversations(SHORT).values(), *conversations(LONG).values()]
+    known = [each for file in files for each in conversations(file).values()]
     large = sorted((each for each in known if _tokens(each.messages) > _LEAST), key=lambda each: _tokens(each.messages))
     assert len(large) >= number
     return [_talk(index, each) for index, each in enumerate(large[:number])]

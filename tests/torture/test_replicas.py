@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.recorded import SHORT
 from tests.support import redis_server
 from tests.support.redis_server import RedisServer
 from tests.torture.clients import PACE, Run, Turn, fleet, run_all
@@ -31,7 +32,7 @@ def redis_installed() -> None:
 
 
 def test_a_few_conversations_are_forwarded_by_replicas_as_by_one_process(tmp_path: Path) -> None:
-    few = sorted(talks(MANY), key=lambda talk: len(talk.ends))[:FEW]
+    few = sorted(talks(4 * FEW, [SHORT]), key=lambda talk: len(talk.ends))[:FEW]
     run, alone = _both(few, tmp_path)
     assert alone.actions["condensed"] >= FEW
     _assert_equal(run, alone, few)

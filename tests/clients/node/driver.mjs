@@ -28,6 +28,14 @@ const tools = [
 ];
 const pixel = "data:image/png;base64,iVBORw0KGgo=";
 
+// Long enough for its older half to be summarized, which the request waits for.
+const garden = Array.from({ length: 24 }, (_, at) => ({
+  role: at % 2 ? "assistant" : "user",
+  content: `Bed ${at}: ` + Array.from({ length: 75 }, (_, seed) => `seed${at}x${seed}`).join(" "),
+}));
+const condensed = { ...base, messages: [...garden, ...messages] };
+const forced = { headers: { "X-Condenser-Force": "true" } };
+
 const print = (value) => console.log(JSON.stringify(value));
 const chat = (more, options) => client.chat.completions.create({ ...base, ...more }, options);
 
@@ -65,6 +73,11 @@ const scenarios = {
     const runner = client.chat.completions.stream({ ...base, tools });
     return (await runner.finalChatCompletion()).choices[0].message.tool_calls;
   },
+  condensed_tools: async () => {
+    const runner = client.chat.completions.stream({ ...condensed, tools }, forced);
+    return (await runner.finalChatCompletion()).choices[0].message.tool_calls;
+  },
+  condensed_stream: async () => collect(await client.chat.completions.create({ ...condensed, stream: true }, forced)),
   parse: async () => {
     const weather = z.object({ city: z.string(), degrees: z.number() });
     const reply = await client.chat.completions.parse({

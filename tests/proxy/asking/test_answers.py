@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.asking.answers import Completion, Usage, read
+from proxy.asking.answers import Completion, read
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 
@@ -32,10 +32,10 @@ def test_an_answer_is_its_text_its_end_and_its_cost() -> None:
     assert only(chosen({"content": "record"}, usage={"total_tokens": 7})) == Answer("record", "stop", 7)
 
 
-def test_the_usage_says_what_was_read_and_what_was_written() -> None:
+def test_a_usage_without_a_total_is_what_was_read_and_what_was_written() -> None:
     found = read(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
     assert isinstance(found, Completion)
-    assert found.usage == Usage(9, 2, 11)
+    assert found.tokens == 11
 
 
 @pytest.mark.parametrize("message", [{"tool_calls": [{}]}, {"content": "x", "function_call": {"name": "f"}}])
@@ -46,6 +46,11 @@ def test_calls_in_an_answer_are_noticed(message: Any) -> None:
 @pytest.mark.parametrize("content", [None, 5, ["part"], {"text": "x"}])
 def test_content_that_is_no_text_is_empty(content: Any) -> None:
     assert only(chosen({"content": content})) == Answer("", "stop")
+
+
+def test_content_in_parts_is_the_text_of_its_text_parts() -> None:
+    parts = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Goal: "}, {"type": "text", "text": "x"}, 7]
+    assert only(chosen({"content": parts})).text == "Goal: x"
 
 
 @pytest.mark.parametrize("usage", [None, 5, {}, {"total_tokens": "7"}, {"total_tokens": None}, {"total_tokens": -7}])

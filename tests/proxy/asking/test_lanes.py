@@ -72,6 +72,21 @@ async def test_who_waits_in_vain_until_its_deadline_is_held() -> None:
     await end(first)
 
 
+async def test_a_call_in_mode_idle_gives_way_where_others_need_not() -> None:
+    way = lane()
+    idle, other = Work(way, mode="idle"), Work(way)
+    await settled()
+    with way.foreground():
+        await settled()
+        assert (idle.held, other.is_running) == ("preempted", True)
+        again, more = Work(way, mode="idle"), Work(way)
+        await settled()
+        assert (again.is_running, more.is_running) == (False, True)
+    await settled()
+    assert again.is_running
+    await end(other, again, more)
+
+
 async def test_in_mode_off_nothing_is_begun() -> None:
     work = Work(lane(mode="off"))
     await settled()

@@ -118,3 +118,11 @@ def test_the_callers_credential_goes_to_the_requests_own_upstream_only() -> None
 def test_a_key_of_the_roles_own_is_the_only_credential(url: str | None) -> None:
     role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))
     assert headers_for(role, CALLER) == [(b"authorization", b"Bearer sk-role")]
+
+
+@pytest.mark.parametrize(("last", "added"), [("user", 2), ("tool", 2), ("assistant", 1), ("system", 1)])
+def test_where_roles_must_alternate_a_question_follows_a_word_of_the_assistants(last: str, added: int) -> None:
+    view = json.dumps([{"role": "user", "content": "one"}, {"role": last, "content": "two"}])
+    messages = json.loads(continued(view, "x", alternates=True))
+    assert len(messages) == 2 + added
+    assert [each["role"] for each in messages[-added:]] == ["assistant", "user"][-added:]

@@ -173,3 +173,13 @@ def test_a_retry_after_is_seconds_or_a_date_and_anything_else_is_half_a_minute(
     header: str | None, seconds: float
 ) -> None:
     assert pause(header, 1_000_000.0) == seconds
+
+
+async def test_a_pause_that_ends_while_the_lane_is_looked_at_ends_for_who_waits() -> None:
+    """Between two readings of the clock it may open: somebody must look once more."""
+    readings = iter([0.0, GRACE - 0.02, GRACE - 0.01])
+    way = lane(lambda: next(readings, GRACE + 0.01))
+    way.refused("0")
+    work = Work(way)
+    await asyncio.wait_for(work.began.wait(), BOUND)
+    await end(work)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.asking.lanes import GRACE, Held, Lane
-from proxy.setting_tables import BackgroundSettings
+from proxy.setting_tables import BackgroundSettings, Mode
+from proxy.waiters import NOBODY, Waiters
 from tests.proxy.asking.support import Clock
 
 AGES = 1e11
@@ -20,8 +21,10 @@ BOUND = 10.0
 class Work:
     """Work in a lane that goes on until the test ends it; `held` says why it was not done."""
 
-    def __init__(self, lane: Lane, deadline: float = AGES) -> None:
+    def __init__(self, lane: Lane, deadline: float = AGES, mode: Mode | None = None, waiters: Waiters = NOBODY) -> None:
         self.lane = lane
+        self.mode = mode
+        self.waiters = waiters
         self.began = asyncio.Event()
         self.end = asyncio.Event()
         self.held = ""
@@ -29,7 +32,7 @@ class Work:
 
     async def _work(self, deadline: float) -> None:
         try:
-            async with self.lane.background(deadline):
+            async with self.lane.background(deadline, self.mode, self.waiters):
                 self.began.set()
                 await self.end.wait()
                 self.lane.served()
@@ -47,8 +50,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def lane(clock: Callable[[], float] | None = None, **settings: Any) -> Lane:
-    return Lane(BackgroundSettings(**settings), clock or Clock())
+def lane(clock: Callable[[], float] | None = None, serial: Callable[[], bool] = lambda: False, **settings: Any) -> Lane:
+    return Lane(BackgroundSettings(**settings), clock or Clock(), serial)
 
 
 def lane_after_a_pause(**settings: Any) -> Lane:

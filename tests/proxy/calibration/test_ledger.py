@@ -43,6 +43,13 @@ def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Ledger, b
     assert len(a.merged(b).merged(c).wholes) <= MOST
 
 
+@given(st.lists(observations, max_size=40), observations)
+def test_what_is_taught_one_by_one_is_what_would_be_merged(many: list[Observation], one: Observation) -> None:
+    ledger = taught(Ledger(), many)
+    alone = taught(Ledger(), [one])
+    assert ledger.taught(one) == ledger.merged(alone)
+
+
 @given(ledgers)
 def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Ledger) -> None:
     assert decoded(encoded(ledger.off(0.25, anchored=True))) == ledger.off(0.25, anchored=True)

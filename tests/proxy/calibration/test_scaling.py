@@ -66,6 +66,25 @@ def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since(
     assert calibrated(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
 
 
+def test_an_anchor_begins_a_view_that_holds_its_view_and_what_came_since() -> None:
+    known = calibrated(NEXT, LINE, anchored(FIRST, 2_000, "c1"), 50_000)
+    assert known.begun_with("c1", NEXT.own) == 2_000
+    assert known.begun_with("", NEXT.own) is None
+    assert known.begun_with("c1", NEXT.own - 300) is None  # another session's record, or messages that were left out
+
+
+def test_an_anchor_of_other_tools_or_systems_begins_nothing() -> None:
+    later = asked(transcript(*TALK, "d" * 500, system="Be brief. These files are open."), frame="other")
+    known = calibrated(later, LINE, anchored(FIRST, 2_000), 50_000)
+    assert known.begun_with("", later.own) is None
+    assert known.grown_from("", later.own) is not None
+
+
+def test_what_only_tells_another_time_leaves_an_anchor_standing() -> None:
+    later = asked(transcript(*TALK, "d" * 500, system="Be quick."), frame="other")
+    assert calibrated(later, LINE, anchored(FIRST, 2_000), 50_000).begun_with("", later.own) == 2_000
+
+
 def test_nothing_learned_leaves_our_own_count() -> None:
     assert calibrated(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
 

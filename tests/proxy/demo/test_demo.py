@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
@@ -28,9 +30,15 @@ def figures(output: str, label: str) -> list[str]:
     return row.strip().removeprefix(label).split()
 
 
-def test_it_shows_an_overflow_and_that_the_proxy_avoids_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *SHORT]) == OK
-    output = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def output() -> str:
+    """What the demo prints with its default strategy."""
+    with redirect_stdout(StringIO()) as printed:
+        assert main(["demo", *SHORT]) == OK
+    return printed.getvalue()
+
+
+def test_it_shows_an_overflow_and_that_the_proxy_avoids_it(output: str) -> None:
     assert f"400 context_length_exceeded: This model's maximum context length is {WINDOW} tokens" in " ".join(
         output.split()
     )
@@ -42,9 +50,8 @@ def test_it_shows_an_overflow_and_that_the_proxy_avoids_it(capsys: pytest.Captur
     assert max(map(len, output.splitlines())) <= 100
 
 
-def test_what_was_planted_reaches_the_model_by_the_default_strategy(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["demo", *SHORT])
-    planted = figures(capsys.readouterr().out, "planted facts that reach the model")
+def test_what_was_planted_reaches_the_model_by_the_default_strategy(output: str) -> None:
+    planted = figures(output, "planted facts that reach the model")
     assert planted == ["0", "of", "5", "1", "of", "5", "5", "of", "5"]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.memory.searching import standing_patches
+from proxy.memory.offering import standing_patches
 from proxy.sessions import MOST_PATCH_CHARS, MOST_PATCHES, Session
 from proxy.store.base import Snapshot
 from proxy.store.codec import decode_session, encode_session

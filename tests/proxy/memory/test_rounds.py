@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.memory.heard import Heard, heard_in, summed, told
-from proxy.memory.rounds import ALL_SHOWN, LEAST_TOKENS, NO_ROOM, Rounds
+from proxy.memory.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
 from proxy.memory.tool import MOST_PASSAGES, NAME, BadArguments, Offering, offer, offered_in, wanted
+from proxy.offload import LARGE, MESSAGE_TOKENS
 from proxy.wire import read
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
@@ -75,6 +78,48 @@ def test_where_there_is_no_room_the_model_is_told_so() -> None:
     assert result(rounds(budget, shows=shows), search("barrel")) == NO_ROOM
 
 
+def test_a_search_that_fails_is_answered_so() -> None:
+    made = rounds()
+
+    async def defect(query: str) -> list[Hit]:
+        raise ValueError(query)
+
+    made._search = defect
+    assert result(made, search("barrel")) == FAILED
+
+
+def test_results_are_cut_once_to_the_room_that_there_is_and_nothing_is_searched_after_that() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("greenhouse"), search("[]", id="broken"), search("blue barrel", id="more"))))
+    most = made.tokens - 150
+    assert asyncio.run(made.shorten(most))
+    hidden, offering = json.loads(made.body())
+    assert made.tokens <= most
+    assert ([json.loads(each)["role"] for each in hidden], offering) == (["assistant", "tool", "tool", "tool"], "LAST")
+    assert "where is the key" in json.loads(hidden[1])["content"]
+    assert not asyncio.run(made.shorten(most // 2))
+
+
+def test_where_nobody_knows_the_room_what_was_found_gives_way_to_a_note() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("barrel"))))
+    assert asyncio.run(made.shorten(None))
+    assert json.loads(json.loads(made.body())[0][-1])["content"] == NO_ROOM
+
+
+def test_what_holds_no_passages_cannot_be_cut() -> None:
+    made = rounds(shows=SAID)
+    asyncio.run(made.run(heard(search("greenhouse key"))))
+    assert not asyncio.run(made.shorten(None))
+
+
+def test_rounds_that_are_given_up_leave_nothing_behind() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("barrel"))))
+    made.give_up()
+    assert (made.patch, made.runs, made.tokens) == (None, False, made._view.tokens)
+
+
 def test_the_last_request_says_that_it_is_the_last() -> None:
     made = rounds(most=1)
     assert json.loads(made.body())[1] == "MADE"
@@ -101,6 +146,28 @@ def test_a_call_without_an_id_gets_one() -> None:
     call, *results = (json.loads(each) for each in json.loads(made.body())[0])
     assert [each["id"] for each in call["tool_calls"]] == [each["tool_call_id"] for each in results]
     assert len({each["id"] for each in call["tool_calls"]}) == 2
+
+
+class Watching:
+    """Counts words, and notes the thread that has texts counted."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def text(self, text: str) -> int:
+        self.threads.add(threading.get_ident())
+        return WORDS.text(text)
+
+    def message(self, body: Mapping[str, object]) -> int:
+        return WORDS.message(body)
+
+
+@pytest.mark.parametrize(("size", "stays"), [(30, True), (LARGE * MESSAGE_TOKENS + 1, False)], ids=["small", "large"])
+def test_a_result_beside_a_long_view_is_written_in_a_thread(size: int, stays: bool) -> None:
+    made, watching = rounds(shows=[user(words(size))]), Watching()
+    made._view = replace(made._view, counter=watching)
+    assert "blue barrel" in result(made, search("barrel"))
+    assert (watching.threads == {threading.get_ident()}) is stays
 
 
 def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> None:

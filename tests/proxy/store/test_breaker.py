@@ -156,6 +156,10 @@ class ScriptedStore:
         await self.ping()
         return Lease(held=True)
 
+    async def leased(self, tenant: str, name: str) -> Lease:
+        await self.ping()
+        return Lease(held=False)
+
     async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
         await self.ping()
 
@@ -331,6 +335,7 @@ async def test_every_call_is_guarded(store: BreakingStore, breaker: Breaker, inn
         store.blocks(KEY),
         store.find("tenant", ["d"]),
         store.lease("tenant", "work", "holder", 3),
+        store.leased("tenant", "work"),
         store.release("tenant", "work", "holder", b"", 3),
         store.delete(KEY),
         store.ping(),

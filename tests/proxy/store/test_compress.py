@@ -133,6 +133,7 @@ async def test_what_a_lease_leaves_is_stored_compressed_and_read_back(store: Ses
 
     assert await inner.lease("tenant", "work", "two", 60) == Lease(held=False, left=compressed(TEXT))
     assert await store.lease("tenant", "work", "two", 60) == Lease(held=False, left=TEXT)
+    assert await store.leased("tenant", "work") == Lease(held=False, left=TEXT)
 
 
 @pytest.mark.anyio

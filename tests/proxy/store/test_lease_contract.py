@@ -90,6 +90,26 @@ async def test_a_lease_ends_once(stage: Stage) -> None:
     assert await leased(stage, "two") == Lease(held=False, left=b"first")
 
 
+async def test_a_look_at_a_lease_takes_nothing_and_sees_how_it_stands(stage: Stage) -> None:
+    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+    assert await leased(stage, "one") == HELD
+    assert await stage.store.leased(stage.tenant, "work") == HELD
+
+    await stage.store.release(stage.tenant, "work", "one", ALL_BYTES, 60)
+    assert await stage.store.leased(stage.tenant, "work") == Lease(held=False, left=ALL_BYTES)
+
+    await stage.pass_time(61)
+    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+    assert await leased(stage, "two") == HELD
+
+
+async def test_a_lease_that_is_over_without_anything_left_looks_free(stage: Stage) -> None:
+    await leased(stage, "one")
+    await stage.store.release(stage.tenant, "work", "one", b"", 60)
+
+    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+
+
 async def test_a_lease_is_no_session(stage: Stage) -> None:
     await leased(stage, "one")
 

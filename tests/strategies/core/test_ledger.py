@@ -12,7 +12,7 @@ from strategies.core.facts import Fact
 from strategies.core.ledger import FACTS_HEADING, RULES_HEADING, Ledger, LedgerCaps, joined, ledger, parted
 from strategies.core.replacement import previous, previous_text
 from strategies.core.requirement import Requirement, required
-from strategies.core.transcript import Message
+from strategies.core.transcript import Message, Role, Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import (
     Reply,
@@ -42,6 +42,7 @@ from tests.support.transcripts import (
 )
 
 ROOMY = LedgerCaps(10_000, 10_000)
+ENOUGH = 10  # condensations
 SUMMARIZING = ["summary", "half-window", "semantic", "rolling", "dynacontext", "extract"]
 RULES = [
     "Never deploy on Fridays; not even a hotfix for web-01, please.",
@@ -155,18 +156,19 @@ def deployment(turns: int) -> Iterator[Body]:
         yield assistant(f"Deployment {i} is under way. {lines}")
 
 
-def requests(turns: int) -> Iterator[list[Body]]:
-    bodies = list(deployment(turns))
-    return (bodies[: i + 1] for i, body in enumerate(bodies) if body["role"] == "user")
+def requests(turns: int) -> Iterator[Transcript]:
+    read = [message(body) for body in deployment(turns)]
+    return (Transcript.of(read[: i + 1]) for i, each in enumerate(read) if each.role is Role.USER)
 
 
 def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, int]:
-    """The view of the last request of a conversation, and how often it was condensed on the way."""
+    """The view of a conversation's request after enough condensations, or its last one, and how many there were."""
     budget, view, since, done = Budget.of(window), None, None, 0
-    for bodies in requests(turns):
-        transcript = transcript_of(bodies)
+    for transcript in requests(turns):
         view = fold(transcript, (), 20, WORDS) if view is None or not view.covered else later(view, transcript, 20)
         requirement = required(view.tokens, budget, since=since)
+        if requirement is None and done >= ENOUGH:
+            break
         if requirement is None:
             continue
         past = judged_past(view) if pipeline == "dynacontext" else None
@@ -183,7 +185,7 @@ def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, 
 @pytest.mark.parametrize("pipeline", [*SUMMARIZING, "mask+half-window", "mask+rolling"])
 def test_rules_of_the_first_turns_stand_in_the_view_after_ten_condensations(pipeline: str, reply: Reply) -> None:
     view, done = walked(pipeline, 300, 5_000, reply)
-    assert done >= 10
+    assert done >= ENOUGH
     text = "\n".join(item.message.text for item in view.items)
     assert [rule for rule in RULES if rule not in text] == []
     assert previous(view)[1].rules[: len(RULES)] == tuple(RULES)

@@ -1,4 +1,4 @@
-"""Asking for a summary, and which answer may stand for history."""
+"""Asking for a summary, and for memory cards beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, stand_in, task_piece
 from strategies.core.protocol import Past
@@ -20,7 +20,6 @@ from strategies.core.summary import (
     Record,
     Recording,
     Span,
-    accepted,
     record_cap,
     summarized,
 )
@@ -41,68 +40,6 @@ from tests.support.transcripts import (
     view_of,
     words,
 )
-
-ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=100)
-GOOD = "Goal: mend the parser. Done: read src/a.py."
-
-
-def refusal(result: Result, span: int = 1_000) -> str:
-    with pytest.raises(AnswerRefused) as error:
-        accepted(result, ASKED, span, WORDS)
-    return error.value.reason
-
-
-def test_a_record_is_accepted_without_its_tags() -> None:
-    assert accepted(Answer(f" <summary>\n{GOOD}\n</Summary>\n"), ASKED, 1_000, WORDS) == GOOD
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "抱歉"
-        + "，用户多次为之前的误解道歉，随后修复了解析器中的错误并运行了全部测试，一切正常。" * 2
-        + "目标：完成修复。",
-        "Sorry, " + words(90),
-        "The user said: I'm sorry, I cannot open the file.",
-        "You write a parser.",
-    ],
-)
-def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: str) -> None:
-    assert accepted(Answer(text), ASKED, 1_000, WORDS) == text
-
-
-@pytest.mark.parametrize(
-    ("result", "reason"),
-    [
-        (Failure("timeout"), "summary-timeout"),
-        (Failure("rate-limited"), "summary-rate-limited"),
-        (Votes(()), "summary-unreadable"),
-        (Answer(""), "summary-empty"),
-        (Answer(" \n "), "summary-empty"),
-        (Answer("<summary></summary>"), "summary-empty"),
-        (Answer(GOOD, finish_reason="length"), "summary-cut-short"),
-        (Answer(GOOD, finish_reason="content_filter"), "summary-not-finished"),
-        (Answer(GOOD, finish_reason=""), "summary-not-finished"),
-        (Answer(GOOD, called_tools=True), "summary-called-tools"),
-        (Answer(words(101)), "summary-too-long"),
-        (Answer("I'm sorry, but I can't help with that."), "summary-refused"),
-        (Answer("I cannot do this."), "summary-refused"),
-        (Answer("As an AI, I have no memory."), "summary-refused"),
-        (Answer("抱歉，我无法完成这个请求。"), "summary-refused"),
-        (Answer(ASKED.system), "summary-echo"),
-        (Answer('<message index="3" role="user"> hello'), "summary-echo"),
-        (Answer("Record: <history> hello"), "summary-echo"),
-    ],
-)
-def test_an_answer_that_may_not_stand_for_history_is_refused_with_its_reason(result: Result, reason: str) -> None:
-    assert refusal(result) == reason
-
-
-def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:
-    tokens = WORDS.text(GOOD)
-    assert refusal(Answer(GOOD), span=tokens) == "summary-not-smaller"
-    assert accepted(Answer(GOOD), ASKED, tokens + 1, WORDS) == GOOD
-
 
 # --- asking -----------------------------------------------------------------------------------------------------
 

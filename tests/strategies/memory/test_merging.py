@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Role
-from strategies.memory.merging import merged
+from strategies.memory.merging import merged, settled
 
 CARDS = st.lists(
     st.builds(
@@ -115,3 +115,16 @@ def test_cards_that_hold_are_not_the_same_twice(cards: list[MemoryCard]) -> None
     found = [(card.content, card.role) for card in merged([], cards) if card.holds]
 
     assert len(found) == len(set(found))
+
+
+@given(CARDS)
+def test_settled_cards_are_those_that_merge(cards: list[MemoryCard]) -> None:
+    assert list(settled(tuple(cards))) == merged((), cards)
+
+
+def test_of_many_cards_each_is_compared_with_those_that_it_may_be_like() -> None:
+    """As when each is compared with every other one: nothing that says the same, or the contrary, is missed."""
+    names = [f"topic{chr(97 + number % 26)}{number * 7_919 % 1_000}" for number in range(300)]
+    cards = [MemoryCard(f"{name} was told of in message {at}.", condensation=f"c{at}") for at, name in enumerate(names)]
+    again = [MemoryCard(card.content.upper(), condensation="again") for card in cards]
+    assert merged((), [*cards, *again]) == cards

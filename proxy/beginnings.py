@@ -1,0 +1,73 @@
+"""Beginnings: what was made of the messages that a conversation began with the last time.
+
+A conversation's next request has the same messages, and a few behind them. They are known one by one
+(`proxy/seen.py`); what is made of them together, the transcript with its digests and sums, is kept here, so that a turn
+costs its new messages and not a step for each old one. The last message is left out of it: clients rewrite that one.
+
+A beginning hangs on its last element, so it is forgotten with it, and is found by looking back from a request's end. A
+conversation has one: it moves on with each request. What it says depends on bytes alone, like the elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from proxy.calibration.features import Features, of_messages
+from proxy.seen import Element
+from strategies.core.transcript import Message, Transcript
+
+LEAST = 16
+"""Messages from which on a beginning saves anything."""
+MOST_NEW = 64
+"""Messages behind a beginning up to which it is looked for; a turn adds fewer."""
+
+
+class Summed(NamedTuple):
+    """A transcript, and what the tokens of its chain are made of."""
+
+    transcript: Transcript
+    features: Features
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> Summed:
+        """That of some messages."""
+        transcript = Transcript.of(messages)
+        return cls(transcript, of_messages(transcript.chain))
+
+    def followed(self, messages: Iterable[Message]) -> Summed:
+        """That of the same messages with more behind them."""
+        longer = self.transcript.followed(messages)
+        return Summed(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
+
+
+class Beginning(NamedTuple):
+    """Some elements, and what was made of them by what counted their tokens."""
+
+    elements: Sequence[Element]
+    counted_by: str
+    made: Summed
+
+
+def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | None:
+    """The beginning of a message list as it was the last time; None where it is not known."""
+    for element in reversed(elements[-MOST_NEW:]):
+        known = element.beginning
+        if isinstance(known, Beginning) and known.counted_by == counted_by:
+            return known if known.elements == elements[: len(known.elements)] else None
+    return None
+
+
+def remember(elements: Sequence[Element], counted_by: str, known: Beginning | None) -> None:
+    """Keeps the beginning of a message list, all but the last; `known` is the one that was found for it."""
+    first, end = len(known.elements) if known else 0, len(elements) - 1
+    # One that is not kept would never let go of what holds it.
+    if end < LEAST or first >= end or not elements[end - 1].cost:
+        return
+    added = [each.counted[counted_by] for each in elements[first:end]]
+    if known is None:
+        made = Summed.of(added)
+    else:
+        known.elements[-1].beginning = None
+        made = known.made.followed(added)
+    elements[end - 1].beginning = Beginning(elements[:end], counted_by, made)

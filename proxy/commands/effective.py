@@ -1,0 +1,129 @@
+"""The numbers that hold for a model, as `condenser check --model` prints them: in tokens, each with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from proxy.controls import Controls
+from proxy.discovery import Stated, nothing_stated
+from proxy.policy import Policies, Policy, tables
+from proxy.resources import config_directory
+from proxy.settings import Settings
+from proxy.tokens.windows import bundled
+from strategies import DEFAULT, TABLE
+from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
+from strategies.core.protocol import Marking
+
+_OWN = "settings for the model"
+_MARKS = ("prepare", "trigger", "target", "step")
+_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
+    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
+}
+"""Options in tokens that the budget bounds, and by what."""
+_SHARES = ("paths",)
+"""Options that are shares of usable."""
+
+
+def budget_lines(settings: Settings, model: str, discovered: Stated = nothing_stated) -> Iterator[str]:
+    """The lines for a model of that name; `discovered` are windows as the server states them."""
+    policies = Policies(settings, bundled(config_directory() / "models.toml"), discovered)
+    policy = policies.policy(Controls(), {}, model, {})
+    yield f"model       {model}"
+    yield f"  window    {policy.window} ({policy.window.source})"
+    if policy.budget is None:
+        yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
+        yield "  the server loads models when they are asked for, send it a request and check again"
+    else:
+        yield from _numbers(policy, policy.budget, settings, model)
+    yield f"  strategy  {policy.pipeline} ({_strategy_origin(settings, model)})"
+    yield from _options(policy, settings)
+
+
+def _numbers(policy: Policy, budget: Budget, settings: Settings, model: str) -> Iterator[str]:
+    if policy.window.max_input is not None:
+        yield f"  max input {policy.window.max_input:,} ({policy.window.source})"
+    origin = _reserve_origin(budget, settings, model)
+    yield f"  reserve   {budget.reserve:,} ({origin}; a request's own length comes first)"
+    yield f"  usable    {budget.usable:,} (what is left of the window)"
+    yield from _marks(policy, budget, settings, model)
+    yield f"  hard      headroom under {budget.floor:,} (a sixteenth of the window, at most 512)"
+    yield f"  record    {budget.replacement_cap:,} at most (a tenth of the window)"
+    yield f"  task      {budget.task_cap:,} at most of the first user message (an eighth of the window, at most 2,000)"
+    yield f"  rules     {budget.ledger.rules:,} at most ({_origin(settings.ledger, 'rules_max_tokens')})"
+    yield f"  facts     {budget.ledger.facts:,} at most ({_origin(settings.ledger, 'facts_max_tokens')})"
+    if budget.prompt_window is not None:
+        yield f"  asks in   {budget.prompt_window:,} (the summarizer's window)"
+
+
+def _marks(policy: Policy, budget: Budget, settings: Settings, model: str) -> Iterator[str]:
+    """The marks as they are used; a strategy's own stand in place of the settings'."""
+    entry = settings.for_model(model)
+    where = _OWN if entry and entry.marks else "settings"
+    said = (entry.marks if entry and entry.marks else settings.marks).to_marks()
+    stage = next((each for each in policy.stages if isinstance(each, Marking)), None)
+    given = stage.marks(budget.marked(said)) if stage else said
+    for name in _MARKS:
+        share, used = getattr(given, name), getattr(budget.marks, name)
+        clamped = "" if share == used else f", clamped from {share:g}"
+        origin = "default" if share == getattr(Marks(), name) else where
+        if share != getattr(said.clamped(), name) and stage is not None:
+            origin = f"of {policy.pipeline}"
+        unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
+        yield f"  {name:<9} {getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
+
+
+def _options(policy: Policy, settings: Settings) -> Iterator[str]:
+    """Every option of every stage as it holds."""
+    for stage in policy.stages:
+        options = getattr(stage, "options", None)
+        for each in fields(options) if options is not None else ():
+            value = getattr(options, each.name)
+            origin = _option_origin(settings, stage.name, each.name, value)
+            yield f"    {stage.name}.{each.name} = {_effective(each.name, value, origin, policy.budget)}"
+
+
+def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str:
+    """The value of an option with its origin, in tokens as far as the budget makes it so many."""
+    if budget is not None and name in _SHARES:
+        return f"{int(value * budget.usable):,} ({value:g} of usable, {origin})"
+    if budget is not None and name in _BOUNDS:
+        bound, most = _BOUNDS[name][0], _BOUNDS[name][1](budget)
+        if most < value:
+            return f"{most:,} ({bound}, clamped from {value:,}, {origin})"
+    shown = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)
+    return f"{shown} ({origin})"
+
+
+def _reserve_origin(budget: Budget, settings: Settings, model: str) -> str:
+    entry = settings.for_model(model)
+    own = entry.held_back if entry else None
+    said = settings.marks.reserve if own is None else own
+    if said is None:
+        return f"an eighth of the window, at most {RESERVE_AT_MOST:,}"
+    clamped = "" if said == budget.reserve else f", clamped from {said:,}"
+    return ("settings" if own is None else _OWN) + clamped
+
+
+def _strategy_origin(settings: Settings, model: str) -> str:
+    entry = settings.for_model(model)
+    if entry and entry.strategy:
+        return _OWN
+    return "default" if settings.strategy == DEFAULT else "settings"
+
+
+def _option_origin(settings: Settings, stage: str, name: str, value: object) -> str:
+    default = next(each.default for each in fields(TABLE[stage].options) if each.name == name)
+    if name in settings.options.get(stage, {}):
+        return "settings"
+    if value == default:
+        return "default"
+    return "settings" if name in tables(settings)[stage] else "by its mode"
+
+
+def _origin(table: Any, name: str) -> str:
+    """Where a key of a table of the settings comes from."""
+    return "default" if getattr(table, name) == type(table).model_fields[name].default else "settings"

@@ -1,0 +1,99 @@
+"""Following a hidden round: the upstream is asked to go on with what was found, and something else where it refuses.
+
+A prompt that has become too long by what was found is asked with less of it, or with a note that there is no room,
+once. What is refused still, or for any other reason, was not the client's request, which the upstream has taken: where
+the client has no text of the reply yet, that is asked as it was, without the tool, and the search is forgotten. So an
+error is the client's only where its own request is refused too, or where a text cannot be taken back any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from proxy.errors import UpstreamUnavailable
+from proxy.memory.replies import is_good, reply_of
+from proxy.memory.rounds import Rounds
+from proxy.opening import Answer, Opened, opened
+from proxy.overflow import Kind, Refusal
+from proxy.overflow.numbers import LEAST
+
+SAFE = 0.95
+"""Of what the upstream says that it takes: its count and ours differ from text to text."""
+
+_log = logging.getLogger(__name__)
+
+Send = Callable[[bytes], Awaitable[Answer]]
+Learn = Callable[[Refusal, int], object]
+
+
+class Following:
+    """Asks for what follows the hidden rounds of one request.
+
+    `send` asks the upstream; `learn` is told what it refuses for its length, with the tokens of that by our own count.
+    """
+
+    def __init__(self, rounds: Rounds, send: Send, learn: Learn) -> None:
+        self._rounds = rounds
+        self._send = send
+        self._learn = learn
+
+    async def reply(self, *, spoken: bool) -> Answer:
+        """The reply that follows, or the error that the client gets; raises `UpstreamUnavailable`.
+
+        `spoken`: the client has text of the reply already.
+        """
+        try:
+            following = await self._shortened(await self._asked())
+        except UpstreamUnavailable as error:
+            if spoken:
+                raise
+            following = Opened(reply_of(error))
+        if spoken or (is_good(following.reply) and following.refusal is None):
+            return following.reply
+        return await self._without_search(following.reply)
+
+    async def _asked(self) -> Opened:
+        reply = await self._send(self._rounds.body())
+        following = await opened(reply, looks=self._rounds.tokens >= LEAST)
+        if following.refusal is not None and following.refusal.kind is Kind.INPUT:
+            self._learn(following.refusal, self._rounds.tokens)
+        return following
+
+    async def _shortened(self, refused: Opened) -> Opened:
+        """What follows when a prompt that is refused for its length has less of what was found."""
+        refusal = refused.refusal
+        if refusal is None or refusal.kind is Kind.OUTPUT:
+            return refused
+        try:
+            if not await self._rounds.shorten(_fitting(refusal, self._rounds.tokens)):
+                return refused
+        except BaseException:
+            await refused.reply.close()
+            raise
+        await refused.reply.close()
+        return await self._asked()
+
+    async def _without_search(self, refused: Answer) -> Answer:
+        """The reply to the client's own request; the error that was refused with, where the upstream is gone."""
+        _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
+        self._rounds.give_up()
+        try:
+            reply = await self._send(self._rounds.plain_body())
+        except UpstreamUnavailable:
+            return refused
+        except BaseException:
+            await refused.close()
+            raise
+        await refused.close()
+        return reply
+
+
+def _fitting(refusal: Refusal, tokens: int) -> int | None:
+    """The most tokens, by our own count, of a request that the upstream takes; None where its refusal does not say.
+
+    `tokens` is our own count of what was refused.
+    """
+    if refusal.window is None or not refusal.counted:
+        return None
+    return int(SAFE * (refusal.window - (refusal.asked or 0)) * tokens / refusal.counted)

@@ -1,0 +1,21 @@
+"""What all tests with clients share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import certifi
+import pytest
+
+_END = "-----END CERTIFICATE-----\n"
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients read all authorities each time one is made, which takes longer than a request: here one is enough."""
+    file = tmp_path_factory.mktemp("tls") / "authority.pem"
+    file.write_text(Path(certifi.where()).read_text("utf-8").partition(_END)[0] + _END)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SSL_CERT_FILE", str(file))
+        yield

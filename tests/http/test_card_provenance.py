@@ -1,0 +1,103 @@
+"""Cards of any strategy that summarizes: which messages and condensation they are of, and who may see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.http.operating import TOKEN, admin
+from tests.http.talking import Headers, Message, Stage, asked, staged, summary
+from tests.http.test_memory_admin import listed, place
+from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary, ending
+
+CARD = "The greenhouse key is behind the barrel."
+TELLS = f"- fact (assistant): {CARD}"
+ASKS = "Where is the greenhouse key?"
+RECORD = "Goal: a diary of a garden."
+ANSWER = f"""<summary>{RECORD}</summary>
+<memory>
+{json.dumps([{"content": CARD, "type": "fact", "role": "assistant", "tags": ["key"]}])}
+</memory>"""
+STRATEGIES = ("summary", "half-window", "semantic", "dynacontext")
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged(answers=lambda _: summary(ANSWER), admin={"token": TOKEN}, summarizer={"window": 16_000}) as built:
+        yield built
+
+
+def condensed(stage: Stage, strategy: str = "half-window") -> list[Message]:
+    """A session whose beginning became a record with a card, and its transcript."""
+    messages = diary(12)
+    stage.ask(messages, [*asked(session="s", strategy=strategy), FORCE])
+    assert FACT not in str(stage.last_view)
+    return messages
+
+
+def covered(stage: Stage) -> int:
+    """How many messages the session's only card is of, at most."""
+    (card,) = listed(stage, place(stage))
+    count: int = card["covered"]
+    return count
+
+
+def told(stage: Stage, messages: list[Message], session: str = "s", more: Headers = ()) -> str:
+    """The memory block that a question at the end of a transcript has put before it, "" for none."""
+    stage.ask(ending(messages, ASKS), [*asked(session=session), *more, INJECT])
+    return "".join(each["content"] for each in blocks(stage))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_card_names_its_messages_and_its_condensation_in_the_list_and_the_export(stage: Stage, strategy: str) -> None:
+    messages = condensed(stage, strategy)
+    (card,) = listed(stage, place(stage))
+    session = admin(stage, place(stage).removesuffix("/memory")).json()
+    (record,) = session["condensations"]
+    (exported,) = session["memory"]
+    assert (card["content"], card["condensation"]) == (CARD, record["id"])
+    assert [messages[at]["content"] for at in card["places"]] == [FACT]
+    assert card["covered"] == record["covered"] > card["places"][0]
+    assert (exported["places"], exported["messages"]) == (card["places"], card["messages"])
+    assert len(card["messages"]) == 1
+    assert RECORD in str(stage.last_view)
+    assert "<memory>" not in str(stage.last_view)
+
+
+def test_a_card_is_seen_where_its_history_leads_up_to_the_message(stage: Stage) -> None:
+    messages = condensed(stage)
+    assert TELLS in told(stage, messages)
+
+
+def test_a_fork_behind_what_a_card_is_of_sees_it_and_one_before_that_does_not(stage: Stage) -> None:
+    messages = condensed(stage)
+    count = covered(stage)
+    edit = {"role": "user", "content": "I mean the roses."}
+    assert TELLS in told(stage, [*messages[: count + 1], edit, *messages[count + 2 :]])
+    # The originals before the fork are its own: what was said is found there, and no card that knew what came later.
+    block = told(stage, [*messages[: count - 1], edit, *messages[count:]], more=[*asked(strategy="recent"), FORCE])
+    assert FACT in block
+    assert CARD not in block
+
+
+def test_an_edited_away_message_leaves_no_card_behind(stage: Stage) -> None:
+    messages = condensed(stage)
+    edited = [{**each, "content": "Nothing hangs anywhere."} if each["content"] == FACT else each for each in messages]
+    assert CARD not in told(stage, edited)
+    assert CARD not in str(stage.last_view)
+
+
+def test_another_session_with_another_history_does_not_see_it(stage: Stage) -> None:
+    messages = condensed(stage)
+    agent = [{"role": "user", "content": "You are a sub-agent. Look for a key."}, *messages[1:3]]
+    told(stage, [*agent, messages[-1]], session="agent")
+    assert CARD not in str(stage.last_view)
+
+
+def test_a_store_that_keeps_no_text_is_asked_for_no_cards() -> None:
+    with staged(answers=lambda _: summary(RECORD), store={"url": "memory://", "content": "digests"}) as stage:
+        condensed(stage)
+        (asked_for, *_) = stage.summaries
+        assert "memory cards" not in asked_for.json()["messages"][0]["content"]

@@ -1,0 +1,91 @@
+"""A prompt of which most can never go: the client is told before it fails, and no model is asked in vain."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.http.talking import Message, asked, body_of, count, counter, garden, staged
+
+WINDOWS = [4_096, 8_192, 32_768]
+
+
+@cache
+def tools_of(tokens: int) -> list[dict[str, Any]]:
+    """Tools of about so many tokens."""
+    path = {"type": "string", "description": "The path of the file. " * 20}
+    tools: list[dict[str, Any]] = []
+    while counter().overhead({"messages": [], "tools": tools}) < tokens:
+        parameters = {"type": "object", "properties": {"path": path}, "required": ["path"]}
+        function = {"name": f"tool_{len(tools)}", "description": "Looks at a file.", "parameters": parameters}
+        tools.append({"type": "function", "function": function})
+    return tools
+
+
+def in_systems(tokens: int) -> list[Message]:
+    """A system message of about so many tokens."""
+    return [{"role": "system", "content": "Never water. " * (tokens // 3)}]
+
+
+CARRIERS = ["tools", "systems"]
+
+
+def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
+    if carrier == "tools":
+        return body_of(messages, tools=tools_of(tokens))
+    return body_of([*in_systems(tokens), *messages])
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(carrier: str, window: int) -> None:
+    with staged(window=window) as stage:
+        for rounds in range(0, 24, 4):
+            messages = garden(rounds, words=window // 140)
+            answer = stage.post(body(carrier, window * 6 // 10, messages), asked(session="s"))
+
+            assert answer.status == 200, answer.body
+            sent, usable = count(stage.forwarded[-1].json()), window - min(window // 8, 4_096)
+            assert sent <= usable
+            is_close = sent >= 0.7 * usable
+            assert (answer.header("x-condenser-reason") == "floor") == is_close
+            floor = int(answer.header("x-condenser-floor") or 0)
+            assert (window * 6 // 10 <= floor <= sent) == is_close
+        assert answer.header("x-condenser-action") in ("condensed", "replayed")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked(carrier: str, window: int) -> None:
+    with staged(window=window) as stage:
+        share, reasons = 60, []
+        while share < 140:
+            answer = stage.post(
+                body(carrier, window * share // 100, garden(8, words=window // 200)), asked(session="s")
+            )
+            if answer.status != 200:
+                break
+            reasons.append(answer.header("x-condenser-reason"))
+            asked_for = len(stage.summaries)
+            share += 8
+        said = answer.json()["error"]
+
+        assert reasons[-1] == "irreducible"
+        assert set(reasons) == {"floor", "irreducible"}
+        assert (answer.status, said["code"]) == (400, "context_length_exceeded")
+        name = "tools and framing" if carrier == "tools" else "system messages"
+        assert f"{name} {window * share // 100:,}"[:-4] in said["message"]
+        assert f"context length is {window:,} tokens" in said["message"]
+        assert len(stage.summaries) == asked_for
+
+
+@pytest.mark.parametrize("share", [86, 92, 140])
+def test_no_model_is_asked_where_what_stays_leaves_no_room_for_a_record(share: int) -> None:
+    window = 8_192
+    with staged(window=window) as stage:
+        for rounds in range(4, 12, 2):
+            stage.post(body("tools", window * share // 100, garden(rounds, words=60)), asked(session="s"))
+        stage.proxy.quiet()
+        assert stage.summaries == []

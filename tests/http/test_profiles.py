@@ -1,0 +1,240 @@
+"""Servers that take less than OpenAI's: what we send is in a form that they take, and clients see no refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.http.recorded import SHORT, conversations
+from tests.http.talking import Message, Stage, asked, body_of, count, garden, is_own, staged, summary, workshop
+from tests.support import replies
+from tests.support.demands import DEMANDS, Demand, alternation, no_names, refused, sides, taken
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply
+from tests.support.signals import BOUND, Signal
+
+WINDOW = 4_096
+PROFILE = {
+    "alternate_roles": True,
+    "assistant_name": False,
+    "empty_assistant": False,
+    "middle_system": False,
+}
+
+
+@contextmanager
+def strict(*demands: Demand, limit: int | None = None, **settings: Any) -> Iterator[Stage]:
+    """A proxy in front of a server with these demands, which also refuses more tokens than its `limit`."""
+    with staged(**settings) as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            if exchange.path != CHAT:
+                return None
+            body = exchange.json()
+            if limit is not None and count(body) > limit:
+                return replies.overflow(limit, count(body))
+            if said := refused(body["messages"], demands):
+                return replies.error(400, said)
+            return summary() if is_own(exchange) else None
+
+        stage.upstream.answer(answer)
+        yield stage
+
+
+def accepted(stage: Stage) -> list[bool]:
+    """Of each request that was forwarded, whether the upstream took it."""
+    return [refused(each.json()["messages"]) == "" for each in stage.forwarded]
+
+
+@pytest.mark.parametrize("demand", [alternation, sides, no_names], ids=lambda each: each.__name__)
+def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(demand: Demand) -> None:
+    with strict(demand, strategy="rolling") as stage:
+        for rounds in (2, 40, 60):
+            assert b"echo" in stage.ask(garden(rounds), asked(session="s")).body
+        refusals = [refused(each.json()["messages"], [demand]) != "" for each in stage.forwarded]
+        assert sum(refusals) == 1
+
+        stage.ask(garden(62), asked(session="another"))
+        assert refused(stage.last_view, [demand]) == ""
+
+
+def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_too() -> None:
+    both = Signal("both requests have been refused")
+    with strict(alternation, strategy="rolling") as stage, ThreadPoolExecutor() as pool:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            if is_own(exchange):
+                return summary()
+            if not (said := refused(exchange.json()["messages"], [alternation])):
+                return None
+            if len(stage.forwarded) == 2:
+                both.set()
+            return replies.error(400, said).after(both)
+
+        stage.upstream.answer(answer)
+        asking = [pool.submit(stage.ask, garden(60), asked(session=each)) for each in ("one", "another")]
+        assert all(b"echo" in each.result(BOUND).body for each in asking)
+
+
+def test_a_server_that_is_strict_in_every_way_is_learned_in_one_request() -> None:
+    with strict(*DEMANDS, strategy="rolling") as stage:
+        answer = stage.ask(garden(60), asked(session="s"))
+
+        assert answer.header("x-condenser-action") == "condensed"
+        assert accepted(stage)[-1]
+        assert answer.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
+
+
+def test_an_overflow_and_a_form_are_learned_in_one_request() -> None:
+    with strict(*DEMANDS, limit=WINDOW, window=None) as stage:
+        answer = stage.ask(garden(60), asked(session="s"))
+
+        assert answer.header("x-condenser-trigger") == "overflow"
+        assert len(stage.forwarded) == 3
+
+
+STRATEGIES: dict[str, dict[str, str]] = {
+    "recent": {},
+    "rolling": {},
+    "dynacontext": {"options": "mode=refer"},
+    "mask+half-window": {"memory": "inject"},
+}
+EVERY = 5  # of the requests of a recorded conversation, one in so many is sent
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_with_its_profile_set_a_strict_server_never_refuses_and_views_only_grow(strategy: str) -> None:
+    with strict(*DEMANDS, upstream={"profile": PROFILE}) as stage:
+        messages = taken(conversations(SHORT)["tau-bench/airline/gpt-4o/3-0"].messages)
+        play(stage, messages, asked(session="s", strategy=strategy, window=2_048, **STRATEGIES[strategy]))
+
+
+def play(stage: Stage, messages: Sequence[Message], headers: list[tuple[str, str]]) -> None:
+    """Sends a conversation turn by turn; each list begins with the one before unless something was condensed."""
+    before, actions = "[", set()
+    lengths = [length for length in range(2, len(messages)) if messages[length]["role"] == "assistant"]
+    for length in lengths[::EVERY]:
+        answer = stage.post(body_of(messages[:length]), headers)
+        if answer.status == 400:
+            assert answer.json()["error"]["code"] == "context_length_exceeded", answer.body
+            continue
+        assert answer.status == 200, answer.body
+        action = answer.header("x-condenser-action")
+        now = json.dumps(stage.last_view)
+        block = any("## Relevant Memories" in text for text in (before, now))
+        assert action == "condensed" or block or now.startswith(before)
+        before = now[:-1]
+        actions.add(action)
+    assert "condensed" in actions
+
+
+def test_two_proxies_with_one_profile_make_the_same_bytes() -> None:
+    bodies = []
+    for _ in range(2):
+        with strict(*DEMANDS, upstream={"profile": PROFILE}) as stage:
+            stage.ask(garden(60), asked(session="s"))
+            bodies.append(stage.forwarded[-1].body)
+    assert bodies[0] == bodies[1]
+
+
+def test_a_profile_of_one_model_holds_for_it_alone() -> None:
+    with strict(*DEMANDS, models=[{"match": "strict-*", "profile": PROFILE}]) as stage:
+        body = body_of(garden(60), "strict-1")
+        assert stage.post(body, asked(session="s")).status == 200
+        assert len(stage.forwarded) == 1
+
+        stage.ask(garden(60), asked(session="t"))
+        assert len(stage.forwarded) > 2
+
+
+def test_a_clients_own_list_that_is_refused_is_neither_changed_nor_sent_again() -> None:
+    with strict(*DEMANDS) as stage:
+        body = body_of([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
+        answer = stage.post(body, asked(session="s"))
+
+        assert (answer.status, answer.json()["error"]["message"][:18]) == (400, "Conversation roles")
+        assert [each.body for each in stage.forwarded] == [body]
+
+
+def test_with_strategy_off_a_refusal_is_passed_on() -> None:
+    with strict(alternation) as stage:
+        messages = [{"role": "user", "content": "one"}, *garden(40)]
+        assert stage.post(body_of(messages), asked(strategy="off")).status == 400
+        assert len(stage.forwarded) == 1
+
+
+def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> None:
+    settings: Mapping[str, Any] = {"summarizer": {"form": "continue"}, "upstream": {"profile": PROFILE}}
+    with strict(*DEMANDS, **settings) as stage:
+        answer = stage.ask(garden(40), asked(session="s", strategy="half-window"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.header("x-condenser-reason") is None
+
+
+# -- stream options ------------------------------------------------------------------------------------------------
+
+
+def without_stream_options(exchange: Exchange) -> Reply | None:
+    """A server that does not know `stream_options`."""
+    if exchange.path == CHAT and "stream_options" in exchange.json():
+        return replies.error(400, "Unrecognized request argument supplied: stream_options")
+    return summary() if is_own(exchange) else None
+
+
+def test_stream_options_of_ours_that_are_refused_are_left_out_from_then_on() -> None:
+    with staged(strategy="recent") as stage:
+        stage.upstream.answer(without_stream_options)
+        for rounds in (60, 62):
+            answer = stage.ask(garden(rounds), asked(session="s"), stream=True)
+            assert b"echo" in answer.body
+        assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False, False]
+
+
+def test_stream_options_of_the_clients_stay_and_the_refusal_is_its_own() -> None:
+    with staged(strategy="recent") as stage:
+        stage.upstream.answer(without_stream_options)
+        body = body_of(garden(60), stream=True, stream_options={"include_usage": True})
+        assert stage.post(body, asked(session="s")).status == 400
+        assert len(stage.forwarded) == 1
+
+
+def test_stream_options_are_not_tried_where_the_settings_say_that_they_are_refused() -> None:
+    with staged(strategy="recent", upstream={"profile": {"stream_options": False}}) as stage:
+        stage.upstream.answer(without_stream_options)
+        stage.ask(garden(60), asked(session="s"), stream=True)
+        assert len(stage.forwarded) == 1
+
+
+def test_the_name_of_the_reply_length_is_that_of_the_settings() -> None:
+    with staged(strategy="summary", upstream={"profile": {"token_limit": "max_tokens"}}) as stage:
+        stage.ask(workshop(60), asked(session="s", force="true"))
+        assert all("max_tokens" in each.json() for each in stage.summaries)
+        assert stage.summaries
+
+
+# -- packed errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd"])
+def test_a_refusal_in_an_encoding_that_we_cannot_read_is_asked_for_once_more_without_it(encoding: str) -> None:
+    packed = replies.raw(b"\x8b\x02\x80not really", status=400, headers=[("content-encoding", encoding)])
+    with staged(window=None) as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            if is_own(exchange):
+                return summary()
+            used = count(exchange.json())
+            if used <= WINDOW:
+                return None
+            return packed if exchange.header("accept-encoding") else replies.overflow(WINDOW, used)
+
+        stage.upstream.answer(answer)
+        reply = stage.ask(garden(60), [*asked(session="s"), ("Accept-Encoding", f"gzip, {encoding}")])
+
+        assert reply.header("x-condenser-trigger") == "overflow"
+        assert [each.header("accept-encoding") is None for each in stage.forwarded] == [False, True, True]

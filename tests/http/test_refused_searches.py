@@ -1,0 +1,226 @@
+"""A search whose result the upstream does not take: the official client gets an answer all the same, where it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletion
+
+from proxy.memory.rounds import NO_ROOM
+from tests.http.strict import problems
+from tests.http.talking import Stage, asked, count
+from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, views
+from tests.support import replies
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
+from tests.support.searching import SEARCH, TOOL, answered, is_prefix, offers_search, search
+
+PLAIN = "I do not know where it hangs."
+ROOM = 500  # tokens that the upstream takes beside the first view
+GONE = (replies.hang_up(), replies.hang_up())  # a connection that was kept open is tried once more
+REFUSALS = {
+    "400": (replies.error(400, "messages with role 'tool' are not taken"),),
+    "429": (replies.error(429, "slow down", headers=[("retry-after", "7")]),),
+    "gone": GONE,
+}
+refusals = pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+
+
+def asks(stage: Stage, streamed: bool, *more: Any, **members: Any) -> ChatCompletion:
+    """What the official client makes of the answer to a question."""
+    headers = dict([*asked(session="s"), TOOL])
+    with OpenAI(base_url=stage.proxy.base_url, api_key=stage.key, max_retries=0, default_headers=headers) as client:
+        given: Any = {"model": stage.model, "messages": [*question(), *more], **members}
+        if not streamed:
+            whole: ChatCompletion = client.chat.completions.create(**given)
+            return whole
+        with client.chat.completions.stream(**given, stream_options={"include_usage": True}) as stream:
+            return stream.get_final_completion()
+
+
+def text_of(completion: ChatCompletion) -> str | None:
+    """Its text; the client was given no call, and was told once why the reply ended."""
+    (choice,) = completion.choices
+    assert (choice.message.tool_calls or [], choice.finish_reason) == ([], "stop")
+    return choice.message.content
+
+
+def next_view(stage: Stage, streamed: bool, text: str) -> list[dict[str, Any]]:
+    """The view of the next turn; all views are sound."""
+    stage.upstream.answer(None)
+    asks(stage, streamed, {"role": "assistant", "content": text}, {"role": "user", "content": "Thanks."})
+    assert all(problems(view) == set() for view in views(stage))
+    return stage.last_view
+
+
+def narrow(stage: Stage, refuse: Callable[[int, int], Reply] = replies.overflow, room: int = ROOM) -> None:
+    """From now on the upstream takes what it was sent first, and so many tokens more."""
+
+    def refused(exchange: Exchange) -> Reply | None:
+        limit, used = count(stage.forwarded[0].json()) + room, count(exchange.json())
+        return refuse(limit, used) if used > limit else None
+
+    stage.upstream.answer(refused)
+
+
+# -- any refusal ---------------------------------------------------------------------------------------------
+
+
+@both
+@refusals
+def test_a_search_that_the_upstream_does_not_take_is_forgotten_and_the_question_answered_without(
+    refusal: tuple[Reply, ...], streamed: bool
+) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=streamed, usage=(100, 10)),
+            *refusal,
+            answered(PLAIN, streamed=streamed, usage=(90, 7)),
+        )
+        completion = asks(stage, streamed)
+        assert text_of(completion) == PLAIN
+        assert completion.usage is not None
+        assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (90, 17)
+        assert [offers_search(each) for each in stage.forwarded] == [*[True] * (len(refusal) + 1), False]
+        asked_for = views(stage)[0]
+        assert stage.last_view == asked_for
+        after = next_view(stage, streamed, PLAIN)
+        assert is_prefix(asked_for, after)
+        assert SEARCH not in str(after)
+
+
+def test_a_refusal_for_its_rate_that_no_client_sees_holds_back_calls_in_the_background() -> None:
+    with remembering(memory={"embeddings_model": "embed-1"}) as stage:
+        refusal = replies.error(429, "slow down", headers=[("retry-after", "3000")])
+        stage.upstream.reply(answered(None, search(), streamed=False), refusal, answered(PLAIN, streamed=False))
+        assert text_of(asks(stage, False)) == PLAIN
+        stage.proxy.quiet()
+        assert stage.upstream.journal.to("/v1/embeddings") == []
+
+
+@both
+def test_where_the_question_is_refused_too_the_client_has_the_upstreams_own_error(streamed: bool) -> None:
+    with remembering() as stage:
+        own = replies.error(429, "slow down", code="slow", headers=[("retry-after", "7")])
+        stage.upstream.reply(answered(None, search(), streamed=streamed), replies.error(500, "oops"), own)
+        with pytest.raises(openai.APIError, match="slow down") as raised:
+            asks(stage, streamed)
+        assert raised.value.code == "slow"
+        if not streamed:
+            assert isinstance(raised.value, openai.RateLimitError)
+            assert raised.value.response.headers["retry-after"] == "7"
+
+
+@both
+def test_an_upstream_that_is_gone_after_an_error_leaves_that_error(streamed: bool) -> None:
+    with remembering() as stage:
+        first = replies.error(503, "too busy", code="busy")
+        stage.upstream.reply(answered(None, search(), streamed=streamed), first, *GONE)
+        with pytest.raises(openai.APIError, match="too busy") as raised:
+            asks(stage, streamed)
+        assert raised.value.code == "busy"
+
+
+@refusals
+def test_once_text_has_flowed_a_refusal_ends_the_stream_with_one_error(refusal: tuple[Reply, ...]) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered("Let me look. ", search(), streamed=True), *refusal)
+        with pytest.raises(openai.APIError):
+            asks(stage, True)
+        assert len(stage.forwarded) == 1 + len(refusal)
+
+
+def test_in_one_piece_text_before_a_search_that_is_forgotten_is_forgotten_too() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered("Let me look. ", search(), streamed=False), *REFUSALS["429"], answered(PLAIN, streamed=False)
+        )
+        assert text_of(asks(stage, False)) == PLAIN
+
+
+def test_a_call_of_the_clients_in_the_answer_without_a_search_is_the_clients() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=True), *REFUSALS["429"], answered(None, LOOKS, streamed=True)
+        )
+        (choice,) = asks(stage, True, tools=[LOOK]).choices
+        assert [call.id for call in choice.message.tool_calls or ()] == [LOOKS.id]
+        assert choice.finish_reason == "tool_calls"
+
+
+def test_the_second_of_two_searches_takes_the_first_with_it() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search("zzz"), streamed=True),
+            answered(None, search(id="call_m2"), streamed=True),
+            *REFUSALS["400"],
+            answered(PLAIN, streamed=True),
+        )
+        assert text_of(asks(stage, True)) == PLAIN
+        assert views(stage)[3] == views(stage)[0]
+
+
+# -- a prompt that is too long -------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("text", [None, "Let me look. "], ids=["at-once", "after-text"])
+def test_what_was_found_is_cut_to_what_the_upstream_has_room_for(text: str | None, streamed: bool) -> None:
+    with remembering() as stage:
+        narrow(stage)
+        found = answered(FOUND, streamed=streamed)
+        stage.upstream.reply(answered(text, search("plant0n1 plant2n3 plant3n4"), streamed=streamed), found)
+        told = (text or "") + FOUND
+        assert text_of(asks(stage, streamed)) == told
+        refused, taken = (view[-1]["content"] for view in views(stage)[1:])
+        assert taken != NO_ROOM
+        assert "plant3n4" in taken
+        assert len(taken) < len(refused)
+        assert not offers_search(stage.forwarded[-1])
+        hidden = stage.last_view[-2:]
+        assert next_view(stage, streamed, told)[-4:-2] == hidden
+
+
+def numberless(limit: int, used: int) -> Reply:
+    return replies.error(400, "Please reduce the length of the messages.", code="context_length_exceeded")
+
+
+@both
+def test_where_nobody_knows_how_much_fits_the_model_is_told_that_nothing_does(streamed: bool) -> None:
+    with remembering() as stage:
+        narrow(stage, numberless)
+        stage.upstream.reply(
+            answered(None, search("plant0n1 plant2n3 plant3n4"), search("plant3n4", id="call_m2"), streamed=streamed),
+            answered(FOUND, streamed=streamed),
+        )
+        assert text_of(asks(stage, streamed)) == FOUND
+        assert [each["content"] for each in stage.last_view[-2:]] == [NO_ROOM, NO_ROOM]
+        hidden = stage.last_view[-3:]
+        assert next_view(stage, streamed, FOUND)[-5:-2] == hidden
+
+
+@both
+def test_where_not_even_that_fits_the_question_is_answered_without_the_search(streamed: bool) -> None:
+    with remembering() as stage:
+        narrow(stage, room=0)
+        stage.upstream.reply(answered(None, search(), streamed=streamed), answered(PLAIN, streamed=streamed))
+        assert text_of(asks(stage, streamed)) == PLAIN
+        assert len(stage.forwarded) == 4
+        assert stage.last_view == views(stage)[0]
+
+
+def test_the_window_that_a_refused_search_tells_is_known_to_the_next_request() -> None:
+    with remembering() as stage:
+        narrow(stage)
+        stage.upstream.reply(
+            answered(None, search("plant0n1 plant2n3"), streamed=False), answered(FOUND, streamed=False)
+        )
+        asks(stage, False)
+        limit = count(stage.forwarded[0].json()) + ROOM
+        stage.ask(question(), asked(session="s"))
+        seen = stage.proxy.journal.to()[-1].response_header("x-condenser-window")
+        assert str(seen).startswith(str(limit))

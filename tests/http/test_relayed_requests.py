@@ -1,0 +1,327 @@
+"""Requests cross the proxy as they are, path, headers and body, unless a path is not the upstream's to see."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.http.strict import assert_openai_error
+from tests.http.talking import body_of, garden, staged
+from tests.support import wire
+from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.recording import CHAT
+from tests.support.replies import Reply, error, raw, redirect
+from tests.support.server import listen
+from tests.support.upstream import BINARY, ScriptedUpstream
+
+HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
+
+# -- targets and methods -----------------------------------------------------------------------------------
+
+TARGETS = [
+    "/v1/models?limit=2&after=a%20b",
+    "/v1/models?limit=2&limit=3&empty=&flag",
+    "/v1/models/org%2Fname",
+    "/v1/models/org%2fname%3Av1",
+    "/v1/models/na%C3%AFve%20name",
+    "/v1/models/a:b@c,d;e=f",
+    "/v1/files/file-1/content",
+    "/v1/vector_stores//double//slash/",
+    "/v1/anything/new?q=%7B%22a%22%3A1%7D&plus=a+b&pct=100%25",
+    "/v1/threads/t/runs?order=desc&x=%2e%2e%2f",
+    "/v1/..hidden/file..name/...",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_path_and_query_reach_the_upstream_exactly_as_they_were_sent(
+    target: str, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    assert wire.request(proxy.url, "GET", target).status == 200
+    assert target in [exchange.target for exchange in upstream.journal]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_every_method_is_forwarded_with_its_body(method: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    body = b'{ "a" : 1 }'
+    answer = wire.request(proxy.url, method, "/v1/batches/b1", body, wire.JSON)
+    assert answer.json() == {"method": method, "target": "/v1/batches/b1"}
+    assert upstream.journal.only("/v1/batches/b1").body == body
+    assert_relayed(proxy, upstream, "/v1/batches/b1", action=None)
+
+
+def test_head_is_forwarded_and_its_headers_come_back_without_a_body(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda request: raw(BINARY, "application/octet-stream"))
+    answer = wire.request(proxy.url, "HEAD", "/v1/files/f/content")
+    assert upstream.journal.only("/v1/files/f/content").method == "HEAD"
+    assert (answer.status, answer.body) == (200, b"")
+    assert answer.header("content-length") == str(len(BINARY))
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_status_without_a_body_comes_back_without_one(status: int, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda request: Reply(status, (("etag", '"v1"'),)))
+    answer = wire.request(proxy.url, "DELETE", "/v1/files/f")
+    assert (answer.status, answer.body, answer.header("etag")) == (status, b"", '"v1"')
+    assert answer.header("transfer-encoding") is None
+
+
+def test_an_unusual_status_comes_back_unchanged(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda request: raw(b"teapot", "text/plain", status=418))
+    answer = wire.request(proxy.url, "GET", "/v1/brew")
+    assert (answer.status, answer.body) == (418, b"teapot")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_handed_to_the_client_and_not_followed(
+    status: int, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda request: redirect(f"{upstream.url}/v1/elsewhere", status))
+    answer = wire.request(proxy.url, "GET", "/v1/moved")
+    assert answer.status == status
+    assert answer.header("location") == f"{upstream.url}/v1/elsewhere"
+    assert upstream.journal.to("/v1/elsewhere") == []
+
+
+def test_a_redirected_chat_request_is_not_followed(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.reply(redirect(f"{upstream.url}/v1/elsewhere", 307))
+    assert wire.request(proxy.url, "POST", CHAT, HI, wire.JSON).status == 307
+    assert upstream.journal.to("/v1/elsewhere") == []
+
+
+# -- request headers ---------------------------------------------------------------------------------------
+
+
+def test_end_to_end_request_headers_are_forwarded_including_duplicates(
+    proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    headers = [
+        *wire.JSON,
+        ("Authorization", "Bearer sk-caller"),
+        ("OpenAI-Organization", "org-1"),
+        ("X-Session-Id", "kept: it is the client's own"),
+        ("X-Twice", "1"),
+        ("X-Twice", "2"),
+        ("Accept-Encoding", "gzip, br"),
+        ("User-Agent", "tests/1"),
+        ("X-Empty", ""),
+    ]
+    wire.request(proxy.url, "POST", CHAT, HI, headers)
+    got = upstream.journal.only().headers
+    assert [pair for pair in got if pair[0] not in {"host", "content-length", "connection"}] == [
+        (name.lower(), value) for name, value in headers
+    ]
+
+
+def test_the_host_header_names_the_upstream(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
+    assert upstream.journal.only().header("host") == urlsplit(upstream.url).netloc
+
+
+def test_hop_by_hop_request_headers_stay_on_their_hop(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    headers = [
+        *wire.JSON,
+        ("Connection", "keep-alive, X-Private"),
+        ("X-Private", "secret"),
+        ("Keep-Alive", "timeout=5"),
+        ("TE", "trailers"),
+        ("Trailer", "X-T"),
+        ("Proxy-Authorization", "Basic eDp5"),
+        ("Proxy-Connection", "keep-alive"),
+        ("X-Kept", "yes"),
+    ]
+    wire.request(proxy.url, "POST", CHAT, HI, headers)
+    names = {name for name, _ in upstream.journal.only().headers}
+    assert "x-kept" in names
+    gone = {"x-private", "keep-alive", "te", "trailer", "proxy-authorization", "proxy-connection"}
+    assert not names & gone
+
+
+OURS = [
+    ("X-Condenser-Session", "s"),
+    ("x-condenser-strategy", "off"),
+    ("X-CONDENSER-No-Store", "true"),
+]
+
+
+@pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/embeddings"])
+def test_our_request_headers_are_stripped_in_any_case_on_every_path(
+    target: str, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    body = b'{"model":"m","input":"hi","messages":[{"role":"user","content":"hi"}]}'
+    assert wire.request(proxy.url, "POST", target, body, [*wire.JSON, *OURS]).status == 200
+    names = [name for name, _ in upstream.journal.only(target).headers]
+    assert not [name for name in names if name.startswith("x-condenser")]
+
+
+def test_a_chunked_request_body_arrives_whole(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (HI[:5], HI[5:6], HI[6:]))
+    address = urlsplit(proxy.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as raw_socket:
+        raw_socket.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        assert raw_socket.recv(65536).startswith(b"HTTP/1.1 200")
+    assert upstream.journal.only().body == HI
+
+
+# -- request bodies ----------------------------------------------------------------------------------------
+
+TURN = b'"messages":[{"role":"user","content":"hi"}]'
+BODIES = {
+    "big integers": b'{"model":"m",' + TURN + b',"seed":123456789012345678901234567890}',
+    "floats": b'{"model":"m",' + TURN + b',"temperature":1.0,"top_p":1e-05,"x":1E+2}',
+    "key order": b'{"z":1,"messages":[{"content":"hi","role":"user"}],"model":"m","a":2}',
+    "whitespace": b'\n{ "model" :\t"m",\r\n  "messages":[ {"role":"user",  "content":"hi"} ] }\n',
+    "non-ASCII": '{"model":"m","messages":[{"role":"user","content":"Grüezi 👋 你好 \u2028"}]}'.encode(),
+    "escapes": b'{"model":"m","messages":[{"role":"user","content":"\\u00fc \\/ \\ud83d\\udc4b \\u0000"}]}',
+    "lone surrogate": b'{"model":"m","messages":[{"role":"user","content":"half \\ud83d pair"}]}',
+    "unknown members": b'{"model":"m",' + TURN + b',"cache_control":{"x":null},"\xc3\xbc":[]}',
+    "unknown message members": b'{"messages":[{"role":"user","content":"hi","cache_control":{"x":null}}],"model":"m"}',
+    "duplicate keys": b'{"model":"m","top_k":1,' + TURN + b',"top_k":2}',
+    "deep": b'{"model":"m",' + TURN + b',"d":' + b"[" * 60 + b"]" * 60 + b"}",
+    "image": b'{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":'
+    b'{"url":"data:image/png;base64,' + b"iVBORw0KGgo" * 20_000 + b'"}}]}]}',
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_an_unchanged_chat_body_is_forwarded_as_the_bytes_that_came_in(
+    body: bytes, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    answer = wire.request(proxy.url, "POST", CHAT, body, wire.JSON)
+    assert answer.status == 200
+    assert upstream.journal.only().body == body
+    assert_relayed(proxy, upstream)
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"\x00\xff" * 5000], ids=["empty", "text", "binary"])
+def test_any_body_is_forwarded_on_the_other_paths(body: bytes, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    wire.request(proxy.url, "POST", "/v1/uploads/u/parts", body, [("Content-Type", "application/x")])
+    assert upstream.journal.only("/v1/uploads/u/parts").body == body
+
+
+# -- environment -------------------------------------------------------------------------------------------
+
+
+def test_proxy_variables_of_the_environment_are_ignored(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listen() as trap:
+        address = f"http://127.0.0.1:{trap.getsockname()[1]}"
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, address)
+            monkeypatch.setenv(name.lower(), address)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with proxying(upstream.url) as proxy:
+            assert wire.request(proxy.url, "POST", CHAT, HI, wire.JSON).status == 200
+    assert len(upstream.journal.to(CHAT)) == 1
+
+
+def test_a_number_that_python_would_not_read_reaches_the_upstream_also_when_it_is_condensed() -> None:
+    digits = "7" * 5_000
+    with staged() as stage:
+        body = body_of(garden(30), seed=0).replace(b'"seed" :  0', f'"seed":{digits}'.encode())
+        before, last, behind = body.rpartition(b'"role": "user"')
+        answer = stage.post(before + f'"extra":{digits},'.encode() + last + behind)
+        assert (answer.status, answer.header("x-condenser-action")) == (200, "condensed")
+        for member in ("seed", "extra"):
+            assert f'"{member}":{digits}'.encode() in stage.forwarded[-1].body
+
+
+# -- other endpoints and what is not ours ------------------------------------------------------------------
+
+
+GENERATING = [
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/responses/",
+    "/v1/responses/resp_1/cancel",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v1/moderations",
+    "/v1/images/generations",
+    "/v1/audio/speech",
+    "/v1/videos",
+    "/v1/realtime/sessions",
+]
+
+
+@pytest.mark.parametrize("target", GENERATING)
+def test_the_other_generation_endpoints_are_bypassed_and_say_so(
+    target: str, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    body = b'{"model":"m","prompt":"p","input":"i","messages":[{"role":"user","content":"hi"}]}'
+    answer = wire.request(proxy.url, "POST", target, body, wire.JSON)
+    assert answer.header("x-condenser-action") == "bypassed"
+    assert_relayed(proxy, upstream, target, action="bypassed")
+
+
+@pytest.mark.parametrize("target", ["/v1/files", "/v1/responsesx", "/v1/chat/completions/chatcmpl-1"])
+def test_an_endpoint_that_asks_no_model_is_passed_on_without_a_word(
+    target: str, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    answer = wire.request(proxy.url, "POST", target, b"{}", wire.JSON)
+    assert answer.header("x-condenser-action") is None
+    assert_relayed(proxy, upstream, target, action=None)
+
+
+def test_a_completion_with_a_slash_at_its_end_is_one(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    answer = wire.request(proxy.url, "POST", CHAT + "/", HI, [*wire.JSON, ("X-Condenser-Dry-Run", "true")])
+    assert answer.json()["object"] == "condenser.dry_run"
+    answer = wire.request(proxy.url, "POST", CHAT + "/", HI, wire.JSON)
+    assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")
+    assert [each.path for each in upstream.journal.to()] == [CHAT]
+
+
+ESCAPES = [
+    "/v1/../admin",
+    "/v1/..",
+    "/v1/%2e%2e/admin",
+    "/v1/%2E%2E/admin",
+    "/v1/.%2e/admin",
+    "/v1/%2e./admin",
+    "/v1/models/../../admin",
+    "/v1/models/%2e%2e/%2e%2e/admin",
+    "/v1/./../admin",
+    "/v1/..%2fadmin",
+    "/v1/%2e%2e%2fadmin",
+    "/v1/..%5cadmin",
+    "/v1/..\\admin",
+    "/v1//../../admin",
+]
+
+
+@pytest.mark.parametrize("target", ESCAPES)
+def test_a_path_that_climbs_out_of_v1_never_reaches_the_upstream(
+    target: str, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    answer = wire.request(proxy.url, "GET", target)
+    assert answer.status in {400, 404}
+    assert_openai_error(answer.body)
+    assert [e.target for e in upstream.journal if e.target == target or "admin" in e.target] == []
+
+
+@pytest.mark.parametrize("target", ["/", "/admin", "/v2/models", "/chat/completions", "/V1/models"])
+def test_a_path_outside_v1_is_404_in_openai_form(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    answer = wire.request(proxy.url, "GET", target)
+    assert answer.status == 404
+    assert_openai_error(answer.body)
+    assert target not in [exchange.target for exchange in upstream.journal]
+
+
+def test_a_wrong_method_on_an_endpoint_of_ours_is_405_in_openai_form(proxy: Proxy) -> None:
+    answer = wire.request(proxy.url, "POST", "/livez", b"{}", wire.JSON)
+    assert answer.status == 405
+    assert_openai_error(answer.body)
+    assert "GET" in (answer.header("allow") or "")
+
+
+def test_an_upstream_404_under_v1_is_the_upstreams_own(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda request: error(404, "no such thing upstream"))
+    answer = wire.request(proxy.url, "GET", "/v1/nothing")
+    assert answer.status == 404
+    assert answer.json()["error"]["message"] == "no such thing upstream"

@@ -1,0 +1,148 @@
+"""Waiters: a call in the background that a client comes to wait for is that client's call from then on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from proxy.asking.calls import CREDENTIAL_LIFE
+from proxy.asking.crowd import SIZE
+from proxy.asking.lanes import Lane
+from proxy.waiters import Waiters
+from strategies.core.effects import Failure
+from tests.http.talking import summary
+from tests.proxy.asking.support import ASK, LATER, Clock, asking
+from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, poke, settled
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
+
+
+@contextmanager
+def paused() -> Iterator[Lane]:
+    way = lane()
+    way.refused("60")
+    yield way
+
+
+@contextmanager
+def crowded() -> Iterator[Lane]:
+    way = lane()
+    for _ in range(SIZE):
+        way.arrived()
+    yield way
+
+
+@contextmanager
+def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]:
+    way = lane(serial=lambda: serial, mode=mode)
+    with way.foreground():
+        yield way
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [paused, crowded, with_a_client, lambda: with_a_client("on", serial=True)],
+    ids=["pause", "crowd", "idle", "serial"],
+)
+async def test_a_call_that_waits_for_its_turn_is_made_as_soon_as_somebody_waits_for_it(
+    closed: Callable[[], AbstractContextManager[Lane]],
+) -> None:
+    with closed() as way:
+        waiters = Waiters()
+        work, other = Work(way, waiters=waiters), Work(way)
+        await settled()
+        assert not work.began.is_set()
+        with waiters.one_more():
+            await settled()
+            assert work.is_running
+            assert not other.began.is_set()
+        other.task.cancel()
+        await end(work)
+        assert (work.task.done(), work.held) == (True, "")
+
+
+async def test_it_takes_no_place_of_others_and_leaves_none() -> None:
+    way, waiters = lane(concurrency=1), Waiters()
+    first, work, last = Work(way), Work(way, waiters=waiters), Work(way)
+    await settled()
+    with waiters.one_more():
+        await settled()
+        assert [each.is_running for each in (first, work, last)] == [True, True, False]
+        await end(work)
+        assert not last.began.is_set()
+    await end(first)
+    assert last.is_running
+    await end(last)
+
+
+async def test_what_somebody_waits_for_is_not_broken_off_and_goes_before_what_nobody_waits_for() -> None:
+    way, waiters = lane(mode="idle", concurrency=2), Waiters()
+    work, other = Work(way, waiters=waiters), Work(way)
+    await settled()
+    with waiters.one_more():
+        poke(way)
+        await settled()
+        assert (work.is_running, other.held) == (True, "preempted")
+    poke(way)
+    await settled()
+    assert work.held == "preempted"
+
+
+async def test_later_calls_are_a_clients_too_for_as_long_as_it_waits() -> None:
+    with with_a_client() as way:
+        waiters = Waiters()
+        with waiters.one_more():
+            work = Work(way, waiters=waiters)
+            await settled()
+            assert work.is_running
+            await end(work)
+        late = Work(way, waiters=waiters)
+        await settled()
+        assert not late.began.is_set()
+        late.task.cancel()
+
+
+async def test_a_call_that_is_made_for_a_client_keeps_others_waiting_as_its_request_does() -> None:
+    way, waiters = lane(mode="idle"), Waiters()
+    with waiters.one_more():
+        work, other = Work(way, waiters=waiters), Work(way)
+        await settled()
+        assert (work.is_running, other.began.is_set()) == (True, False)
+        await end(work)
+    await settled()
+    assert other.is_running
+    await end(other)
+
+
+async def test_who_gives_up_before_anybody_waits_is_not_let_through() -> None:
+    way, waiters = lane(concurrency=1), Waiters()
+    first, held, cancelled = Work(way), Work(way, 0.01, waiters=waiters), Work(way, AGES, waiters=waiters)
+    await asyncio.wait_for(held.task, BOUND)
+    cancelled.task.cancel()
+    await settled()
+    with waiters.one_more():
+        await settled()
+    assert (held.began.is_set(), cancelled.began.is_set()) == (False, False)
+    await end(first)
+
+
+async def test_a_question_behind_a_pause_is_asked_for_who_waits_but_not_with_a_credential_that_has_expired(
+    upstream: ScriptedUpstream,
+) -> None:
+    upstream.answer(lambda _exchange: summary())
+    clock, waiters = Clock(), Waiters()
+    async with asking(upstream.base_url, clock=clock) as told:
+        told.asking.refused(None, "30")
+        for age, expected in ((0.0, ""), (CREDENTIAL_LIFE + 1, "expired")):
+            asked = asyncio.create_task(told.ask(ASK, caller=replace(LATER, waiters=waiters)))
+            await settled()
+            assert not asked.done()
+            clock.now += age
+            with waiters.one_more():
+                (found,) = await asked
+            assert (found.reason if isinstance(found, Failure) else "") == expected

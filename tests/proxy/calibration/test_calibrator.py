@@ -1,0 +1,110 @@
+"""What replies teach: at once while little is known, and what is foretold anyway no longer costs a fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from proxy.calibration.anchor import Anchor, Asked
+from proxy.calibration.calibrator import About, Calibrator, Forwarded, Progress
+from proxy.calibration.ledger import Line
+from proxy.calibration.scaling import UNCALIBRATED
+from proxy.owned import OwnedTasks
+from proxy.store import open_store
+from proxy.stored import StoredSessions
+from strategies.core.transcript import Reader, Transcript
+from strategies.core.view import fold
+from tests.support.transcripts import WORDS
+
+MODEL, HIDDEN = "m", 400
+ENOUGH = 40
+
+
+def transcript(number: int) -> Transcript:
+    text = f'{{"role":"user","content":"question {number}"}}'
+    return Transcript.of([Reader().read(text, {"role": "user", "content": f"question {number}"}, 50 + number % 7)])
+
+
+@asynccontextmanager
+async def learning() -> AsyncIterator[tuple[Calibrator, list[Line], OwnedTasks[Any]]]:
+    """A calibrator, the lines that it has told of, and its tasks."""
+    store, tasks = await open_store("memory://"), OwnedTasks[Any]()
+    lines: list[Line] = []
+
+    def told(_model: str, progress: Progress) -> None:
+        if progress.line not in lines:
+            lines.append(progress.line)
+
+    yield Calibrator("u", StoredSessions(store, 1.0), tasks, ttl=60, clock=time.time, told=told), lines, tasks
+    await tasks.close()
+    await store.close()
+
+
+def reply(calibrator: Calibrator, number: int, hidden: int = HIDDEN) -> None:
+    """A reply to a first request of a conversation, to which the upstream adds so many tokens."""
+    of = transcript(number)
+    sent = Forwarded(fold(of, (), 3, WORDS), "")
+    about = About("t", MODEL, str(number))
+    calibrator.learned(about, Asked(of, 3, "words", "f"), UNCALIBRATED, sent, sent.view.tokens + hidden)
+
+
+TALK = transcript(0)
+ABOUT = About("t", MODEL)
+
+
+def request(overhead: int) -> Asked:
+    """One with that many tokens of tools."""
+    return Asked(TALK, overhead, "words", f"{overhead}")
+
+
+def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: Anchor | None = None) -> Anchor | None:
+    """What comes of a reply that counts as we do."""
+    asked, sent = request(overhead), Forwarded(fold(TALK, (), overhead, WORDS), applied)
+    known = calibrator.calibrated(ABOUT, asked, before, None)
+    return calibrator.learned(ABOUT, asked, known, sent, sent.view.tokens)
+
+
+async def test_a_prompt_that_has_become_much_shorter_outside_of_its_chain_is_an_anchor_too() -> None:
+    async with learning() as (calibrator, _, _):
+        long = counted(calibrator, 5_000)
+        short = counted(calibrator, 3, before=long)
+        assert short is not None
+        assert short.counted == TALK.tokens + 3
+
+
+async def test_of_views_that_end_alike_the_anchor_of_its_own_branch_is_taken() -> None:
+    async with learning() as (calibrator, _, _):
+        own = counted(calibrator, 3, "c1")
+        counted(calibrator, 3, "c2")
+        assert calibrator.calibrated(ABOUT, request(3), own, None).anchor == own
+
+
+async def test_while_little_is_known_every_reply_counts() -> None:
+    async with learning() as (calibrator, lines, _):
+        for number in range(4):
+            reply(calibrator, number)
+        assert len(lines) == 4
+        assert abs(lines[-1].hidden - HIDDEN) < 60
+
+
+async def test_replies_that_were_foretold_are_not_fitted_one_by_one() -> None:
+    async with learning() as (calibrator, lines, _):
+        for number in range(ENOUGH):
+            reply(calibrator, number)
+        before = len(lines)
+        for number in range(ENOUGH, 2 * ENOUGH):
+            reply(calibrator, number)
+        assert len(lines) <= before + 1
+
+
+async def test_an_upstream_that_begins_to_count_otherwise_is_noticed_all_the_same() -> None:
+    async with learning() as (calibrator, _, tasks):
+        for number in range(ENOUGH):
+            reply(calibrator, number)
+        for number in range(ENOUGH, 3 * ENOUGH):
+            reply(calibrator, number, hidden=4 * HIDDEN)
+        await tasks.idle()
+        progress = await calibrator.progress(MODEL, "words")
+        assert progress.line.hidden > 3 * HIDDEN

@@ -1,0 +1,64 @@
+"""What the tests of the Redis store share: a store at a server, every call of it, and how one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.store import REASONS, redacted
+from proxy.store.base import SessionKey, SessionStore, StoreError
+from proxy.store.quotas import Quotas
+from proxy.store.redis import Limits
+from proxy.store.redis_store import RedisStore
+from tests.proxy.store.saving import TTL, write
+
+KEY = SessionKey("tenant", "session")
+BOUND = 1.5  # seconds within which every call answers or fails
+
+
+async def fill(store: SessionStore) -> None:
+    await store.put_record(KEY, "r", b"record", TTL)
+    await store.stand(KEY, "r")
+    await store.save(KEY, write(blocks={"d": b"block"}, index=["d"]))
+
+
+async def execute(client: Any, *command: str | bytes) -> Any:
+    return await client.execute_command(*command)  # untyped in redis-py
+
+
+EVERY_CALL: dict[str, Callable[[SessionStore], Awaitable[Any]]] = {
+    "load": lambda store: store.load(KEY),
+    "save": lambda store: store.save(KEY, write(index=["d"])),
+    "put_record": lambda store: store.put_record(KEY, "r", b"record", TTL),
+    "stand": lambda store: store.stand(KEY, "r"),
+    "blocks": lambda store: store.blocks(KEY),
+    "find": lambda store: store.find("tenant", ["d"]),
+    "lease": lambda store: store.lease("tenant", "work", "holder", 3),
+    "leased": lambda store: store.leased("tenant", "work"),
+    "release": lambda store: store.release("tenant", "work", "holder", b"left", 3),
+    "sessions": lambda store: store.sessions(),
+    "delete": lambda store: store.delete(KEY),
+    "ping": lambda store: store.ping(),
+}
+
+
+async def failure(call: Awaitable[Any]) -> StoreError:
+    """The error that a call raises within its bound."""
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(StoreError) as raised:
+            await call
+    assert raised.value.reason in REASONS
+    return raised.value
+
+
+@asynccontextmanager
+async def opened(url: str, limits: Limits | None = None, quotas: Quotas | None = None) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, shown=redacted(url), limits=limits, quotas=quotas)
+    try:
+        yield store
+    finally:
+        await store.close()

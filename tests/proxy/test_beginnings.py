@@ -1,0 +1,144 @@
+"""What a conversation began with: a request that goes on from it is taken in as if nothing had come before."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy import wire
+from proxy.beginnings import LEAST, MOST_NEW, Beginning, beginning_of
+from proxy.calibration.features import of_messages
+from proxy.measure import BY_LENGTH, Measured, Measurer
+from proxy.seen import ENTRY_BYTES, MOST_BYTES, Element, Seen
+from proxy.tokens.counter import CountingPool
+from strategies.core.transcript import Reader, Transcript
+from tests.proxy.test_wire import FEW
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are an agent."},
+    *(
+        {"role": role, "content": f"{role} {i} {'x' * (i % 7)} ü"}
+        for i in range(2 * LEAST)
+        for role in ("user", "assistant")
+    ),
+]
+others = st.sampled_from(
+    [
+        {"role": "user", "content": "Go on."},
+        {"role": "system", "content": "It is noon."},
+        {"role": "tool", "content": "done", "tool_call_id": "1"},
+        {"role": "user", "content": "<tool_output>done</tool_output>"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+    ]
+)
+
+
+class Reading:
+    """Takes bodies in, one after the other."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.seen = Seen(most_bytes)
+        self._measurer = Measurer(Reader(), CountingPool(), self.seen)
+        self.body = wire.read(b'{"messages":[{"role":"user"}]}')
+
+    def take(self, messages: Sequence[dict[str, Any]]) -> Measured:
+        self.body = wire.read(json.dumps({"messages": messages}).encode(), self.seen)
+        return self._measurer.estimate(self.body)
+
+    @property
+    def beginnings(self) -> list[Element]:
+        return [each for each in self.body.elements if each.beginning is not None]
+
+
+def known(transcript: Transcript) -> list[object]:
+    worked_out = transcript.digests, transcript.unknown, transcript.tokens, transcript.system_tokens
+    return [transcript, *worked_out, transcript.task, transcript.last_user]
+
+
+def assert_same(one: Measured, other: Measured) -> None:
+    assert known(one.transcript) == known(other.transcript)
+    assert one.features == pytest.approx(of_messages(one.transcript.chain))
+    assert (one.overhead, one.outside) == (other.overhead, other.outside)
+
+
+@FEW
+@given(st.lists(st.tuples(st.integers(LEAST, 3 * LEAST), st.lists(others, max_size=4)), min_size=1, max_size=6))
+def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(turns: list[tuple[int, list[Any]]]) -> None:
+    reading = Reading()
+    for length, more in turns:
+        messages = [*MESSAGES[:length], *more]
+        assert_same(reading.take(messages), Reading().take(messages))
+
+
+def test_a_conversation_has_one_beginning_which_moves_on_with_it() -> None:
+    reading = Reading()
+    for length in range(LEAST + 1, len(MESSAGES), 2):
+        reading.take(MESSAGES[:length])
+        assert reading.beginnings == [reading.body.elements[-2]]
+
+
+def test_a_turn_goes_on_from_the_beginning_although_its_last_message_was_rewritten() -> None:
+    reading = Reading()
+    reading.take([*MESSAGES, {"role": "user", "content": "What is it?"}])
+    reading.take([*MESSAGES, {"role": "user", "content": "What is it? (3 notes found)"}])
+    found = beginning_of(reading.body.elements, BY_LENGTH)
+    assert found is not None
+    assert len(found.elements) == len(MESSAGES)
+
+
+def test_a_beginning_that_another_conversation_has_moved_on_is_not_taken_for_ones_own() -> None:
+    reading = Reading()
+    reading.take([*MESSAGES, {"role": "user", "content": "One"}, {"role": "assistant", "content": "1"}])
+    forked = [*MESSAGES, {"role": "user", "content": "Two"}, {"role": "assistant", "content": "2"}]
+    assert_same(reading.take(forked), Reading().take(forked))
+    changed = [{"role": "user", "content": "Another start."}, *forked]
+    assert_same(reading.take(changed), Reading().take(changed))
+
+
+def test_counts_of_another_kind_are_not_mixed() -> None:
+    reading = Reading()
+    reading.take(MESSAGES)
+    assert beginning_of(reading.body.elements, BY_LENGTH) is not None
+    assert beginning_of(reading.body.elements, "another tokenizer") is None
+
+
+def test_a_beginning_far_back_is_not_looked_for() -> None:
+    reading = Reading()
+    reading.take(MESSAGES)
+    reading.take([*MESSAGES, *({"role": "user", "content": f"more {i}"} for i in range(MOST_NEW))])
+    assert reading.beginnings == [reading.body.elements[len(MESSAGES) - 2], reading.body.elements[-2]]
+
+
+def test_short_conversations_leave_none() -> None:
+    reading = Reading()
+    reading.take(MESSAGES[:LEAST])
+    assert reading.beginnings == []
+
+
+def test_a_beginning_is_forgotten_with_its_last_message_and_leaves_no_garbage() -> None:
+    reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
+    reading.take(MESSAGES)
+    [last] = reading.beginnings
+    assert isinstance(last.beginning, Beginning)
+    gone = [ref(each) for each in last.beginning.elements]
+    del last
+    gc.disable()
+    try:
+        for i in range(6 * len(MESSAGES)):
+            reading.take([{"role": "user", "content": f"another one {i}"}])
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_messages_that_are_not_kept_leave_none() -> None:
+    reading = Reading(most_bytes=0)
+    reading.take(MESSAGES)
+    assert reading.beginnings == []

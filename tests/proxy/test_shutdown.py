@@ -1,0 +1,67 @@
+"""The end of an app: nothing of it is left running, whatever was under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from proxy import controls, wire
+from proxy.asking import Caller, Roles
+from proxy.intake import ChatRequest
+from proxy.services import services
+from proxy.settings import Settings
+from proxy.store import open_store
+from strategies.core.effects import Effect, Result
+from tests.http.talking import garden
+from tests.support.signals import BOUND
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
+
+
+class Silent:
+    """A summarizer that never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """Waits for ever."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return ()
+
+
+def request(**ours: str) -> ChatRequest:
+    data = json.dumps({"model": "m", "messages": garden(12)}).encode()
+    given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
+    return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "dynacontext"])
+async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(strategy: str) -> None:
+    silent, store = Silent(), await open_store("memory://")
+    before = asyncio.all_tasks()
+    async with services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
+        client = asyncio.create_task(built.condenser.decide(request(force="true")))
+        await silent.asked.wait()
+        client.cancel()
+        await asyncio.wait({client})
+        assert asyncio.all_tasks() > before
+    assert asyncio.all_tasks() == before
+    await store.close()
+
+
+async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
+    silent, store = Silent(), await open_store("memory://")
+    before = asyncio.all_tasks()
+    settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
+    async with services(settings, store=store, summarizer=silent) as built:
+        decision = await built.condenser.decide(request(force="true"))
+        assert decision.reason == "summary-timeout"
+        assert decision.settle is not None
+        await decision.settle(None)
+    assert asyncio.all_tasks() == before
+    await store.close()

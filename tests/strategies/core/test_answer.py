@@ -1,0 +1,107 @@
+"""Which answer of a summarizer may stand for history, and what it tells beside its record."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategies.core.answer import Question, Told, accepted
+from strategies.core.effects import Answer, Ask, Failure, Result, Votes
+from strategies.core.errors import AnswerRefused
+from tests.support.transcripts import WORDS, words
+
+ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)
+GOOD = "Goal: mend the parser. Done: read src/a.py."
+CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
+
+
+def told(answer: Answer, span: int = 1_000) -> Told:
+    return accepted(answer, Question(ASKED, 100, span, WORDS))
+
+
+def record(text: str, span: int = 1_000) -> str:
+    return told(Answer(text), span).record
+
+
+def refusal(result: Result, span: int = 1_000) -> str:
+    with pytest.raises(AnswerRefused) as error:
+        accepted(result, Question(ASKED, 100, span, WORDS))
+    return error.value.reason
+
+
+def test_a_record_is_accepted_without_its_tags() -> None:
+    assert record(f" <summary>\n{GOOD}\n</Summary>\n") == GOOD
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "抱歉"
+        + "，用户多次为之前的误解道歉，随后修复了解析器中的错误并运行了全部测试，一切正常。" * 2
+        + "目标：完成修复。",
+        "Sorry, " + words(90),
+        "The user said: I'm sorry, I cannot open the file.",
+        "You write a parser.",
+    ],
+)
+def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: str) -> None:
+    assert record(text) == text
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Failure("timeout"), "summary-timeout"),
+        (Failure("rate-limited"), "summary-rate-limited"),
+        (Votes(()), "summary-unreadable"),
+        (Answer(""), "summary-empty"),
+        (Answer(" \n "), "summary-empty"),
+        (Answer("<summary></summary>"), "summary-empty"),
+        (Answer(f"<memory>[{CARD}]</memory>"), "summary-empty"),
+        (Answer(GOOD, finish_reason="length"), "summary-cut-short"),
+        (Answer(GOOD, finish_reason="content_filter"), "summary-not-finished"),
+        (Answer(GOOD, finish_reason=""), "summary-not-finished"),
+        (Answer(GOOD, called_tools=True), "summary-called-tools"),
+        (Answer(words(101)), "summary-too-long"),
+        (Answer("I'm sorry, but I can't help with that."), "summary-refused"),
+        (Answer("I cannot do this."), "summary-refused"),
+        (Answer("As an AI, I have no memory."), "summary-refused"),
+        (Answer("抱歉，我无法完成这个请求。"), "summary-refused"),
+        (Answer(ASKED.system), "summary-echo"),
+        (Answer('<message index="3" role="user"> hello'), "summary-echo"),
+        (Answer("Record: <history> hello"), "summary-echo"),
+    ],
+)
+def test_an_answer_that_may_not_stand_for_history_is_refused_with_its_reason(result: Result, reason: str) -> None:
+    assert refusal(result) == reason
+
+
+def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:
+    tokens = WORDS.text(GOOD)
+    assert refusal(Answer(GOOD), span=tokens) == "summary-not-smaller"
+    assert record(GOOD, tokens + 1) == GOOD
+
+
+# --- cards beside it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [f"<memory>[{CARD}]</memory>", f"\n<memory>\n```json\n[{CARD}]\n```\n</memory>\n"])
+def test_cards_stand_beside_the_record_and_count_for_none_of_its_checks(block: str) -> None:
+    tokens = WORDS.text(GOOD)
+    found = told(Answer(f"{GOOD}{block}"), tokens + 1)
+    assert found.record == GOOD
+    assert [card.content for card in found.cards] == ["The parser is in src/a.py."]
+
+
+@pytest.mark.parametrize(
+    "block", ["<memory>[{broken}]</memory>", "<memory>none</memory>", '<memory>[{"content": 3}]</memory>', "<memory>{"]
+)
+def test_a_record_with_a_broken_block_is_a_good_record_without_cards(block: str) -> None:
+    assert told(Answer(f"{GOOD}\n{block}"))[:2] == (GOOD, ())
+
+
+def test_an_answer_that_ends_among_its_cards_is_a_good_record() -> None:
+    assert told(Answer(f'{GOOD}\n<memory>\n[{CARD}, {{"cont', finish_reason="length"))[:2] == (GOOD, ())
+
+
+def test_an_answer_that_was_filtered_is_none_whatever_stands_beside_it() -> None:
+    assert refusal(Answer(f"{GOOD}<memory>[{CARD}]", finish_reason="content_filter")) == "summary-not-finished"

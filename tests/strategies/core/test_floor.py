@@ -1,0 +1,60 @@
+"""The floor: what stays whatever is condensed, and when a model can help above it."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.errors import StrategyError
+from strategies.core.floor import LEAST_RESULT, can_help, floor
+from strategies.core.requirement import Requirement
+from strategies.core.view import View
+from tests.strategies.driving import attempted, failing
+from tests.support.transcripts import agent, assistant, chat, system, user, view_of, words
+
+BUDGET = Budget.of(1_000)  # usable 875
+
+
+def test_it_has_tools_systems_the_task_the_question_and_the_newest_round() -> None:
+    view = view_of([system(words(10)), user(words(20)), *chat(3, 50)[1:]], fixed=400)
+    kept = [view.items[0], view.items[-2], view.items[-1]]
+    assert floor(view, BUDGET) == 400 + 14 + sum(item.message.tokens for item in kept)
+
+
+def test_a_long_task_counts_as_what_is_left_of_it_and_a_long_result_too() -> None:
+    view = view_of([system(), user(words(600)), *agent(3, 500)[2:]])
+    assert floor(view, BUDGET) <= view.fixed + BUDGET.task_cap + 20 + LEAST_RESULT
+
+
+def test_nothing_that_is_condensed_is_smaller() -> None:
+    for turns in range(2, 9):
+        view = view_of(chat(turns, 60), fixed=300)
+        try:
+            after = attempted(Requirement.HARD, "recent", view, BUDGET).view
+        except StrategyError:
+            continue
+        assert floor(view, BUDGET) <= after.tokens
+
+
+def room_for(tokens: int) -> View:
+    """A view of which all but so many tokens can never go, in a window of 1,000."""
+    view = view_of(chat(6, 60))
+    return view_of(chat(6, 60), fixed=BUDGET.usable - floor(view, BUDGET) - tokens)
+
+
+@pytest.mark.parametrize("requirement", [Requirement.HARD, Requirement.OVERFLOW])
+def test_where_no_record_fits_beside_it_no_model_is_asked_to_make_room(requirement: Requirement) -> None:
+    assert can_help(requirement, room_for(200), BUDGET)
+    assert not can_help(requirement, room_for(50), BUDGET)
+    assert "half-window" in attempted(requirement, "half-window", room_for(200), BUDGET, failing).reasons
+    assert "half-window" not in attempted(requirement, "half-window", room_for(50), BUDGET, failing).reasons
+
+
+def test_a_preparation_must_be_able_to_take_a_tenth() -> None:
+    view = view_of([*chat(2, 20)[:-1], user("x")], fixed=500)
+    assert not can_help(Requirement.PREPARE, view, BUDGET)
+    assert can_help(Requirement.PREPARE, view_of(chat(8, 60)), BUDGET)
+
+
+def test_what_a_person_asks_for_is_tried() -> None:
+    assert can_help(Requirement.FORCED, view_of([user("x"), assistant("y"), user("z")], fixed=990), BUDGET)

@@ -1,0 +1,51 @@
+"""Ready: which prepared condensation a view may take, and how much smaller it must make it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.condensation import Condensation
+from strategies.core.ready import JUDGED, ready
+from strategies.core.requirement import Requirement
+from strategies.core.view import View
+from tests.strategies.driving import attempted, judged_past
+from tests.strategies.test_session_simulation import recorded_as
+from tests.support.transcripts import Body, assistant, chat, user, view_of, words
+
+ROOMY = Budget.of(100_000)
+
+
+def prepared(bodies: list[Body], trigger: str) -> Condensation:
+    """A record of all but the newest of these messages, made for later."""
+    view = view_of(bodies)
+    outcome = attempted(Requirement.PREPARE, "dynacontext", view, ROOMY, past=judged_past(view))
+    record = recorded_as(outcome.view, ROOMY, view.tokens)
+    return replace(record, trigger=trigger, standing=False)
+
+
+def taken(record: Condensation, view: View, least_shrink: float = 0.10) -> bool:
+    found = ready(view, None, (record,), ROOMY, least_shrink=least_shrink)
+    assert found is None or found.view.tokens < view.tokens
+    return found is not None
+
+
+@pytest.mark.parametrize(("trigger", "is_taken"), [(JUDGED, True), ("threshold", False)])
+def test_what_has_come_since_takes_nothing_from_what_a_judge_has_paid_for(trigger: str, is_taken: bool) -> None:
+    bodies = chat(4, size=100)
+    record = prepared(bodies, trigger)
+    assert taken(record, view_of(bodies))
+    grown = view_of([*bodies, assistant(words(20_000)), user("?")])
+    assert taken(record, grown) is is_taken
+    assert taken(record, grown, least_shrink=0.0)
+
+
+def test_a_judges_record_that_does_not_make_a_view_smaller_is_not_taken() -> None:
+    bodies = chat(4, size=100)
+    record = prepared(bodies, JUDGED)
+    thin = [{**each, "content": "a"} for each in bodies]
+    longer = replace(record, digest=view_of(thin).transcript.digests[record.covered - 1])
+    assert taken(record, view_of(bodies))
+    assert not taken(longer, view_of(thin))
