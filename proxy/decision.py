@@ -18,7 +18,11 @@ from proxy.sessions import NO_BLOCK, Block, with_depth
 from proxy.usage import Usage
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Kind, Literal
+from strategies.core.transcript import Role
 from strategies.core.view import View
+
+REASONING = (b'"reasoning', b'"thinking', b"<think", b"u003cthink")
+"""What tells of reasoning in the bytes of a message: members that servers name so, and marks in its text."""
 
 
 class Action(StrEnum):
@@ -143,6 +147,12 @@ class Decision:
     def upstream_prefix(self) -> int | None:
         """What the upstream itself has counted for the beginning of this view; None where that is not known."""
         return self.calibrated.begun_with(self.applied.id if self.applied else "", self.view.tokens)
+
+    @property
+    def shows_reasoning(self) -> bool:
+        """Whether the view has reasoning of the assistant's, which templates leave out once a turn is over."""
+        said = [message.data for message in self.view.shown if message.role is Role.ASSISTANT]
+        return any(mark in data for data in said for mark in REASONING)
 
     @property
     def changed(self) -> bool:

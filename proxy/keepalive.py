@@ -90,11 +90,14 @@ class KeepAlive:
         if self._is_elsewhere and not self._is_headed:
             self._arm(interval)
             return
-        self._beating = asyncio.ensure_future(self._beaten(interval))
-
-    async def _beaten(self, interval: float) -> None:
-        if not self._is_headed:
+        begins = not self._is_headed
+        if begins:
+            # Told at once: what is sent upstream before the task begins must know of it.
             self._is_headed = self.has_begun = True
+        self._beating = asyncio.ensure_future(self._beaten(interval, begins=begins))
+
+    async def _beaten(self, interval: float, *, begins: bool) -> None:
+        if begins:
             headers = early_headers(self.decided())
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send(_body(self._beat(), more=True))

@@ -110,9 +110,13 @@ def continuation(status: int, headers: Headers) -> Continuation:
 
 
 def may_wait(status: int, headers: Headers) -> bool:
-    """Whether signs of life may be put before the body of a reply whose head is passed on."""
+    """Whether signs of life may be put before the body of a reply whose head is passed on.
+
+    They would not fit into a length that it tells.
+    """
     plain = first(headers, b"content-encoding") in (None, "identity")
-    return plain and _is_good(status) and is_event_stream(headers)
+    is_open = plain and first(headers, b"content-length") is None
+    return is_open and _is_good(status) and is_event_stream(headers)
 
 
 def told(status: int, data: bytes) -> bytes:

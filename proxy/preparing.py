@@ -199,7 +199,6 @@ class Preparer:
             await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=made.own_tokens))
         return made.condensation
 
-
     def _caller(self, case: Case, *, background: bool) -> Caller:
         return caller_of(case, self._tasks, background=background)
 

@@ -13,6 +13,7 @@ from math import ceil
 
 from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
 from strategies.core.excerpt import cut_text
+from strategies.core.summary import CARD_TOKENS
 from strategies.core.transcript import Counter
 
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
@@ -20,16 +21,22 @@ _EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)
 _SAID = "The user said: "
 _DID = "The assistant "
 _LINE = 240
+_CARDS = "<memory>"
 
 
 def scripted_answer(ask: Ask, counter: Counter) -> Answer:
-    """What this summarizer answers, in at most nine tenths of the length that was asked for; in a tag where one is
+    """What this summarizer answers, in at most nine tenths of the length that a record may have; in a tag where one is
     wanted."""
-    cap = int(ask.max_tokens * 0.9)
+    cap = int((ask.max_tokens - _beside(ask)) * 0.9)
     text = _within(scripted_lines(ask.user), cap, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user)
     answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
     return Answer(answer, "stop", prompt + counter.text(answer))
+
+
+def _beside(ask: Ask) -> int:
+    """Tokens that stand beside the record: those of memory cards where they are wanted, which this one has none of."""
+    return min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
 
 
 def scripted_votes(ballot: Ballot, counter: Counter) -> Votes:

@@ -13,7 +13,7 @@ from proxy.identity import DERIVED
 from proxy.intake import ChatRequest
 from proxy.learned import LearnedWindows
 from proxy.telemetry import Telemetry
-from proxy.truncation import Judged, Reply, Standing, setting_of
+from proxy.truncation import LONGER, Judged, Reply, Standing, setting_of
 from proxy.usage import Usage, UsageReader
 
 _log = logging.getLogger(__name__)
@@ -84,6 +84,9 @@ class Watcher:
             return Standing.WHOLE
         known = decision.calibrated.is_learned
         sent, prefix = decision.upstream_least, decision.upstream_prefix
+        if prefix is not None and usage.prompt * LONGER <= sent and decision.shows_reasoning:
+            # That was counted with reasoning which this prompt may be without.
+            sent, prefix = min(sent, decision.view.tokens), None
         reply = Reply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact)
         said = self._learned.replied(request.model, reply, shares=not request.controls.no_store)
         if said.standing is not Standing.WHOLE:

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, listed, path_of, printable, table
 
 SHOWN = 100  # characters of a message
+WIDTH = 120
+VOTES = "judge_votes"
 COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
 
 
@@ -137,18 +140,37 @@ def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
             yield f"  kept {piece[0]} to {piece[1] - 1}"
         else:
             yield f"  {piece['kind']}: {_cut(piece['raw'])}"
+    for stage, told in each["metadata"].items():
+        if isinstance(told, Mapping) and told:
+            yield from _told_lines(f"  {stage}: ", told)
+
+
+def _told_lines(title: str, told: Mapping[str, Any]) -> Iterator[str]:
+    """What a strategy tells of itself, all members in as many lines as it takes, and a line for each vote."""
+    values = ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in told.items() if name != VOTES)
+    yield from wrap(values, WIDTH, initial_indent=title, subsequent_indent="    ", break_on_hyphens=False)
+    yield from _vote_lines(told)
+
+
+def _vote_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    for vote in told.get(VOTES, ()):
+        parsed = "parsed" if vote.get("parsed_ok") else "not parsed"
+        problem = f", {vote['error_type']}" if vote.get("error_type") else ""
+        reasoning = f": {_cut(str(vote['reasoning']))}" if vote.get("reasoning") else ""
+        yield f"    vote {vote.get('decision') or 'none'}, {parsed}{problem}{reasoning}"
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
+    """The last state of judging, also where it has condensed nothing, and every verdict with its votes."""
     if session["judging"]:
         yield ""
-        yield "judging: " + ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in session["judging"].items())
+        yield from _told_lines("judging: ", session["judging"])
     for each in session["verdicts"]:
-        votes = [vote.get("decision") or vote.get("error_type") for vote in each["metadata"].get("judge_votes", ())]
         yield (
             f"verdict {'YES' if each['yes'] else 'NO'} on {each['count']} messages of {each['tokens']:,} tokens,"
-            f" votes {', '.join(map(str, votes)) or 'none'}, {_moment(each['at'])}"
+            f" {_moment(each['at'])}"
         )
+        yield from _vote_lines(each["metadata"])
 
 
 def _message_lines(messages: Sequence[Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from proxy.store.base import SessionKey
 from strategies.memory.ranking import Hit
 
 MOST_BYTES = 64 * 1024 * 1024
+MOST_SESSIONS = 1_000
 FLOAT_BYTES = 4
 COMPARED = 200
 """Vectors that are compared in full: about ten milliseconds in a thread."""
@@ -32,19 +33,14 @@ class Vector(NamedTuple):
 
 
 class SessionVectors:
-    """The vectors of one session, and the tokens that they have cost."""
+    """The vectors of one session, the tokens that they have cost, and the bytes that they take, about."""
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.tokens = self.size = 0
         self._known: dict[bytes, Vector] = {}
 
     def __len__(self) -> int:
         return len(self._known)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return sum(len(each.values) for each in self._known.values()) * FLOAT_BYTES
 
     def get(self, text: str) -> Vector | None:
         """The vector of a text."""
@@ -55,10 +51,11 @@ class SessionVectors:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._known]
 
     def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]], tokens: int) -> None:
-        """Keeps the vectors of texts, which have cost so many tokens."""
+        """Keeps the vectors of texts that have none, which have cost so many tokens. May run in a thread."""
         self.tokens += tokens
         for text, values in zip(texts, vectors, strict=True):
             self._known[_digest(text)] = vector_of(values)
+            self.size += len(values) * FLOAT_BYTES
 
     def closeness(self, query: Vector, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
         """How close what hits say is to a query, as a cosine, for those that have a vector of its kind."""
@@ -80,6 +77,8 @@ class Vectors:
         """The vectors of a session, which is used by that."""
         found = self._sessions.setdefault(key, SessionVectors())
         self._sessions.move_to_end(key)
+        if len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
         return found
 
     def has_room(self) -> bool:

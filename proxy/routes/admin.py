@@ -72,8 +72,10 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
             return _deleted(await admin.delete(SessionKey(tenant, session)))
         case "DELETE", ["sessions", tenant]:
             return _deleted(await admin.delete_tenant(tenant))
-        case _, ["stats"] | ["sessions"] | ["sessions", _] | ["sessions", _, _]:
-            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
+        case _, ["stats"] | ["sessions"]:
+            raise _not_allowed("GET")
+        case _, ["sessions", _] | ["sessions", _, _]:
+            raise _not_allowed("GET, DELETE")
     return None
 
 
@@ -93,9 +95,18 @@ async def _memory(
             return await memory.forget(key)
         case "DELETE", [card]:
             return await memory.forget(key, card)
-        case _, [] | [_]:
-            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
+        case _, []:
+            raise _not_allowed("GET, POST, DELETE")
+        case _, ["export" | "search"]:
+            raise _not_allowed("GET")
+        case _, [_]:
+            raise _not_allowed("DELETE")
     return None
+
+
+def _not_allowed(methods: str) -> HTTPException:
+    """The error for another method than those that a path has."""
+    return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": methods})
 
 
 def _search(query: Mapping[str, str]) -> tuple[str, str, int]:

@@ -28,8 +28,6 @@ from proxy.upstream.messages import late, unreachable
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
-UNREAD = 1.0
-"""Seconds after its sending in which the end of a connection that had idled may mean that a request was not read."""
 _ACKED_AT, _ACKED_UP_TO = 120, 128  # where Linux has `tcpi_bytes_acked` in what TCP_INFO gives
 _AUTOMATIC = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 _BUFFER = 65_536
@@ -183,15 +181,14 @@ class _Pool(aiohttp.TCPConnector):
 class _Connection(ResponseHandler):
     """A connection; when it ends, `ConnectionLost` says whether its last request can have been read.
 
-    It cannot where the connection had served before, not a byte came back, the end came at once, and the other side's
-    kernel has acknowledged nothing of the request: then the server had closed it while it was idle. All other losses
-    are errors: nothing of the library's own is retried.
+    It cannot where the connection had served before, not a byte came back, and the other side's system has acknowledged
+    nothing of the request: then the server had closed it while it was idle. All other losses are errors: nothing of the
+    library's own is retried.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._requests = 0
-        self._sent_at = 0.0
         self._heard = False
         self._acked_before: int | None = None
         self._acked: int | None = None
@@ -199,7 +196,6 @@ class _Connection(ResponseHandler):
     def set_response_params(self, **params: Any) -> None:
         """Called when a request is about to be sent."""
         self._requests += 1
-        self._sent_at = self._loop.time()
         self._heard = False
         self._acked_before = _acknowledged(self.transport)
         super().set_response_params(**params)
@@ -215,14 +211,13 @@ class _Connection(ResponseHandler):
 
     def set_exception(self, exc: BaseException, *cause: Any) -> None:
         if isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError):
-            at_once = self._loop.time() - self._sent_at < UNREAD
             untouched = self._acked is not None and self._acked == self._acked_before
-            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and at_once and untouched)
+            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and untouched)
         super().set_exception(exc, *cause)
 
 
 def _acknowledged(transport: asyncio.BaseTransport | None) -> int | None:
-    """Bytes of a connection that the other side's kernel has acknowledged; None where the system does not say."""
+    """Bytes of a connection that the other side's system has acknowledged; None where the system does not say."""
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or not hasattr(socket, "TCP_INFO"):
         return None

@@ -230,9 +230,11 @@ def test_a_path_that_names_nothing_is_not_found_and_deletes_nothing(stage: Stage
 
 
 def test_another_method_is_not_allowed(stage: Stage) -> None:
-    for path in ("sessions", "sessions/t", "sessions/t/s", "stats"):
+    both = "GET, DELETE"
+    for path, allowed in {"sessions": "GET", "sessions/t": both, "sessions/t/s": both, "stats": "GET"}.items():
         answer = admin(stage, f"/_condenser/{path}", "POST")
         assert (answer.status, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert answer.header("allow") == allowed
 
 
 def test_a_store_that_is_out_is_said_in_the_form_of_an_error() -> None:

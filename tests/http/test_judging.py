@@ -165,9 +165,10 @@ def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
         assert len(stage.summaries) == 1
 
 
-def test_inline_votes_are_held_before_forwarding() -> None:
+@pytest.mark.parametrize("turns", [3, TURNS])
+def test_inline_votes_are_held_before_forwarding(turns: int) -> None:
     with judged() as stage:
-        answer = talk(stage, TURNS, options("judge=inline"))
+        answer = talk(stage, turns, options("judge=inline"))
         assert answer.header("x-condenser-action") == "condensed"
         assert answer.header("x-condenser-trigger") == "judge"
         assert is_condensed(stage)

@@ -150,7 +150,7 @@ def test_who_is_to_hear_nothing_waits_as_ever(
     with silent(replies.error(503), **settings) as (stage, gate), ThreadPoolExecutor(1) as pool:
         quiet = pool.submit(stage.post, body, headers)
         stage.upstream.journal.await_arrival()
-        known = {"window": WINDOW, "strategy": "half-window", "keepalive_interval": SOON}
+        known: dict[str, Any] = {"window": WINDOW, "strategy": "half-window", "keepalive_interval": SOON}
         with proxying(stage.upstream.url, **known) as other, waiting(other) as heard:
             assert heard.read(2 * len(COMMENT)) == 2 * COMMENT
         gate.set()

@@ -211,6 +211,28 @@ def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
         assert answer.header("x-condenser-action") == "passed"
 
 
+def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits() -> None:
+    gate = Signal("another client's reply may come")
+
+    def answers(exchange: Exchange) -> Reply | None:
+        if is_summary_call(exchange):
+            return summary()
+        return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
+
+    models = [{"match": "scripted-*", "background": "idle"}]
+    with staged(strategy="half-window", models=models) as stage, ThreadPoolExecutor() as pool:
+        stage.upstream.answer(answers)
+        other = pool.submit(stage.ask, ELSEWHERE, asked(session="other"))
+        stage.upstream.journal.await_arrival(1)
+        talk(stage, PAST_PREPARE)
+        talk(stage, PAST_PREPARE)
+        assert not stage.summaries
+        gate.set()
+        other.result(BOUND)
+        stage.upstream.journal.await_arrival(4)
+        assert len(stage.summaries) == 1
+
+
 def test_for_a_model_without_background_nothing_is_prepared() -> None:
     with staged(strategy="half-window", models=[{"match": "scripted-*", "background": False}]) as stage:
         talk(stage, PAST_PREPARE)

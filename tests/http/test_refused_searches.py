@@ -21,7 +21,7 @@ from tests.support.searching import SEARCH, TOOL, answered, is_prefix, offers_se
 
 PLAIN = "I do not know where it hangs."
 ROOM = 500  # tokens that the upstream takes beside the first view
-GONE = (replies.hang_up(), replies.hang_up())  # a connection that was kept open is tried once more
+GONE = (replies.hang_up(),)
 REFUSALS = {
     "400": (replies.error(400, "messages with role 'tool' are not taken"),),
     "429": (replies.error(429, "slow down", headers=[("retry-after", "7")]),),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import MODEL, Stage, asked, count, counter, garden, is_own, staged, summary
+from tests.http.talking import MODEL, Stage, asked, count, counter, garden, is_own, staged, summary, workshop
 from tests.support import replies, wire
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
@@ -146,6 +146,32 @@ def _with_a_trimming_client(stage: Stage) -> None:
 def test_a_prompt_that_has_become_shorter_is_not_taken_for_a_truncated_one(talk: Callable[[Stage], None]) -> None:
     with staged(window=32_768, store={"content": "digests"}, background={"mode": "off"}) as stage:
         talk(stage)
+        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert "condenser_truncations_total{" not in metrics
+
+
+def _thinking(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    """The requests of an agent whose client sends its reasoning back: some rounds, then the next question."""
+    messages: list[Mapping[str, Any]] = []
+    for turn in range(turns):
+        for message in workshop(6, lines=4)[1:]:
+            thought = {"reasoning_content": f"{turn} hinges? " * 60} if message["role"] == "assistant" else {}
+            messages.append({**message, **thought})
+            if message["role"] != "assistant":
+                yield list(messages)
+
+
+def test_reasoning_that_a_template_leaves_out_of_later_turns_is_no_truncation() -> None:
+    def read(exchange: Exchange) -> Reply | None:
+        body = exchange.json()
+        last = max(at for at, each in enumerate(body["messages"]) if each["role"] == "user")
+        thoughts = [{"role": "user", "content": each.get("reasoning_content", "")} for each in body["messages"][last:]]
+        return replies.completion("fine", tokens=(count(body) + sum(map(counter().message, thoughts)), 2))
+
+    with staged(window=None) as stage:
+        stage.upstream.answer(lambda exchange: read(exchange) if is_chat(exchange) else None)
+        for messages in _thinking(5):
+            stage.ask(messages, asked(session="s"))
         metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
         assert "condenser_truncations_total{" not in metrics
 

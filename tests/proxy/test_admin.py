@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -217,15 +218,43 @@ def test_a_proxy_that_is_not_there_or_is_another_server_ends_with_1(
     assert run(capsys, "sessions", "list", "--url", upstream.url)[0] == 1
 
 
+BARE: dict[str, Any] = {
+    **dict.fromkeys(("session", "id", "tenant", "source", "parent"), "x"),
+    **{key: {} for key in ("settings", "totals", "judging")},
+    **{key: [] for key in ("condensations", "verdicts", "branches", "appended")},
+    "created_at": 0.0,
+}
+
+
+def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None:
+    votes = [
+        {"decision": "YES", "parsed_ok": True, "error_type": None, "reasoning": "Done."},
+        {"decision": None, "parsed_ok": False, "error_type": "timeout", "reasoning": ""},
+    ]
+    told = {"hard_trigger": False, "tail_exclusion_count": 1, "event_ids": list(range(500)), "judge_votes": votes}
+    sizes = dict.fromkeys(("covered", "tokens_before", "tokens_after", "window", "created_at"), 7)
+    made = {
+        **sizes,
+        **dict.fromkeys(("id", "strategy"), "dynacontext"),
+        "trigger": "judge",
+        "standing": True,
+        "pieces": [],
+        "metadata": {"stages": ["dynacontext"], "reasons": {}, "dynacontext": told},
+    }
+    verdict = {"yes": True, "count": 9, "tokens": 700, "at": 0.0, "metadata": {"judge_votes": votes}}
+    judging = {"should_judge": False, "last_skip_reason": "early-turns"}
+    lines = list(lines_of({**BARE, "condensations": [made], "verdicts": [verdict], "judging": judging}))
+    assert sum("vote YES, parsed: Done." in line for line in lines) == 2
+    assert sum("vote none, not parsed, timeout" in line for line in lines) == 2
+    assert any(line.startswith("  dynacontext: hard_trigger false, tail_exclusion_count 1") for line in lines)
+    assert 'judging: should_judge false, last_skip_reason "early-turns"' in lines
+    assert all(len(line) <= 120 for line in lines)
+
+
 def test_what_was_said_is_printed_without_control_characters() -> None:
     document = {
-        **dict.fromkeys(("session", "id", "tenant", "source", "parent"), "x"),
-        "created_at": 0.0,
-        "settings": {},
-        "totals": {},
-        "condensations": [],
+        **BARE,
         "judging": {"last_skip_reason": "\x1b[2J"},
-        "verdicts": [],
         "branches": [
             {
                 "name": "main",

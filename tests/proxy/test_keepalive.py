@@ -137,6 +137,20 @@ async def test_behind_any_other_head_the_body_is_the_reply_s_alone(begun: Messag
     assert client.got == [begun, body(b"{}", more=False)]
 
 
+async def test_whether_a_head_of_ours_leaves_is_known_before_the_upstream_is_asked() -> None:
+    client, keep_alive = Client(), KeepAlive(0.0, lambda: BEAT)
+    send = keep_alive.start(client.send)
+    for _ in range(2):
+        await asyncio.sleep(0)  # the first sign of life is due, and its task has not begun
+    began = keep_alive.has_begun
+    with keep_alive.elsewhere():
+        await a_while()
+        assert bool(client.heads()) is began
+    await send(head())
+    await send(body(EVENT, more=False))
+    assert client.text == EVENT
+
+
 async def test_who_is_silenced_says_nothing_behind_any_head() -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)

@@ -91,3 +91,20 @@ async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.L
     await asyncio.wait({caller})
     await tasks.idle()
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_work_of_a_key_knows_whether_anybody_waits_for_it() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps, waiters, told = Steps(), tasks.waiters("key"), asyncio.Event()
+    tasks.start(steps.work(), "key")
+    now = asyncio.get_running_loop().time()
+    with waiters.telling(told.set):
+        assert await tasks.landed("key", now) is None
+        told.clear()
+        waiting = asyncio.create_task(tasks.landed("key", now + BOUND))
+        await told.wait()
+    assert waiters.any
+    assert not tasks.waiters("another").any
+    steps.gate.set()
+    assert await waiting == "done"
+    assert not waiters.any

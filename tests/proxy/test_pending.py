@@ -51,6 +51,11 @@ def test_a_head_that_leaves_early_says_pending_and_only_what_no_retry_changes() 
     ]
 
 
+def test_nothing_is_put_before_a_body_whose_length_is_told() -> None:
+    assert may_wait(200, EVENTS)
+    assert not may_wait(200, [*EVENTS, (b"Content-Length", b"9")])
+
+
 def test_events_pass_as_they_come() -> None:
     parts = [b": x\r\n\r\nda", b"ta: \xff\r\n\r\n", b"data: [DONE]"]
     going = continuation(200, EVENTS)

@@ -36,6 +36,29 @@ def pipeline(text: str) -> Pipeline:
     return found
 
 
+@pytest.mark.parametrize(("own", "mode"), [(None, "idle"), ("on", "on"), (True, "on"), (False, "off")])
+def test_a_models_background_comes_before_that_of_the_settings(own: object, mode: str) -> None:
+    made = policies(background="idle", models=[{"match": "m", "background": own}])
+    assert policy(made).background == mode
+    assert policy(made).prepares is (mode != "off")
+    assert policy(made, model="other").background == "idle"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reserve"),
+    [
+        ({"marks": {"reserve": 700}}, 700),
+        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"step": 0.2}}]}, 700),
+        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"reserve": 800}}]}, 800),
+        ({"reserve": 700, "models": [{"match": "m", "reserve": 800}]}, 800),
+    ],
+)
+def test_the_reserve_is_that_of_the_model_else_of_the_marks(settings: dict[str, Any], reserve: int) -> None:
+    budget = policy(policies(window=8_000, **settings)).budget
+    assert budget is not None
+    assert budget.reserve == reserve
+
+
 # -- strategy and options ----------------------------------------------------------------------------------
 
 

@@ -183,6 +183,14 @@ async def test_who_brings_no_credential_lends_none(upstream: ScriptedUpstream) -
         assert await own.ask(caller=replace(LATER, headers=[(b"cookie", b"c")])) == (RECORD,)
 
 
+async def test_a_call_may_have_another_mode_than_the_settings(upstream: ScriptedUpstream) -> None:
+    upstream.reply(completion("record"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask(caller=replace(LATER, mode="off")) == (Failure("paused"),)
+        assert await own.ask(caller=LATER) == (RECORD,)
+        assert len(upstream.journal) == 1
+
+
 # -- lanes -------------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,13 @@ def test_what_only_tells_another_time_leaves_an_anchor_standing() -> None:
     assert calibrated(later, LINE, anchored(FIRST, 2_000), 50_000).begun_with("", later.own) == 2_000
 
 
+def test_enough_is_learned_with_an_anchor_or_a_line_of_known_error() -> None:
+    line = calibrated(NEXT, LINE, None, 50_000)
+    assert not line.is_learned
+    assert line._replace(error=0.06).is_learned
+    assert calibrated(NEXT, NOTHING, anchored(FIRST, 2_000), 50_000).is_learned
+
+
 def test_nothing_learned_leaves_our_own_count() -> None:
     assert calibrated(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
 

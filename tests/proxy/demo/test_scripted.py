@@ -7,6 +7,7 @@ import pytest
 from proxy.scripted import scripted_answer, scripted_lines
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.effects import Ask
+from strategies.core.summary import CARD_TOKENS
 from strategies.prompts import prompt
 
 HISTORY = """\
@@ -79,3 +80,10 @@ def test_it_writes_into_a_tag_where_the_instructions_want_one(counter: Counter) 
 def test_its_tokens_are_those_of_prompt_and_text(counter: Counter) -> None:
     answer = scripted_answer(Ask("system", HISTORY, 400), counter)
     assert answer.tokens == counter.text("system") + counter.text(HISTORY) + counter.text(answer.text)
+
+
+def test_where_memory_cards_are_wanted_their_room_is_not_the_records(counter: Counter) -> None:
+    room = 2 * CARD_TOKENS
+    long = EARLIER + HISTORY * 200
+    assert counter.text(scripted_answer(Ask("system", long, room), counter).text) > room - CARD_TOKENS
+    assert counter.text(scripted_answer(Ask(prompt("memory"), long, room), counter).text) <= room - CARD_TOKENS

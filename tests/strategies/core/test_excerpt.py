@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -59,3 +60,9 @@ def test_parts_that_are_no_text_are_named_in_a_shortened_message() -> None:
     parts = [{"type": "text", "text": words(300)}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     cut = json.loads(shortened(message(user(parts)), 100, WORDS))
     assert cut["content"].endswith("[image_url]")
+
+
+def test_a_message_that_is_too_large_by_its_picture_alone_keeps_its_text() -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    large = replace(message(user(parts)), tokens=5_000)
+    assert json.loads(shortened(large, 100, WORDS))["content"] == "look\n[image_url]"
