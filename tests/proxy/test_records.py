@@ -94,3 +94,12 @@ def test_records_that_were_left_alone_are_forgotten_when_all_together_are_too_la
     again = records.condensation(data, standing=True)
     assert first == again
     assert first is not again
+
+
+def test_as_many_records_are_kept_as_there_is_room_for_and_the_last_one_in_any_case() -> None:
+    data = encode_condensation(MADE)
+    other = data.replace(b'"c1"', b'"c2"')
+    for most_bytes, kept in ((len(data) + len(other), [data, other]), (0, [other])):
+        records = Records(most_bytes)
+        read = {each: records.condensation(each, standing=True) for each in (data, other)}
+        assert all(records.condensation(each, standing=True) is read[each] for each in kept)

@@ -42,6 +42,11 @@ def test_what_is_far_closer_than_the_rest_stands_out() -> None:
     assert places(outstanding(closeness)) == [5]
 
 
+def test_where_all_are_close_what_is_a_little_closer_stands_out() -> None:
+    closeness = [(hit(place), 0.9 if place == 5 else 0.79 + 0.02 * (place % 2)) for place in range(20)]
+    assert places(outstanding(closeness)) == [5]
+
+
 def test_of_nothing_nothing_stands_out() -> None:
     assert outstanding([]) == []
     assert fused([], []) == []
