@@ -110,8 +110,9 @@ class Admin:
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)
         counted = ("sessions", "branches", "condensations", "requests", "client_tokens", "forwarded_tokens")
-        own = ("own_tokens", "judge_tokens", "votes", "prompt_tokens", "cached_tokens", "completion_tokens")
-        return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in (*counted, *own)}}
+        own = ("own_tokens", "judge_tokens", "embedding_tokens", "votes")
+        names = (*counted, *own, "prompt_tokens", "cached_tokens", "completion_tokens")
+        return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
     async def _loaded(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
         """Each session that was saved, one after the other, so that requests come in between; None for a broken one."""

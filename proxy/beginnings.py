@@ -5,7 +5,8 @@ A conversation's next request has the same messages, and a few behind them. They
 costs its new messages and not a step for each old one. The last message is left out of it: clients rewrite that one.
 
 A beginning hangs on its last element, so it is forgotten with it, and is found by looking back from a request's end. A
-conversation has one: it moves on with each request. What it says depends on bytes alone, like the elements.
+conversation has one for each of what counts its tokens: it moves on with each request. What it says depends on bytes
+alone, like the elements.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from strategies.core.transcript import Message, Transcript
 
 LEAST = 16
 """Messages from which on a beginning saves anything."""
+MOST_KINDS = 4
+"""Beginnings that one element has, each counted by something else."""
 MOST_NEW = 64
 """Messages behind a beginning up to which it is looked for; a turn adds fewer."""
 
@@ -52,9 +55,9 @@ class Beginning(NamedTuple):
 def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | None:
     """The beginning of a message list as it was the last time; None where it is not known."""
     for element in reversed(elements[-MOST_NEW:]):
-        known = element.beginning
-        if isinstance(known, Beginning) and known.counted_by == counted_by:
-            return known if known.elements == elements[: len(known.elements)] else None
+        for known in element.beginnings:
+            if isinstance(known, Beginning) and known.counted_by == counted_by:
+                return known if known.elements == elements[: len(known.elements)] else None
     return None
 
 
@@ -68,6 +71,12 @@ def remember(elements: Sequence[Element], counted_by: str, known: Beginning | No
     if known is None:
         made = Summed.of(added)
     else:
-        known.elements[-1].beginning = None
+        known.elements[-1].beginnings = _others(known.elements[-1], counted_by)
         made = known.made.followed(added)
-    elements[end - 1].beginning = Beginning(elements[:end], counted_by, made)
+    last = elements[end - 1]
+    last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], Beginning(elements[:end], counted_by, made))
+
+
+def _others(element: Element, counted_by: str) -> tuple[object, ...]:
+    """The beginnings of an element that something else counted."""
+    return tuple(each for each in element.beginnings if isinstance(each, Beginning) and each.counted_by != counted_by)

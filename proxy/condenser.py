@@ -98,22 +98,26 @@ class Condenser:
         self._prepare_to_send(decision, case)
         return decision
 
-    def _prepare_to_send(self, decision: Decision, case: Case) -> None:
-        """Leaves ways to take in what comes of a decision: a usage, a whole reply, or a refusal."""
+    def _prepare_to_send(self, decision: Decision, case: Case, *, is_last: bool = False) -> None:
+        """Leaves ways to take in what comes of a decision: a usage, a whole reply, or a refusal.
+
+        In whatever form the `is_last` one is sent, no smaller view follows on it.
+        """
         self._settler.prepare(decision, case)
         pipeline = case.policy.pipeline
         if not (pipeline.is_off or pipeline.observe):
-            decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
-            decision.reform = lambda profile: self._reform(decision, case, profile)
+            if not is_last:
+                decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
+            decision.reform = lambda profile: self._reform(decision, case, profile, is_last=is_last)
 
-    def _reform(self, decision: Decision, case: Case, profile: Profile) -> bool:
+    def _reform(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
         """Writes a decision's view for another profile; whether the upstream gets other bytes by that."""
         before, case = decision.body, case.taken_by(profile)
         form = replace(decision.view.transcript, form=profile.form)
         decision.policy, decision.view = case.policy, replace(decision.view, transcript=form)
         decision.tokens_after = decision.view.tokens
         self._write(decision, case)
-        self._prepare_to_send(decision, case)
+        self._prepare_to_send(decision, case, is_last=is_last)
         return decision.body != before
 
     async def _again(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
@@ -121,7 +125,7 @@ class Condenser:
         started = perf_counter()
         policy = policy.scaled(case.calibrated.scale)
         case = replace(case.knowing([refused.applied] if refused.applied else []), policy=policy)
-        again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None)
+        again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None, again=None)
         await self._shrink(again, case, aim)
         await self._memories.injector.inject(again, case)
         name_floor(again)
@@ -129,8 +133,7 @@ class Condenser:
             return None
         self._write(again, case)
         again.timing.condense += milliseconds(started)
-        self._prepare_to_send(again, case)
-        again.again = None
+        self._prepare_to_send(again, case, is_last=True)
         return again
 
     async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:

@@ -1,8 +1,8 @@
 """Votes: rounds that judges hold on a conversation, and what is kept of them.
 
 A round is held once at a time for each chain, here and across replicas. What it costs is counted for the session, and
-bounded: votes may spend one window, and a share of the prompt tokens that the session has forwarded so far. A round is
-held while that is not used up: judged by what it will cost, five votes on a fifth of a window would never be held.
+bounded by the session's allowance (`proxy/allowance.py`). A round is held while that is not used up: judged by what it
+will cost, five votes on a fifth of a window would never be held.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from proxy.allowance import left
 from proxy.asking import Caller
 from proxy.attempts import Attempts, Resolving, Urgency
 from proxy.intake import Case
@@ -65,7 +66,7 @@ class Judges:
 
     async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> Round:
         """A round of votes on a view, kept in the session with its verdict; raises nothing."""
-        if self._left(case) <= 0:
+        if left(case, self._allowance) <= 0:
             return Round(None, NO_ALLOWANCE)
         view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
         work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
@@ -108,13 +109,6 @@ class Judges:
         """What the state of judgement is after a round, by the verdicts that a session has."""
         past, new = case.past(self._clock()), (held.verdict,) if held.verdict else ()
         return lambda session: stage.state(view, replace(past, verdicts=(*session.verdicts, *new)), held.skipped)
-
-    def _left(self, case: Case) -> int:
-        """Tokens that votes may still spend in this session."""
-        totals = case.found.session.totals if case.found.session else {}
-        forwarded = totals.get("forwarded_tokens", 0) + case.measured.tokens
-        window = _budget(case).made_for
-        return int(window + self._allowance * forwarded) - totals.get("judge_tokens", 0)
 
 
 def _without_words(told: Any) -> Any:

@@ -160,6 +160,7 @@ class Awaited(Response):
                 await response(scope, receive, passed)
                 await self._keep_alive.close()
             finally:
+                self._incoming.close()
                 await self._keep_alive.hush()
 
     async def _response(self) -> Response:

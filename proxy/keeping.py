@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from proxy import identity as names
@@ -41,8 +43,7 @@ SMALL_TOKENS = 2_048
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one request adds to its session; an append builds on the line `before`.
 
     `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request, `reply`
@@ -58,7 +59,7 @@ class Turn:
     applied: str
     line: Line | None = None
     before: Line = NO_LINE
-    blocks: Mapping[str, bytes] = field(default_factory=dict)
+    blocks: Mapping[str, bytes] = MappingProxyType({})
     block: Block = NO_BLOCK
     usage: Usage | None = None
     anchor: Anchor | None = None
@@ -260,7 +261,8 @@ def _advanced(session: Session, turn: Turn, now: float) -> Session:
     moved, _branch = session.advanced(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
     settings = session.settings if session.derived else turn.settings
     moved = moved.patched(turn.patch, turn.transcript.digests, turn.covered)
-    counted = replace(moved, settings=settings, line=turn.line or session.line).counted(
+    saved = session.saved_with(turn.applied, turn.tokens_before - turn.tokens_after)
+    totals = session.raised(
         requests=1,
         client_tokens=turn.tokens_before,
         forwarded_tokens=turn.tokens_after,
@@ -268,9 +270,7 @@ def _advanced(session: Session, turn: Turn, now: float) -> Session:
         **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
         **_reported(turn.usage),
     )
-    if turn.applied:
-        counted = counted.saving(turn.applied, turn.tokens_before - turn.tokens_after)
-    return counted
+    return replace(moved, settings=settings, line=turn.line or session.line, totals=totals, saved=saved)
 
 
 def _reported(usage: Usage | None) -> dict[str, int]:

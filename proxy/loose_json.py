@@ -17,5 +17,6 @@ def json_or_none(text: str | bytes) -> Any:
 
 def count_at(document: Any, key: str) -> int:
     """The number of tokens at a key of an object; 0 where it is no whole number above 0, or the object is none."""
-    found = document.get(key) if isinstance(document, Mapping) else None
+    # Nearly always a plain dict, which is told much sooner than that something is a mapping.
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

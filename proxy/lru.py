@@ -26,7 +26,10 @@ class Lru(Generic[K, V]):
 
     def use(self, key: K, make: Callable[[], V]) -> V:
         """The value at a key, made where there is none."""
-        value = self._kept[key] if key in self._kept else make()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        value = make()
         self.put(key, value)
         return value
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first
 from proxy.overflow import Refusal, recognise
+from proxy.overflow.reading import is_error, said_in
 from proxy.usage import decoder
 
 MOST_HELD = 256 * 1024  # bytes
@@ -113,7 +114,10 @@ class OpenedReply:
 
 
 class Opened(NamedTuple):
-    """A reply, the prompt that it refuses for its length, if it does, and the body of any error that was looked at."""
+    """A reply, the prompt that it refuses for its length, if it does, and the body of any error that was looked at.
+
+    A body or an event may be an error under a good status too.
+    """
 
     reply: Answer
     refusal: Refusal | None = None
@@ -132,13 +136,20 @@ async def opened(reply: Answer, *, looks: bool) -> Opened:
         raise
     if body is None:
         return Opened(opening)
-    return Opened(opening, recognise(reply.status, body), body if reply.status >= HTTPStatus.BAD_REQUEST else b"")
+    return Opened(opening, recognise(reply.status, body), body if _fails(reply.status, body) else b"")
 
 
 def is_packed_refusal(reply: Answer) -> bool:
     """Whether an error that may refuse a request comes in an encoding that we cannot read, such as br or zstd."""
     encoding = first(reply.headers, b"content-encoding") or ""
     return reply.status in _REFUSING and decoder(encoding) is None
+
+
+def _fails(status: int, body: bytes) -> bool:
+    """Whether what was looked at is an error."""
+    if status >= HTTPStatus.BAD_REQUEST:
+        return True
+    return (_ERROR in body or _CHOICES not in body) and is_error(said_in(body))
 
 
 async def _following(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -50,10 +50,6 @@ class OwnedTasks(Generic[T]):
         task.add_done_callback(self._over)
         return task
 
-    async def finish(self, work: Coroutine[Any, Any, R]) -> R:
-        """The result of `work`, which goes on to its end though its caller is cancelled or the app closes."""
-        return await asyncio.shield(self.own(work, to_its_end=True))
-
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self._finishing.discard(task)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.lru import Lru
 from strategies.core.form import Form
@@ -59,6 +59,12 @@ def _lesson(learned: Callable[[Form], Form], *words: str) -> _Lesson:
 
 
 _REFUSED = r"(?:unsupported|not supported|not permitted|not allowed|forbidden|unknown|unrecognized|unexpected|extra)"
+_UNKNOWN = (
+    rf"(?:\b{_REFUSED}\b|\b(?:invalid|unrecognised|not recogni[sz]ed|cannot find)\b|(?:\bnot|n.t|\bcannot) support\b)"
+)
+_NO_OPTIONS = re.compile(
+    rf"{_UNKNOWN}.{{0,80}}\b{STREAM_OPTIONS}\b|\b{STREAM_OPTIONS}\b.{{0,80}}{_UNKNOWN}", re.IGNORECASE | re.DOTALL
+)
 _LESSONS = (
     _lesson(
         lambda form: replace(form, alternate_roles=True),
@@ -102,28 +108,40 @@ class Profiles:
         """What is known of a model's server."""
         return self._learned.get(model) or self._set_for(model)
 
-    def refused(self, model: str, status: int, body: bytes, sent: Profile) -> Profile | None:
+    def refused(self, model: str, status: int, body: bytes, sent: Profile, *, options: bool) -> Profile | None:
         """What is known after an error to what was written for the profile `sent`; None where it teaches nothing that
-        was not known there.
+        was not known there. `options` as `sends_options` gives it.
 
         It may be known by now from a request that was under way at the same time.
         """
-        if taught_by(status, body, sent) == sent:
+        if taught_by(status, body, sent, options=options) == sent:
             return None
         known = self.of(model)
-        taught = taught_by(status, body, known)
+        taught = taught_by(status, body, known, options=options)
         if taught != known:
             self._learned.put(model, taught)
             _log.info("the upstream refuses the form of a request for %s; from now on: %s", model, taught)
         return taught
 
 
-def taught_by(status: int, body: bytes, known: Profile = ANY) -> Profile:
-    """What is known after an error: one thing more, or the same."""
+def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:
+    """Whether a request has `stream_options` that only a server refuses which knows none: those that we put into it
+    (`probed`), or the client's own as we would write them. `values` are the members of the client's body."""
+    own = values.get(STREAM_OPTIONS)
+    if values.get("stream") is not True:
+        return False
+    if own is None:
+        return probed
+    return isinstance(own, Mapping) and all(key == "include_usage" and isinstance(own[key], bool) for key in own)
+
+
+def taught_by(status: int, body: bytes, known: Profile = ANY, *, options: bool) -> Profile:
+    """What is known after an error: one thing more, or the same; of `stream_options` only where it was to an `options`
+    that a server takes which knows them."""
     if status not in REFUSING:
         return known
     said = body[:MOST_READ].decode("utf-8", "replace")
-    if known.stream_options and STREAM_OPTIONS in said:
+    if options and known.stream_options and _NO_OPTIONS.search(said):
         return replace(known, stream_options=False)
     for lesson in _LESSONS:
         messages = lesson.learned(known.messages)

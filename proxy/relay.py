@@ -45,6 +45,9 @@ class Incoming:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._read = asyncio.Event()
+        self._watch: _Watch | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._has_left = False
 
     async def body(self) -> AsyncIterator[bytes]:
         """The parts of the body as they come in; raises `ClientGone`."""
@@ -67,35 +70,57 @@ class Incoming:
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work`; when the client leaves first, cancels it and raises `ClientGone`.
 
-        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task.
+        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task. That is kept for the
+        work which follows on what has ended well; `close` ends it.
         """
-        watch = _Watch()
-        watching = asyncio.ensure_future(watch.until(self.gone))
+        watch = self._watched()
         try:
             return await work
-        except asyncio.CancelledError:
-            if watch.is_the_only_one():
+        except BaseException as error:
+            self.close()
+            if isinstance(error, asyncio.CancelledError) and watch.is_the_only_one():
                 raise ClientGone from None
             raise
         finally:
-            watching.cancel()
+            self._watch = None
             watch.forget()
+
+    def close(self) -> None:
+        """Watches the client no longer."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _watched(self) -> _Watch:
+        """What cancels the caller's task when the client leaves, or soon where it has left already."""
+        watch = self._watch = _Watch()
+        if self._has_left:
+            asyncio.get_running_loop().call_soon(watch.strike)
+        elif self._watching is None:
+            self._watching = asyncio.ensure_future(self._until_gone())
+        return watch
+
+    async def _until_gone(self) -> None:
+        await self.gone()
+        self._has_left = True
+        if self._watch is not None:
+            self._watch.strike()
 
 
 class _Watch:
-    """Cancels the task that made it when something has come about."""
+    """Cancels the task that made it when it is struck, unless it was forgotten before."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._before = task.cancelling()
-        self._struck = False
+        self._struck = self._is_over = False
 
-    async def until(self, event: Callable[[], Awaitable[None]]) -> None:
-        await event()
-        self._struck = True
-        self._task.cancel()
+    def strike(self) -> None:
+        if not self._is_over:
+            self._struck = True
+            self._task.cancel()
 
     def is_the_only_one(self) -> bool:
         """Whether nobody else has cancelled the task."""
@@ -103,6 +128,7 @@ class _Watch:
 
     def forget(self) -> None:
         """Takes the cancellation back: what became of it is the caller's matter now."""
+        self._is_over = True
         if self._struck:
             self._task.uncancel()
 
@@ -111,8 +137,8 @@ class Relay(Response):
     """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
 
     Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. A defect in either
-    is logged, and the reply goes on. `follow` is called at the end where the reply came in whole. An `editor` changes
-    what is passed on. `own` starts work that goes on though the client has left.
+    is logged, and the reply goes on. Where the reply came in whole, `follow` is called when it has left and is settled.
+    An `editor` changes what is passed on. `own` starts work that goes on though the client has left.
     """
 
     def __init__(
@@ -124,7 +150,7 @@ class Relay(Response):
         capture: Capture | None = None,
         follow: Callable[[], None] | None = None,
         editor: Editor | None = None,
-        own: Callable[[Coroutine[Any, Any, None]], Awaitable[None]] = asyncio.ensure_future,
+        own: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future,
     ) -> None:
         self._incoming = incoming
         self._editor = editor
@@ -133,6 +159,7 @@ class Relay(Response):
         passed = [(name, value) for name, value in to_client(reply.headers) if editor is None or name != _LENGTH]
         self._sent = [*passed, *ours]
         self._settle = settle
+        self._settling: asyncio.Future[None] | None = None
         self._capture = capture
         self._follow = follow
         self._own = own
@@ -146,10 +173,9 @@ class Relay(Response):
         except ClientGone:
             pass
         finally:
+            self._incoming.close()
             await self._reply.close()
-            # Settled: all of the reply came, though the client may have gone at its last event.
-            if self._follow is not None and self._settle is None:
-                self._follow()
+            self._followed()
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})
@@ -167,11 +193,11 @@ class Relay(Response):
         except UpstreamUnavailable as error:
             # Its message may quote what the upstream has said, and that the request.
             _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
-            if whole or not is_event_stream(self._sent):
-                return
-            await send(_body(_event(error, tail)))
-        else:
-            await self._settled()
+            if not whole and is_event_stream(self._sent):
+                rest = self._edited(b"", whole=True)
+                await send(_body(rest + _event(error, (tail + rest)[-4:]), more=False))
+            return
+        await self._settled()
         if not whole:
             await send(_body(self._edited(b"", whole=True), more=False))
 
@@ -185,20 +211,37 @@ class Relay(Response):
         done = chunk.rfind(_DONE, -_LONGEST_DONE)
         if done > 0:
             # Begun before the rest is sent: a client that leaves meanwhile has had its whole reply.
-            settling = self._own(self._settled())
+            self._begin_to_settle()
             await send(_body(chunk[:done]))
-            await asyncio.shield(settling)
-        elif whole or done == 0:
+        if whole or done >= 0:
             await self._settled()
         await send(_body(chunk[max(done, 0) :], more=not whole))
 
-    async def _settled(self) -> None:
-        settle, self._settle = self._settle, None
+    def _begin_to_settle(self) -> None:
+        if self._settle is not None:
+            settle, self._settle = self._settle, None
+            self._settling = self._own(self._guarded(settle))
+
+    async def _guarded(self, settle: Callable[[Mapping[str, Any] | None], Awaitable[None]]) -> None:
         try:
-            if settle is not None:
-                await settle(self._capture.message() if self._capture else None)
+            await settle(self._capture.message() if self._capture else None)
         except Exception:  # noqa: BLE001
             _log.exception("a reply was not settled")
+
+    async def _settled(self) -> None:
+        self._begin_to_settle()
+        if self._settling is not None:
+            await asyncio.shield(self._settling)
+
+    def _followed(self) -> None:
+        """Has a reply followed that came in whole, though the client may have gone at its last event."""
+        follow, settling = self._follow, self._settling
+        if follow is None or settling is None:
+            return
+        if settling.done():
+            follow()
+        else:
+            settling.add_done_callback(lambda _: follow())
 
     def _noted(self, chunk: bytes) -> None:
         try:

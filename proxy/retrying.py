@@ -24,7 +24,7 @@ from proxy.opening import Answer, Opened, is_packed_refusal, opened
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
 from proxy.policy import Policies, asked_length
-from proxy.profiles import Profiles
+from proxy.profiles import Profiles, sends_options
 from strategies.core.budget import Budget, Marks
 
 MOST_RATIO = 4.0  # an upstream's count to ours; more is no count of the same prompt
@@ -97,7 +97,8 @@ class Retrier:
     def _is_reformed(self, request: ChatRequest, decision: Decision, refused: Opened) -> bool:
         """Whether an error has taught a form in which the request is another one."""
         sent = decision.policy.profile
-        taught = self._profiles.refused(request.model, refused.reply.status, refused.error, sent)
+        options = sends_options(request.body.values, probed=decision.probed)
+        taught = self._profiles.refused(request.model, refused.reply.status, refused.error, sent, options=options)
         if taught is None or decision.reform is None:
             return False
         try:

@@ -42,13 +42,13 @@ class Element:
     """One element of `messages`: its bytes and, where they are at hand, their value.
 
     `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
-    `following` is the element that came next in the last body that had both. `beginning` is what was made of the
+    `following` is the element that came next in the last body that had both. `beginnings` are what was made of the
     message list that ends with it, where that is kept (`proxy/beginnings.py`). `cost` is what keeping it takes in
     bytes, 0 where it is not kept; `used` whether it was used since it was last about to be forgotten.
     """
 
     __slots__ = (
-        *("__weakref__", "_value", "beginning", "cost", "counted", "data", "following", "is_text", "role", "used"),
+        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "role", "used"),
     )
 
     def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Element:
         self.is_text = _is_text(value.get("content"))
         self.counted: dict[str, Message] = {}
         self.following: ref[Element] | None = None
-        self.beginning: object = None
+        self.beginnings: tuple[object, ...] = ()
         self.cost = 0
         self.used = False
         self._value: Mapping[str, Any] | None = value
@@ -168,7 +168,7 @@ class Seen:
         else:
             self._size -= oldest.cost
             # A beginning holds its own last element.
-            oldest.cost, oldest.beginning = 0, None
+            oldest.cost, oldest.beginnings = 0, ()
 
 
 def _followed(data: bytes, at: int, joint: bytes, elements: list[Element]) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.admin import Admin, admin_token
 from proxy.asking import Asking, Resolver
@@ -47,6 +48,13 @@ from proxy.tokens.windows import bundled
 from proxy.upstream import Transport, Upstream
 from proxy.watching import Watcher
 from strategies.core.transcript import Reader
+
+
+class _Writing(NamedTuple):
+    """Who writes sessions, and who sees to it that work for one is done once."""
+
+    keeper: Keeper
+    leases: Leases
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +121,9 @@ async def services(
         policies = Policies(settings, table, discovered.window, learned.window, profiles.of)
         telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
-        ttl, told = settings.store.ttl, telemetry.calibrated
-        calibrator = Calibrator(base_url, stored, tasks, ttl=ttl, clock=clock, told=told)
-        recall = Recall(_meanings(settings, asking, clock))
+        calibrator = Calibrator(base_url, stored, tasks, ttl=settings.store.ttl, clock=clock, told=telemetry.calibrated)
+        writing = _writing(settings, stored, tasks, clock)
+        recall = Recall(_meanings(settings, asking, writing.keeper, clock))
         searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
         memories = Memories(Injector(recall, settings.memory, tasks), searcher)
         lessons = Lessons(learned, calibrator, tasks)
@@ -127,7 +135,7 @@ async def services(
             tenants=Tenants(settings, tenant_key(settings)),
             tokenizers=tokenizers,
             policies=policies,
-            condenser=_condenser(settings, stored, intake, summarizer or asking, tasks, calibrator, memories, clock),
+            condenser=_condenser(settings, writing, intake, summarizer or asking, tasks, calibrator, memories, clock),
             searcher=searcher,
             seen=seen,
             discovered=discovered,
@@ -161,9 +169,15 @@ def _asking(
     )
 
 
-def _meanings(settings: Settings, asking: Asking, clock: Callable[[], float]) -> Meanings | None:
+def _writing(settings: Settings, stored: StoredSessions, tasks: Background, clock: Callable[[], float]) -> _Writing:
+    with_text = settings.store.content == "full"
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=with_text)
+    return _Writing(keeper, Leases(stored, tasks))
+
+
+def _meanings(settings: Settings, asking: Asking, keeper: Keeper, clock: Callable[[], float]) -> Meanings | None:
     model = settings.memory.embeddings_model
-    return Meanings(asking, model, settings.background.allowance, clock) if model else None
+    return Meanings(asking, keeper, model, settings.background.allowance, clock) if model else None
 
 
 def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:
@@ -208,7 +222,7 @@ def _intake(
 
 def _condenser(
     settings: Settings,
-    stored: StoredSessions,
+    writing: _Writing,
     intake: Intake,
     resolver: Resolver,
     tasks: Background,
@@ -217,8 +231,7 @@ def _condenser(
     clock: Callable[[], float],
 ) -> Condenser:
     with_text = settings.store.content == "full"
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=with_text)
-    leases = Leases(stored, tasks)
+    keeper, leases = writing
     attempts = Attempts(resolver, tasks)
     maker = Maker(attempts, keeper, leases, tasks, clock)
     preparer = Preparer(
@@ -235,7 +248,7 @@ def _condenser(
         keeper=keeper,
         maker=maker,
         preparer=preparer,
-        settler=Settler(keeper=keeper, preparer=preparer, calibrator=calibrator, memories=memories, tasks=tasks),
+        settler=Settler(keeper=keeper, preparer=preparer, calibrator=calibrator, memories=memories),
         memories=memories,
         settings=settings,
     )

@@ -104,7 +104,9 @@ class Session:
     def branch_of(self, digests: Sequence[bytes]) -> Branch | None:
         """The branch that a transcript with these chain digests continues, or None for a new one."""
         found = [branch for branch in self.branches if continues(branch, digests, answered=self.derived)]
-        return max(found, key=lambda branch: (shared(branch, digests), branch.last_used), default=None)
+        if len(found) < 2:
+            return found[0] if found else None
+        return max(found, key=lambda branch: (shared(branch, digests), branch.last_used))
 
     def branch_for(self, digests: Sequence[bytes]) -> str:
         """The name of the branch that a transcript with these chain digests continues, or opens."""
@@ -169,15 +171,19 @@ class Session:
         most = sum(1 for size in sizes if size <= MOST_PATCH_CHARS)
         return replace(self, patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
 
-    def saving(self, condensation: str, tokens: int) -> Session:
-        """The session with one more request that rests on a condensation, and what it has left out by that."""
-        saved = {**self.saved, condensation: self.saved.get(condensation, 0) + max(tokens, 0)}
-        return replace(self, saved=saved)
+    def saved_with(self, condensation: str, tokens: int) -> Mapping[str, int]:
+        """What is `saved` after one more request that rests on a condensation, "" for none."""
+        if not condensation:
+            return self.saved
+        return {**self.saved, condensation: self.saved.get(condensation, 0) + max(tokens, 0)}
+
+    def raised(self, **more: int) -> dict[str, int]:
+        """Its totals with so many more."""
+        return {**self.totals, **{key: self.totals.get(key, 0) + count for key, count in more.items()}}
 
     def counted(self, **more: int) -> Session:
         """The session with its totals raised."""
-        totals = {key: self.totals.get(key, 0) + more.get(key, 0) for key in {*self.totals, *more}}
-        return replace(self, totals=totals)
+        return replace(self, totals=self.raised(**more))
 
 
 def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bool:

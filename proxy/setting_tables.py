@@ -169,7 +169,7 @@ class BackgroundSettings(Table):
     """Model calls that no client waits for: when they may be made, and how many at once to one server.
 
     `idle` makes them only while no client's request is under way there. `allowance` is the share of a session's prompt
-    tokens that votes may spend.
+    tokens that votes and embeddings together may spend, besides one window.
     """
 
     mode: Mode = "on"

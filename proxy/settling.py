@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from proxy.append import Append
@@ -17,7 +16,6 @@ from proxy.decision import Decision
 from proxy.intake import Case
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.memory.searching import Memories
-from proxy.owned import OwnedTasks
 from proxy.preparing import Preparer
 from proxy.usage import Usage
 
@@ -34,13 +32,11 @@ class Settler:
         preparer: Preparer,
         calibrator: Calibrator,
         memories: Memories,
-        tasks: OwnedTasks[Any],
     ) -> None:
         self._keeper = keeper
         self._preparer = preparer
         self._calibrator = calibrator
         self._memories = memories
-        self._tasks = tasks
 
     def prepare(self, decision: Decision, case: Case) -> None:
         """Names the branch of a decision whose body is written, and leaves how it learns, settles and is followed."""
@@ -81,9 +77,9 @@ class Settler:
             if too_small and taught.patch is None:
                 return
             if case.append is None:
-                await self._tasks.finish(self._keeper.settle(case.found, taught))
+                await self._keeper.settle(case.found, taught)
             elif reply is not None:
-                await self._tasks.finish(self._keeper.settle(case.found, _appended(taught, case.append, reply)))
+                await self._keeper.settle(case.found, _appended(taught, case.append, reply))
 
         return settle
 
@@ -121,8 +117,7 @@ def _applied(decision: Decision, case: Case) -> str:
 def _taught(turn: Turn, decision: Decision) -> Turn:
     """A turn with what its reply has told."""
     rounds = decision.rounds
-    return replace(
-        turn,
+    return turn._replace(
         usage=decision.usage,
         anchor=decision.anchor,
         reply=decision.reply,
@@ -134,7 +129,7 @@ def _taught(turn: Turn, decision: Decision) -> Turn:
 def _appended(turn: Turn, append: Append, reply: Mapping[str, Any]) -> Turn:
     """A turn of append mode, which stores its messages and the reply."""
     line, block = append.block(reply)
-    return replace(turn, line=line, before=append.before, blocks={line.block: block})
+    return turn._replace(line=line, before=append.before, blocks={line.block: block})
 
 
 def _is_too_small(decision: Decision, case: Case) -> bool:

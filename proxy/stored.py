@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -54,12 +53,15 @@ class Patience:
         if left <= 0:
             work.close()
             raise StoreError("store-timeout", f"{self.whole} s were used up before")
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            with self._spending():
-                async with asyncio.timeout(left):
-                    return await work
+            async with asyncio.timeout(left):
+                return await work
         except TimeoutError:
             raise StoreError("store-timeout", f"not done in the {left:.2f} s that were left") from None
+        finally:
+            self.spend(clock() - began)
 
     async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
         """The result of a task that goes on by itself; raises `StoreError` where it takes longer than is left.
@@ -67,20 +69,15 @@ class Patience:
         It is waited for `at_least` so many seconds.
         """
         most = max(self.left, at_least)
-        with self._spending():
-            await asyncio.wait({task}, timeout=most)
-        if not task.done():
-            raise StoreError("store-timeout", f"not done in {most:.2f} s, and not waited for any longer")
-        return task.result()
-
-    @contextmanager
-    def _spending(self) -> Iterator[None]:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            yield
+            await asyncio.wait({task}, timeout=most)
         finally:
             self.spend(clock() - began)
+        if not task.done():
+            raise StoreError("store-timeout", f"not done in {most:.2f} s, and not waited for any longer")
+        return task.result()
 
 
 class StoredSessions:
@@ -149,7 +146,11 @@ class StoredSessions:
         task = asyncio.create_task(self.in_time(work))
         self._writing.add(task)
         task.add_done_callback(self._written)
-        return await patience.wait_for(task, LAST_SHARE * patience.whole if is_last else 0.0)
+        try:
+            return await patience.wait_for(task, LAST_SHARE * patience.whole if is_last else 0.0)
+        except asyncio.CancelledError:
+            task.add_done_callback(_tell)
+            raise
 
     def _written(self, task: asyncio.Task[Any]) -> None:
         """A store's failure is told to who waits for the write; who does so no longer has told of that."""
@@ -162,3 +163,10 @@ class StoredSessions:
         """Lets the writes under way end, each within the limit."""
         if self._writing:
             await asyncio.wait(self._writing, timeout=self._timeout)
+
+
+def _tell(task: asyncio.Task[Any]) -> None:
+    """Says that a write has failed in place of who waited for it, and has left."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, StoreError):
+        _log.warning("a write that nobody waited for any longer failed: %s", error)

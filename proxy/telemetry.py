@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from contextlib import AbstractContextManager
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -23,8 +24,9 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._counter("requests_total", "Requests by what was done with them.", "action")
-        self._reasons = self._counter("reasons_total", "Requests by the reason that was given.", "reason")
+        # With every request: to find what has labels takes longer than to raise it.
+        self._requests = cache(self._counter("requests_total", "Requests by what was done with them.", "action").labels)
+        self._reasons = cache(self._counter("reasons_total", "Requests by the reason that was given.", "reason").labels)
         self._tokens = self._counter(
             "tokens_total", "Prompt tokens before and after, and all of our own calls by role.", "stage"
         )
@@ -75,9 +77,9 @@ class Telemetry:
 
     def decided(self, decision: Decision) -> None:
         """A request was decided on."""
-        self._requests.labels(decision.action).inc()
+        self._requests(decision.action).inc()
         if decision.reason:
-            self._reasons.labels(decision.reason).inc()
+            self._reasons(decision.reason).inc()
         self._before.inc(decision.tokens_before)
         self._after.inc(decision.tokens_after)
         if decision.action is Action.CONDENSED:
@@ -99,7 +101,7 @@ class Telemetry:
 
     def bypassed(self, path: str, reason: str = "") -> None:
         """A request for a reply was passed on as it is; said once for each endpoint and reason."""
-        self._requests.labels(Action.BYPASSED).inc()
+        self._requests(Action.BYPASSED).inc()
         if (path, reason) not in self._bypassed:
             self._bypassed.add((path, reason))
             _log.info("%s is passed on as it is: %s", path, reason or "only /v1/chat/completions is condensed")

@@ -19,6 +19,7 @@ from proxy.loose_json import count_at
 
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
+_GZIP = b"\x1f\x8b"  # a member begins so
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
@@ -73,14 +74,21 @@ class UsageReader:
 
 
 class Decoder:
-    """Undoes a content encoding piece by piece."""
+    """Undoes a content encoding piece by piece; of gzip any number of members, one behind another."""
 
     def __init__(self, bits: int | None) -> None:
         self._inflating = None if bits is None else zlib.decompressobj(bits)
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that a chunk stands for; raises `zlib.error`."""
-        return chunk if self._inflating is None else self._inflating.decompress(chunk)
+        if self._inflating is None:
+            return chunk
+        data = self._inflating.decompress(chunk)
+        # What is no part of a member is kept by zlib, so a mark that is cut in two is whole with the next chunk.
+        while self._inflating.eof and (rest := self._inflating.unused_data).startswith(_GZIP):
+            self._inflating = zlib.decompressobj(_WINDOW_BITS["gzip"])
+            data += self._inflating.decompress(rest)
+        return data
 
 
 def decoder(encoding: str) -> Decoder | None:

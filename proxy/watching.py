@@ -18,6 +18,7 @@ from proxy.usage import Usage, UsageReader
 
 _log = logging.getLogger(__name__)
 
+Learn = Callable[[Usage, bool], None]
 Settle = Callable[[Mapping[str, Any] | None], Awaitable[None]]
 
 
@@ -51,32 +52,33 @@ class Watcher:
     def settling(self, request: ChatRequest, decision: Decision, watched: Watched) -> Settle:
         """What is done when a reply has come whole: what it says is learned, then the session is stored."""
 
+        # The decision lets go of them when its request is over: that may be before this is begun.
+        learn, store = decision.learn, decision.settle
+        needs_ending = store is not None and decision.source == DERIVED
+
         async def settle(message: Mapping[str, Any] | None) -> None:
             # Nothing may come between a reply's end and the beginning of what is stored of it.
-            self._taught(request, decision, watched)
-            if decision.settle is not None:
-                await decision.settle(message)
+            try:
+                if needs_ending:
+                    decision.reply = watched.usage.ending()
+                self._learn(request, decision, watched, learn)
+            except Exception:  # noqa: BLE001
+                # A defect costs what the reply would have taught, not the session.
+                _log.exception("nothing was learned from a reply")
+            if store is not None:
+                await store(message)
 
         return settle
 
-    def _taught(self, request: ChatRequest, decision: Decision, watched: Watched) -> None:
-        try:
-            if decision.settle is not None and decision.source == DERIVED:
-                decision.reply = watched.usage.ending()
-            self._learn(request, decision, watched)
-        except Exception:  # noqa: BLE001
-            # A defect costs what the reply would have taught, not the session.
-            _log.exception("nothing was learned from a reply")
-
-    def _learn(self, request: ChatRequest, decision: Decision, watched: Watched) -> None:
+    def _learn(self, request: ChatRequest, decision: Decision, watched: Watched, learn: Learn | None) -> None:
         # What a search has led to was not in the view: only the first count is of that.
         rounds = decision.rounds
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
         if usage is None:
             return
         said = self._judged(request, decision, usage, watched)
-        if decision.learn is not None:
-            decision.learn(usage, said is not Standing.WHOLE)
+        if learn is not None:
+            learn(usage, said is not Standing.WHOLE)
 
     def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Standing:
         # The bound for a picture is no count that a usage could be held against.

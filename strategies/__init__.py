@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from strategies.core.errors import OptionError
@@ -65,6 +66,7 @@ class Pipeline:
         return self.names == ("off",)
 
 
+@lru_cache(maxsize=256)
 def parse(text: str) -> Pipeline | None:
     """The pipeline that `text` names, or None where a name is unknown or `off` is not alone."""
     observe = text.startswith(OBSERVE)

@@ -69,7 +69,10 @@ class Asking:
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
 
     async def embedded(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
-        """The vectors of texts, from the model of a role; failures are those of `resolve`."""
+        """The vectors of texts, from the model of a role.
+
+        Failures are those of `resolve`; `server-error` where the server cannot answer now, as while it loads the model.
+        """
         return await self._embeddings.of(texts, role, caller)
 
     def arrived(self) -> None:

@@ -16,6 +16,7 @@ from proxy.asking.answers import Completion, read
 from proxy.asking.lanes import PREEMPTED, Held, Lane, Lanes
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, Question, headers_for, is_lent
 from proxy.errors import UpstreamUnavailable
+from proxy.lru import Lru
 from proxy.setting_tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
@@ -23,6 +24,7 @@ from strategies.core.effects import Failure
 CREDENTIAL_LIFE = 60.0  # seconds after its own request
 EXPIRED = "expired"
 LIMIT_REFUSED = "limit-refused"
+MOST_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
 
 _REFUSALS = (429, 503)
 
@@ -63,7 +65,7 @@ class Calls:
         self._clock = clock
         self._told = told
         self._own_key = own_key
-        self._limits: dict[tuple[str, str], str] = {}
+        self._limits: Lru[tuple[str, str], str] = Lru(MOST_LIMITS)
 
     async def answered(self, question: Question, caller: Caller) -> Completion | Failure:
         """The answer to a question, asked again where the server knows the old limit only, or a client came first."""
@@ -117,7 +119,7 @@ class Calls:
         elif caller.background:
             lane.served()
         if reply.status == 400 and limit == NEW_LIMIT and NEW_LIMIT.encode() in reply.body:
-            self._limits[self._of(question, caller)] = OLD_LIMIT
+            self._limits.put(self._of(question, caller), OLD_LIMIT)
             return Failure(LIMIT_REFUSED)
         return read(reply)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from proxy.asking.calls import CREDENTIAL_LIFE, EXPIRED, Call
@@ -86,7 +87,7 @@ class Embeddings:
             return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
         if reply.status in _REFUSALS:
             lane.refused(reply.retry_after)
-        elif caller.background:
+        elif caller.background and not _is_down(reply.status):
             lane.served()
         return await asyncio.to_thread(_read, reply, len(texts))
 
@@ -95,6 +96,8 @@ def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
     """The vectors of so many texts, or why there are none."""
     if reply.status == 429:
         return Failure("rate-limited")
+    if _is_down(reply.status):
+        return Failure("server-error")
     if reply.status // 100 != 2:
         return Failure("http-error")
     body = json_or_none(reply.body)
@@ -103,6 +106,11 @@ def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
     if len(found) != texts or len({len(each) for each in found}) != 1:
         return Failure("unreadable")
     return Embedded(tuple(found), count_at(body.get("usage"), "total_tokens"))
+
+
+def _is_down(status: int) -> bool:
+    """Whether a server could not answer this time, as while it loads the model; what it lacks altogether is 501."""
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
 
 
 def _vectors(data: list[Any]) -> list[Sequence[float]]:

@@ -9,6 +9,8 @@ and the difference is estimated like new messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features, of_messages
@@ -20,7 +22,8 @@ DEEPEST = 64  # chain messages behind an anchor; a turn adds fewer
 CLOCK = 16  # tokens by which what tells the time may vary
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True)
+class Asked:
     """What is counted of one request. `counter` names what counts; `frame` and `offering` are digests of all that
     stands outside of the chain, and of the tools; `overhead` are tokens of our own; `offers` tells whether there are
     tools. `most` are the tokens that no tokenizer exceeds, where that is known; `hidden` are messages of hidden rounds,
@@ -41,7 +44,7 @@ class Asked(NamedTuple):
         """What the tokens of the chain are made of."""
         return of_messages(self.transcript.chain) if self.summed is None else self.summed
 
-    @property
+    @cached_property
     def fixed(self) -> Features:
         """What no condensation touches: tools, framing and system messages."""
         systems = of_messages(message for _, message in self.transcript.systems)
@@ -119,15 +122,17 @@ class Anchors:
     """The anchors of late, of all conversations of a process; at most `most` of them."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._kept: Lru[tuple[str, str, str], Anchor] = Lru(most)
+        self._kept: Lru[tuple[str, str, bytes], Anchor] = Lru(most)
 
     def keep(self, tenant: str, model: str, anchor: Anchor) -> None:
         """Keeps an anchor; of one node, only the newest."""
-        self._kept.put((tenant, model, anchor.node), anchor)
+        self._kept.put((tenant, model, bytes.fromhex(anchor.node)), anchor)
 
     def newest(self, tenant: str, model: str, digests: Sequence[bytes]) -> Anchor | None:
         """The anchor of the longest beginning of a transcript with these chain digests."""
         if not self._kept:
             return None
-        nodes = ((tenant, model, digest.hex()) for digest in reversed(digests[-DEEPEST:]))
-        return next(filter(None, map(self._kept.get, nodes)), None)
+        for digest in reversed(digests[-DEEPEST:]):
+            if (anchor := self._kept.get((tenant, model, digest))) is not None:
+                return anchor
+        return None

@@ -196,7 +196,6 @@ class Calibrator:
         elif entry.unfitted >= due:
             self._tasks.start(self._fit_later(model, counter, entry), ("calibration-fit", model, counter))
         if entry.unshared >= due:
-            entry.unshared = 0.0
             self._tasks.start(self._share(model, counter), ("calibration-share", model, counter))
 
     # -- shared --------------------------------------------------------------------------------------
@@ -208,7 +207,9 @@ class Calibrator:
 
     async def _share(self, model: str, counter: str) -> None:
         await self._read(model, counter)
-        fact = encoded(self._known(model, counter).ledger)
+        entry = self._known(model, counter)
+        # Not before: what comes while another share is under way is due again with the next reply.
+        fact, entry.unshared = encoded(entry.ledger), 0.0
         try:
             await self._stored.in_time(self._stored.store.remember(self._name(model, counter), fact, self._ttl))
         except StoreError as error:

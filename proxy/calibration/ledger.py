@@ -12,7 +12,8 @@ import json
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
@@ -30,7 +31,7 @@ LEAST_BARE = 3  # requests without tools
 MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """Prices, and by how much the estimates of whole requests with a known set of tools are too low, in tokens."""
 
@@ -42,7 +43,7 @@ class Line:
         """Whether nothing was learned."""
         return self.prices == EVEN and not self.surplus
 
-    @property
+    @cached_property
     def hidden(self) -> int:
         """The most tokens that may come on top of what stands in a request."""
         surplus = max(self.surplus.values(), default=0.0)
@@ -90,14 +91,14 @@ class Ledger:
         if not is_plausible(observation):
             return self
         if observation.features.requests:
-            return replace(self, wholes=_with(self.wholes, observation))
-        return replace(self, growths=_with(self.growths, observation))
+            return Ledger(_with(self.wholes, observation), self.growths, self.firsts, self.anchored)
+        return Ledger(self.wholes, _with(self.growths, observation), self.firsts, self.anchored)
 
     def off(self, error: float, *, anchored: bool) -> Ledger:
         """The ledger with the relative error of one more estimate."""
         if anchored:
-            return replace(self, anchored=(*self.anchored, error)[-MOST_ERRORS:])
-        return replace(self, firsts=(*self.firsts, error)[-MOST_ERRORS:])
+            return Ledger(self.wholes, self.growths, self.firsts, (*self.anchored, error)[-MOST_ERRORS:])
+        return Ledger(self.wholes, self.growths, (*self.firsts, error)[-MOST_ERRORS:], self.anchored)
 
     def error(self, *, anchored: bool) -> float | None:
         """The mean relative error of late, from 0 up; None while too few estimates could be compared."""

@@ -6,7 +6,6 @@ so the estimate holds for a view that was condensed too.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor, Asked, Growth, growth
@@ -71,7 +70,7 @@ def calibrated(asked: Asked, line: Line, anchor: Anchor | None, window: int | No
         total = min(total, asked.most + line.hidden)
     scale = _through(asked, line, asked.own, total)
     # A guess may not take away more than a part of a window; the upstream's own figure may.
-    return Calibrated(scale if window is None else replace(scale, offset=min(scale.offset, window // 4)))
+    return Calibrated(scale if window is None else Scale(min(scale.offset, window // 4), scale.slope))
 
 
 def _through(asked: Asked, line: Line, own: int, total: float) -> Scale:

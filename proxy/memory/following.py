@@ -1,9 +1,10 @@
 """Following a hidden round: the upstream is asked to go on with what was found, and something else where it refuses.
 
 A prompt that has become too long by what was found is asked with less of it, or with a note that there is no room,
-once. What is refused still, or for any other reason, was not the client's request, which the upstream has taken: where
-the client has no text of the reply yet, that is asked as it was, without the tool, and the search is forgotten. So an
-error is the client's only where its own request is refused too, or where a text cannot be taken back any more.
+once. What is refused still, or for any other reason, under whatever status, or breaks off, was not the client's
+request, which the upstream has taken: where the client has no text of the reply yet, that is asked as it was, without
+the tool, and the search is forgotten. So an error is the client's only where its own request is refused too, or where
+a text cannot be taken back any more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from proxy.errors import UpstreamUnavailable
-from proxy.memory.replies import is_good, reply_of
+from proxy.memory.replies import is_good, read, reply_of
 from proxy.memory.rounds import Rounds
 from proxy.opening import Answer, Opened, opened
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
+from proxy.sse import is_event_stream
 
 SAFE = 0.95
 """Of what the upstream says that it takes: its count and ours differ from text to text."""
@@ -44,23 +46,26 @@ class Following:
         `spoken`: the client has text of the reply already.
         """
         try:
-            following = await self._shortened(await self._asked())
+            following = await self._shortened(await self._asked(spoken=spoken), spoken=spoken)
+            if not (spoken or is_event_stream(following.reply.headers)):
+                # In one piece the client has nothing of it before all is there, so it may still break off.
+                following = following._replace(reply=await read(following.reply))
         except UpstreamUnavailable as error:
             if spoken:
                 raise
             following = Opened(reply_of(error))
-        if spoken or (is_good(following.reply) and following.refusal is None):
+        if spoken or _is_reply(following):
             return following.reply
         return await self._without_search(following.reply)
 
-    async def _asked(self) -> Opened:
+    async def _asked(self, *, spoken: bool) -> Opened:
         reply = await self._send(self._rounds.body())
-        following = await opened(reply, looks=self._rounds.tokens >= LEAST)
+        following = await opened(reply, looks=not spoken or self._rounds.tokens >= LEAST)
         if following.refusal is not None and following.refusal.kind is Kind.INPUT:
             self._learn(following.refusal, self._rounds.tokens)
         return following
 
-    async def _shortened(self, refused: Opened) -> Opened:
+    async def _shortened(self, refused: Opened, *, spoken: bool) -> Opened:
         """What follows when a prompt that is refused for its length has less of what was found."""
         refusal = refused.refusal
         if refusal is None or refusal.kind is Kind.OUTPUT:
@@ -72,7 +77,7 @@ class Following:
             await refused.reply.close()
             raise
         await refused.reply.close()
-        return await self._asked()
+        return await self._asked(spoken=spoken)
 
     async def _without_search(self, refused: Answer) -> Answer:
         """The reply to the client's own request; the error that was refused with, where the upstream is gone."""
@@ -87,6 +92,11 @@ class Following:
             raise
         await refused.close()
         return reply
+
+
+def _is_reply(following: Opened) -> bool:
+    """Whether it is no error, as far as that was looked at."""
+    return is_good(following.reply) and not following.error
 
 
 def _fitting(refusal: Refusal, tokens: int) -> int | None:

@@ -63,14 +63,18 @@ class Injector:
     async def inject(self, decision: Decision, case: Case) -> None:
         """Puts this turn's block into a decision's view: the one that it has shown, or a new one."""
         budget = case.policy.budget
-        if not case.policy.memory.inject or budget is None:
+        # A walked view is of no condensation, so it could not be folded again.
+        if not case.policy.memory.inject or budget is None or case.found.failure:
             return
         block = case.block or await self._chosen(decision.view, case, budget)
+        if block is None and not any(map(_is_memory, decision.view.lead)):
+            decision.block = NO_BLOCK
+            return
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
         view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
         decision.view, decision.tokens_after = view, view.tokens
-        decision.block = block if block and any(_is_memory(item) for item in view.lead) else NO_BLOCK
+        decision.block = block if block and any(map(_is_memory, view.lead)) else NO_BLOCK
 
     def follow(self, case: Case) -> None:
         """Reads what is new in a conversation once its reply has been sent."""

@@ -1,8 +1,9 @@
 """Meaning: passages are found by an embedding model too, where the settings name one.
 
 The vectors of passages are made once a reply has been sent, by calls in the background, the newest passages first. What
-a session spends on them comes out of `background.allowance`. A query is waited for as long as the settings say, and
-only where there are vectors to hold it against; without one, as after any failure, words alone rank.
+a session spends on them comes out of its allowance (`proxy/allowance.py`), and is added to its totals. A query is
+waited for as long as the settings say, and only where there are vectors to hold it against; without one, as after any
+failure, words alone rank.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import NamedTuple, Protocol
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
 from proxy.lru import Lru
-from proxy.memory.vectors import Vector, Vectors, vector_of
+from proxy.memory.vectors import SessionVectors, Vector, Vectors, vector_of
+from proxy.recognition import Recognised
+from proxy.sessions import Session
 from proxy.setting_tables import ModelRole
 from proxy.store.base import SessionKey
 from strategies.core.effects import Failure
@@ -42,26 +45,43 @@ class Embedder(Protocol):
         ...
 
 
+class Books(Protocol):
+    """Where the totals of sessions are kept."""
+
+    async def amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool) -> None:
+        """Changes a session; one that is not stored yet only where it `opens` such."""
+        ...
+
+
 class Asker(NamedTuple):
     """On whose behalf vectors are made: of a session, by a caller in the background or not.
 
-    `window` is the model's, `forwarded` are the prompt tokens that the session has sent so far.
+    `allowed` are the tokens that all its vectors may have cost, by the share that is allowed of what it has forwarded;
+    `spent` are those that they had cost when the request came.
     """
 
-    key: SessionKey
+    found: Recognised
     caller: Callable[[bool], Caller]
-    window: int
-    forwarded: int
+    allowed: Callable[[float], int]
+    spent: int = 0
+
+    @property
+    def key(self) -> SessionKey:
+        """Where the session is stored."""
+        return self.found.key
 
 
 class Meanings:
     """The vectors of what is remembered; one per app. `model` is who makes them.
 
-    `allowance` is the share of its forwarded tokens that a session may spend on them, besides one window.
+    `books` is told what a session has spent; `allowance` is the share of what it has forwarded that it may spend.
     """
 
-    def __init__(self, embedder: Embedder, model: str, allowance: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, embedder: Embedder, books: Books, model: str, allowance: float, clock: Callable[[], float]
+    ) -> None:
         self._embedder = embedder
+        self._books = books
         self._model = model
         self._allowance = allowance
         self._clock = clock
@@ -70,7 +90,18 @@ class Meanings:
 
     async def learn(self, asker: Asker, texts: Sequence[str]) -> None:
         """Has vectors made of texts that have none yet, the last ones first; raises nothing."""
-        known, most = self._vectors.of(asker.key), asker.window + self._allowance * asker.forwarded
+        known = self._vectors.of(asker.key)
+        # What other processes have spent, and what the store did not have yet when the request came.
+        known.tokens = max(known.tokens, asker.spent)
+        await self._learn(known, asker, texts)
+        tokens, known.untold = known.untold, 0
+        if tokens:
+            await self._books.amend(
+                asker.found, lambda session: session.counted(own_tokens=tokens, embedding_tokens=tokens), opens=False
+            )
+
+    async def _learn(self, known: SessionVectors, asker: Asker, texts: Sequence[str]) -> None:
+        most = asker.allowed(self._allowance)
         unknown = known.unknown(reversed(texts))
         for start in range(0, min(len(unknown), BATCH * MOST_BATCHES), BATCH):
             if known.tokens >= most or not self._vectors.has_room():
@@ -79,7 +110,8 @@ class Meanings:
             found = await self._asked(batch, asker, TIMEOUT, background=True)
             if found is None:
                 return
-            await asyncio.to_thread(known.put, batch, found.vectors, found.tokens)
+            known.spend(found.tokens)
+            await asyncio.to_thread(known.put, batch, found.vectors)
 
     async def query(self, asker: Asker, text: str, wait: float) -> Vector | None:
         """The vector of a query, if it comes within `wait` seconds and there is any to hold it against."""
@@ -91,7 +123,7 @@ class Meanings:
         found = await self._asked([text[:QUERY_CHARS]], asker, wait, background=False)
         if found is None:
             return None
-        known.tokens += found.tokens
+        known.spend(found.tokens)
         return vector_of(found.vectors[0])
 
     async def ranked(self, key: SessionKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:

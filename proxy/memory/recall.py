@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from proxy.allowance import ON_EMBEDDINGS, left_by_votes, spent
 from proxy.intake import Case
 from proxy.memory.meaning import Asker, Meanings
 from proxy.memory.vectors import Vector
@@ -45,11 +46,13 @@ class Searchable:
         """What is searched for a case: one of which nothing may be kept leaves nothing in the memory either."""
         if not case.keeps:
             return cls(None, case.history, case.cards)
-        key, totals = case.found.key, case.found.session.totals if case.found.session else {}
-        forwarded = totals.get("forwarded_tokens", 0) + case.measured.tokens
-        window = case.policy.window.tokens or 0
-        asker = Asker(key, lambda background: case.caller(background=background), window, forwarded)
-        return cls(key, case.history, case.cards, asker)
+        asker = Asker(
+            case.found.apart(),
+            lambda background: case.caller(background=background),
+            lambda share: left_by_votes(case, share),
+            spent(case, ON_EMBEDDINGS),
+        )
+        return cls(case.found.key, case.history, case.cards, asker)
 
     def nodes(self) -> list[str]:
         """The chain nodes of the history."""

@@ -33,10 +33,13 @@ class Vector(NamedTuple):
 
 
 class SessionVectors:
-    """The vectors of one session, the tokens that they have cost, and the bytes that they take, about."""
+    """The vectors of one session, the tokens that they have cost, and the bytes that they take, about.
+
+    `untold` are those of the tokens that the session's totals do not have yet.
+    """
 
     def __init__(self) -> None:
-        self.tokens = self.size = 0
+        self.tokens = self.untold = self.size = 0
         self._known: dict[bytes, Vector] = {}
 
     def __len__(self) -> int:
@@ -50,9 +53,13 @@ class SessionVectors:
         """The texts that have no vector yet, each once."""
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._known]
 
-    def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]], tokens: int) -> None:
-        """Keeps the vectors of texts that have none, which have cost so many tokens. May run in a thread."""
+    def spend(self, tokens: int) -> None:
+        """Adds what a call has cost."""
         self.tokens += tokens
+        self.untold += tokens
+
+    def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
+        """Keeps the vectors of texts that have none. May run in a thread."""
         for text, values in zip(texts, vectors, strict=True):
             self._known[_digest(text)] = vector_of(values)
             self.size += len(values) * FLOAT_BYTES

@@ -12,6 +12,7 @@ When in doubt it is None: the client then has the upstream's own error, as if we
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
@@ -22,6 +23,9 @@ from proxy.overflow.wording import Meaning, meaning_of
 
 # About who asks, how often, and for which model; whatever else such an answer says, the prompt is not what is wrong.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
+
+_ERROR = b"error"
+_ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 
 
 class Kind(StrEnum):
@@ -50,6 +54,8 @@ def recognise(status: int, body: bytes) -> Refusal | None:
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(Kind.INPUT)
+    if status < HTTPStatus.MULTIPLE_CHOICES and _ERROR not in body and _ANSWER.search(body):
+        return None  # nearly all replies: there is nothing to read
     said = said_in(body)
     if status < HTTPStatus.BAD_REQUEST and not is_error(said):
         return None

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -42,13 +43,12 @@ class SessionKey(NamedTuple):
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A session as one consistent read gave it; `revision` counts its saves, from 1."""
 
     meta: bytes
     revision: int
-    records: Mapping[str, bytes] = field(default_factory=dict)
+    records: Mapping[str, bytes] = MappingProxyType({})
     standing: frozenset[str] = frozenset()
 
 

@@ -14,7 +14,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
@@ -169,12 +168,12 @@ async def _read_lease(lease: Lease, name: str) -> Lease:
 
 
 def _read(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, meta=decompressed(snapshot.meta), records=_known(snapshot.records))
+    return snapshot._replace(meta=decompressed(snapshot.meta), records=_known(snapshot.records))
 
 
 def _written(write: Write) -> Write:
     blocks = {digest: compressed(block) for digest, block in write.blocks.items()}
-    return replace(write, meta=compressed(write.meta), blocks=blocks)
+    return Write(compressed(write.meta), write.revision, write.ttl, blocks, write.index)
 
 
 def _known(stored: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -31,6 +31,7 @@ from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
 from proxy.store.sqlite_leases import Claim
+from proxy.store.sqlite_rows import document, ensured, live, made, put_block, size_of, size_of_others
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,17 +144,23 @@ class SqliteStore:
             self._connection.close()
 
     async def _call(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
-        submitted = self._submit(lambda: self._perform(job))
-        return submitted.result() if submitted.done() else await asyncio.wrap_future(submitted)
+        if isinstance(self._executor, _AtOnce):
+            # With each request twice: not even a future is needed.
+            self._must_be_open()
+            return _translated(lambda: self._perform(job))
+        return await asyncio.wrap_future(self._submit(lambda: self._perform(job)))
 
     def _perform(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
         assert self._connection is not None, "open() comes before any call"
         return job(self._connection, self._clock())
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
+        self._must_be_open()
+        return self._executor.submit(_translated, job)
+
+    def _must_be_open(self) -> None:
         if self._closing is not None:
             raise StoreError("store-closed")
-        return self._executor.submit(_translated, job)
 
     def _count_write(self) -> None:
         self._writes += 1
@@ -195,32 +202,30 @@ def _reason(error: Exception) -> str:
 
 
 def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapshot | None:
+    found = document(connection, key, now)
+    if found is None or not found.has_more:
+        # Nearly all sessions: one statement is consistent by itself.
+        return found and Snapshot(found.meta, found.revision)
     with transaction(connection, "DEFERRED"):
-        found = rows_of(
-            connection,
-            "SELECT id, meta, revision FROM sessions"
-            " WHERE tenant = ? AND session = ? AND expires_at > ? AND meta IS NOT NULL",
-            *(key.tenant, key.session, now),
-        )
-        if not found:
+        found = document(connection, key, now)
+        if found is None:
             return None
-        row, meta, revision = found[0]
-        records = rows_of(connection, "SELECT name, record FROM records WHERE session_id = ?", row)
-        standing = rows_of(connection, "SELECT name FROM standing WHERE session_id = ?", row)
-    return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in standing))
+        records = rows_of(connection, "SELECT name, record FROM records WHERE session_id = ?", found.row)
+        standing = rows_of(connection, "SELECT name FROM standing WHERE session_id = ?", found.row)
+    return Snapshot(found.meta, found.revision, dict(records), frozenset(name for (name,) in standing))
 
 
 def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float, quotas: Quotas) -> bool:
     expires_at = now + write.ttl
     with transaction(connection, "IMMEDIATE"):
-        row, revision = _live(connection, key, now)
+        row, revision, rest = live(connection, key, now)
         if revision != write.revision:
             return False
-        row = _made(connection, key, expires_at) if row is None else row
-        size = _size_with(connection, row, write)
-        if added := sum(_put_block(connection, row, digest, block) for digest, block in write.blocks.items()):
+        row = made(connection, key, expires_at) if row is None else row
+        size = rest + len(write.meta)
+        if added := sum(put_block(connection, row, digest, block) for digest, block in write.blocks.items()):
             size += added
-            _stay_within(quotas.for_blocks(_others(connection, key, now) if quotas.tenant else 0), size)
+            _stay_within(quotas.for_blocks(size_of_others(connection, key, now) if quotas.tenant else 0), size)
         connection.execute(
             "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
             (write.meta, revision + 1, expires_at, size, row),
@@ -233,15 +238,15 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
 
 def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, now: float, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
-        row, _ = _live(connection, key, now)
-        row = _ensure(connection, key, row, now + new.ttl)
+        row = live(connection, key, now).row
+        row = ensured(connection, key, row, now + new.ttl)
         select = "SELECT record FROM records WHERE session_id = ? AND name = ?"
         found = rows_of(connection, select, row, new.name)
         if found:
             kept: bytes = found[0][0]
             return kept
-        size = _size(connection, row) + len(new.name) + len(new.data)
-        _stay_within(quotas.for_records(_others(connection, key, now) if quotas.tenant else 0), size)
+        size = size_of(connection, row) + len(new.name) + len(new.data)
+        _stay_within(quotas.for_records(size_of_others(connection, key, now) if quotas.tenant else 0), size)
         connection.execute("INSERT INTO records VALUES (?, ?, ?)", (row, new.name, new.data))
         connection.execute("UPDATE sessions SET bytes = ? WHERE id = ?", (size, row))
     return new.data
@@ -249,7 +254,7 @@ def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, n
 
 def _stand(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
     with transaction(connection, "IMMEDIATE"):
-        row, _ = _live(connection, key, now)
+        row = live(connection, key, now).row
         if row is not None:
             connection.execute("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", (row, name))
 
@@ -300,7 +305,7 @@ def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) ->
 
 def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool:
     with transaction(connection, "IMMEDIATE"):
-        row, revision = _live(connection, key, now)
+        row, revision, _ = live(connection, key, now)
         if row is not None:
             connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
     return revision > 0
@@ -335,59 +340,3 @@ def _stay_within(room: int, size: int) -> None:
     """Raises, and so undoes the transaction, where a session gets larger than it may."""
     if room != UNBOUNDED and size > room:
         raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
-
-
-def _size(connection: sqlite3.Connection, row: int) -> int:
-    size: int = rows_of(connection, "SELECT bytes FROM sessions WHERE id = ?", row)[0][0]
-    return size
-
-
-def _size_with(connection: sqlite3.Connection, row: int, write: Write) -> int:
-    """The bytes of a session with another meta."""
-    select = "SELECT bytes - coalesce(length(meta), 0) FROM sessions WHERE id = ?"
-    rest: int = rows_of(connection, select, row)[0][0]
-    return rest + len(write.meta)
-
-
-def _put_block(connection: sqlite3.Connection, row: int, digest: str, block: bytes) -> int:
-    """Adds a block that the session does not have; the bytes that it has more."""
-    put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
-    return len(digest) + len(block) if put.rowcount else 0
-
-
-def _others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
-    """The bytes of the tenant's other sessions."""
-    select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
-    size: int = rows_of(connection, select, key.tenant, now, key.session)[0][0]
-    return size
-
-
-def _live(connection: sqlite3.Connection, key: SessionKey, now: float) -> tuple[int | None, int]:
-    """Row and revision of a session, (None, 0) where there is none; one that has expired is removed."""
-    found = rows_of(connection, "SELECT id, revision, expires_at FROM sessions WHERE tenant = ? AND session = ?", *key)
-    if not found:
-        return None, 0
-    row, revision, expires_at = found[0]
-    if expires_at <= now:
-        connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
-        return None, 0
-    return row, revision
-
-
-def _ensure(connection: sqlite3.Connection, key: SessionKey, row: int | None, expires_at: float) -> int:
-    """The row of a session that lives until `expires_at` or longer; made if need be."""
-    if row is None:
-        return _made(connection, key, expires_at)
-    connection.execute(
-        "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?", (expires_at, row, expires_at)
-    )
-    return row
-
-
-def _made(connection: sqlite3.Connection, key: SessionKey, expires_at: float) -> int:
-    """The row of a session that is new."""
-    made = connection.execute(
-        "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)", (*key, expires_at)
-    ).lastrowid
-    assert made is not None
-    return made

@@ -15,6 +15,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 HEADER_CHARS = 65_536
@@ -90,6 +91,7 @@ _FAMILIES: dict[str, Family] = {
 }
 
 
+@lru_cache(maxsize=256)
 def family_of(model: str) -> Family:
     """The price list of a model, named without vendor prefix in lower case."""
     prefixes = (prefix for prefix in _FAMILIES if model.startswith(prefix))

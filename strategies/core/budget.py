@@ -102,8 +102,7 @@ class Budget:
     @property
     def usable(self) -> int:
         """Tokens that the view may have, tools included."""
-        rest = self.window - self.reserve
-        return max(rest if self.max_input is None else min(rest, self.max_input), 0)
+        return _usable(self.window, self.reserve, self.max_input)
 
     @property
     def prepare(self) -> int:
@@ -173,8 +172,13 @@ class Budget:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
-        budget = replace(self, window=window, reserve=reserve, max_input=most, nominal=self, scale=scale)
-        return replace(budget, goal=budget.target)
+        goal = int(_usable(window, reserve, most) * self.marks.target)
+        return replace(self, window=window, reserve=reserve, max_input=most, goal=goal, nominal=self, scale=scale)
+
+
+def _usable(window: int, reserve: int, most: int | None) -> int:
+    rest = window - reserve
+    return max(rest if most is None else min(rest, most), 0)
 
 
 def reserve_for(window: int, asked: int | None, setting: int | None) -> int:

@@ -8,16 +8,17 @@ page may repeat it. A card whose words only the assistant said is the assistant'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from strategies.core.cards import FROM_TOOLS, MemoryCard
 from strategies.core.history import originals
-from strategies.core.plain import fold
 from strategies.core.transcript import Message, Role
 from strategies.core.view import Item, View
-from strategies.memory.terms import terms
+from strategies.memory.terms import distinct
 
 QUOTED = 0.6
 """The share of a card's terms that stand in tools' text from which on it may be theirs."""
@@ -25,26 +26,21 @@ TOLD = 1 / 3
 """The share of a card's terms that stand in a few messages from which on it comes from these."""
 MOST_SOURCES = 3
 RULE = "constraint"
-_GRAM = 2
 
 Standing = Mapping[str, Sequence[int]]
 """Terms, with the numbers of the texts in which they stand."""
 
 
 class _Heard(NamedTuple):
-    """One message of what was summarized: its place in the history, whose it is, its text in one form.
+    """One message of what was summarized: its place in the history, whose it is, and what it has of the cards' terms.
 
-    `called` are the arguments of its calls: where a card may come from, but nothing that anybody said.
+    `called` are those in the arguments of its calls: where a card may come from, but nothing that anybody said.
     """
 
     place: int
     role: Role
-    text: str
-    called: str = ""
-
-    def has(self, term: str) -> bool:
-        """Whether a term stands in what it says or calls."""
-        return term in self.text or term in self.called
+    said: Set[str]
+    called: Set[str]
 
 
 def attributed(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -> tuple[MemoryCard, ...]:
@@ -54,18 +50,30 @@ def attributed(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -
     """
     if not cards:
         return ()
-    heard = [_heard(place, message) for place, message in originals(view, items)]
-    return tuple(_attributed(card, heard, view.transcript.digests) for card in cards)
+    wanted = [sorted(distinct(card.content)) for card in cards]
+    every = frozenset(chain.from_iterable(wanted))
+    heard = [_heard(place, message, every) for place, message in originals(view, items)]
+    where, digests = _where(heard), view.transcript.digests
+    standing = ({term: where.get(term, ()) for term in each} for each in wanted)
+    return tuple(_attributed(card, each, heard, digests) for card, each in zip(cards, standing, strict=True))
 
 
-def _heard(place: int, message: Message) -> _Heard:
+def _heard(place: int, message: Message, wanted: Set[str]) -> _Heard:
+    """What a message has of the terms that are wanted: its text is read once, whatever their number."""
     called = "\n".join(call.arguments for call in message.calls)
-    return _Heard(place, message.role, fold(message.text).casefold(), fold(called).casefold())
+    return _Heard(place, message.role, wanted & distinct(message.text), wanted & distinct(called))
 
 
-def _attributed(card: MemoryCard, heard: Sequence[_Heard], digests: Sequence[bytes]) -> MemoryCard:
-    wanted = _distinct(card.content)
-    standing = {term: [at for at, each in enumerate(heard) if each.has(term)] for term in wanted}
+def _where(heard: Sequence[_Heard]) -> Standing:
+    """In which of the texts each term stands."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for at, each in enumerate(heard):
+        for term in each.said | each.called:
+            found[term].append(at)
+    return found
+
+
+def _attributed(card: MemoryCard, standing: Standing, heard: Sequence[_Heard], digests: Sequence[bytes]) -> MemoryCard:
     if _is_quoted(card, standing, heard):
         card = _as_a_tools(card)
     by_tools = card.role is Role.TOOL
@@ -74,12 +82,6 @@ def _attributed(card: MemoryCard, heard: Sequence[_Heard], digests: Sequence[byt
     if sources and card.role is Role.USER and all(heard[at].role is Role.ASSISTANT for at in sources):
         card = replace(card, role=Role.ASSISTANT)
     return replace(card, places=places, messages=tuple(digests[place].hex() for place in places))
-
-
-def _distinct(content: str) -> list[str]:
-    """The terms of a card, each once; of n-grams the pairs, which tell as much as all of them."""
-    found = dict.fromkeys(terms(content))
-    return [term for term in found if term.isascii() or len(term) == _GRAM] or list(found)
 
 
 def _by(tools: bool, found: Iterable[int], heard: Sequence[_Heard]) -> list[int]:
@@ -96,7 +98,7 @@ def _is_quoted(card: MemoryCard, standing: Standing, heard: Sequence[_Heard]) ->
 def _told_by(roles: Sequence[Role], standing: Standing, heard: Sequence[_Heard]) -> int:
     """How many terms stand in what these said."""
     return sum(
-        any(heard[at].role in roles and term in heard[at].text for at in found) for term, found in standing.items()
+        any(heard[at].role in roles and term in heard[at].said for at in found) for term, found in standing.items()
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
 from strategies.core.plain import fold
@@ -21,6 +22,7 @@ LONGEST_GRAM = 4
 _PIECE = rf"[^\W_{CJK}]+"
 _TOKEN = re.compile(rf"[{CJK}]+|{_PIECE}(?:[._/:@\\-]+{_PIECE})*")
 _PIECES = re.compile(_PIECE)
+_RUN = re.compile(rf"[{CJK}]{{2,}}")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ENGLISH = re.compile(r"[a-z]+")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -40,6 +42,14 @@ STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
 def terms(text: str) -> list[str]:
     """The terms of a text, as often as they stand in it; words that say nothing are left out."""
     return [term for token in _TOKEN.findall(fold(text)) for term in _terms_of(token)]
+
+
+def distinct(text: str) -> set[str]:
+    """What a text is recognised by: the stems of its words, and of n-grams the pairs, which tell as much as all."""
+    folded = fold(text)
+    words = (word.casefold() for piece in set(_PIECES.findall(folded)) for word in _HUMP.split(piece))
+    pairs = (pair for run in set(_RUN.findall(folded)) for pair in map(add, run, run[1:]))
+    return {*(stem(word) for word in words if word not in STOP), *(each for each in pairs if not STOP.issuperset(each))}
 
 
 def content(term: str, single: float) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.http.talking import Stage, asked, staged
+from tests.http.talking import Stage, asked, garden, is_vote, on_file, staged, vote
+from tests.http.test_judging import TURNS, WINDOW, shown
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary, ending
 from tests.http.test_search_memory import FOUND, views
 from tests.support import replies
@@ -27,12 +29,13 @@ def vector(text: str) -> list[float]:
     return [1.0, 0.0, 0.1] if "key hangs" in text or "Schlüssel" in text else [0.0, 1.0, len(text) % 7 / 70]
 
 
-def embeddings(exchange: Exchange) -> Reply | None:
+def embeddings(exchange: Exchange, tokens: int = 0) -> Reply | None:
+    """The vectors that are asked for, at so many tokens, by default one for each."""
     if exchange.path != PATH:
         return None
     texts: Sequence[str] = exchange.json()["input"]
     data = [{"object": "embedding", "index": at, "embedding": vector(text)} for at, text in enumerate(texts)]
-    return replies.json_reply({"object": "list", "data": data, "usage": replies.usage(len(texts), 0)})
+    return replies.json_reply({"object": "list", "data": data, "usage": replies.usage(tokens or len(texts), 0)})
 
 
 @contextmanager
@@ -100,11 +103,36 @@ def test_a_model_that_is_not_there_costs_meaning_only_and_is_not_asked_again() -
         assert len(inputs(stage)) == 1
 
 
+def test_a_model_that_was_still_loading_is_asked_again_after_the_next_reply() -> None:
+    with staged(strategy="recent", memory=QUICK) as stage:
+        loading = iter([replies.error(500, "loading model")])
+        stage.upstream.answer(lambda exchange: next(loading, embeddings(exchange)) if exchange.path == PATH else None)
+        for _ in range(2):
+            stage.ask(diary(12), [*asked(session="s"), FORCE, TOOL])
+            stage.proxy.quiet()
+        assert FACT in found_by(stage, MEANT)
+
+
 def test_a_query_that_gets_no_vector_in_its_time_is_ranked_by_words() -> None:
     with remembering({**QUICK, "embeddings_search_wait": 0.05}) as stage:
         silent = replies.hang(Signal("the end"))
         stage.upstream.answer(lambda exchange: silent if exchange.path == PATH else None)
         assert FACT in found_by(stage, "greenhouse key")
+
+
+def test_vectors_and_votes_spend_one_allowance_which_the_session_tells(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"memory": QUICK, "background": {"allowance": 0.0}}
+    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, **settings) as stage:
+        stage.upstream.answer(
+            lambda exchange: embeddings(exchange, WINDOW) or (vote("NO") if is_vote(exchange) else None)
+        )
+        for rounds in (1, TURNS):
+            stage.ask(garden(rounds), [*asked(session="s"), TOOL])
+            stage.proxy.quiet()
+        assert stage.votes == []
+        session = shown(stage, tmp_path)
+        assert session["judging"]["last_skip_reason"] == "allowance"
+        assert session["totals"]["embedding_tokens"] == session["totals"]["own_tokens"] == WINDOW
 
 
 @pytest.mark.parametrize("header", ["X-Condenser-No-Store", "X-Condenser-Dry-Run"])

@@ -188,8 +188,9 @@ def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_without_a_store_the_prompt_is_shrunk_all_the_same() -> None:
-    with narrow(store={"url": "redis://127.0.0.1:1/0"}) as stage:
+@pytest.mark.parametrize("memory", ["off", "inject"])
+def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
+    with narrow(store={"url": "redis://127.0.0.1:1/0"}, memory={"default": memory}) as stage:
         answer = stage.ask(garden(60), asked(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert answer.header("x-condenser-trigger") == "overflow"

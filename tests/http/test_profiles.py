@@ -203,6 +203,22 @@ def test_stream_options_of_the_clients_stay_and_the_refusal_is_its_own() -> None
         assert len(stage.forwarded) == 1
 
 
+def test_stream_options_that_a_client_has_got_wrong_are_its_own_matter() -> None:
+    with staged(strategy="recent") as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            if "other" not in exchange.json().get("stream_options", {}):
+                return None
+            return replies.error(400, "Unknown parameter: 'stream_options.other'.")
+
+        stage.upstream.answer(answer)
+        for options in ({"other": 1}, {"include_usage": True, "other": 1}):
+            body = body_of(garden(60), stream=True, stream_options=options)
+            assert stage.post(body, asked(session="s")).status == 400
+        stage.ask(garden(60), asked(session="another"), stream=True)
+        assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
+
+
 def test_stream_options_are_not_tried_where_the_settings_say_that_they_are_refused() -> None:
     with staged(strategy="recent", upstream={"profile": {"stream_options": False}}) as stage:
         stage.upstream.answer(without_stream_options)

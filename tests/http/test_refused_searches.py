@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import openai
 import pytest
@@ -12,13 +13,14 @@ from openai.types.chat import ChatCompletion
 
 from proxy.memory.rounds import NO_ROOM
 from tests.http.strict import problems
-from tests.http.talking import Stage, asked, count
+from tests.http.talking import Stage, asked, body_of, count
 from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, views
 from tests.support import replies
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, is_prefix, offers_search, search
 
+MOST_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."
 ROOM = 500  # tokens that the upstream takes beside the first view
 GONE = (replies.hang_up(),)
@@ -91,6 +93,46 @@ def test_a_search_that_the_upstream_does_not_take_is_forgotten_and_the_question_
         after = next_view(stage, streamed, PLAIN)
         assert is_prefix(asked_for, after)
         assert SEARCH not in str(after)
+
+
+def failed(streamed: bool) -> Reply:
+    """An error under a good status."""
+    if streamed:
+        return replies.stream(b": keep-alive\n\n", replies.stream_error("The engine died."))
+    return replies.json_reply(replies.error_body("The engine died."))
+
+
+def broken_off(reply: Reply) -> Reply:
+    """A reply in one piece that ends in its middle."""
+    return replace(reply, steps=(cast("bytes", reply.steps[0])[:MOST_BYTES],), cut=True)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "streamed"),
+    [
+        (failed(streamed=False), False),
+        (failed(streamed=True), True),
+        (broken_off(answered(FOUND, streamed=False)), False),
+        (broken_off(replies.error(500, "a long message that does not come whole" * 3)), False),
+    ],
+    ids=["error", "error-event", "broken-off", "broken-error"],
+)
+def test_a_search_that_only_fails_after_a_status_is_forgotten_too(refusal: Reply, streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=streamed), refusal, answered(PLAIN, streamed=streamed, usage=(90, 7))
+        )
+        assert text_of(asks(stage, streamed)) == PLAIN
+        assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
+        assert SEARCH not in str(next_view(stage, streamed, PLAIN))
+
+
+@both
+def test_an_error_under_a_good_status_is_the_clients_where_its_own_request_gets_no_answer(streamed: bool) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search(), streamed=streamed), failed(streamed), *GONE)
+        answer = stage.post(body_of(question(), stage.model, stream=streamed), [*asked(session="s"), TOOL])
+        assert b"The engine died." in answer.body
 
 
 def test_a_refusal_for_its_rate_that_no_client_sees_holds_back_calls_in_the_background() -> None:

@@ -17,7 +17,7 @@ from proxy.beginnings import LEAST, MOST_NEW, Beginning, beginning_of
 from proxy.calibration.features import of_messages
 from proxy.measure import BY_LENGTH, Measured, Measurer
 from proxy.seen import ENTRY_BYTES, MOST_BYTES, Element, Seen
-from proxy.tokens.counter import CountingPool
+from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.transcript import Reader, Transcript
 from tests.proxy.test_wire import FEW
 
@@ -52,9 +52,13 @@ class Reading:
         self.body = wire.read(json.dumps({"messages": messages}).encode(), self.seen)
         return self._measurer.estimate(self.body)
 
+    async def counted(self, counter: Counter) -> Measured:
+        """What was taken in last, with its tokens counted."""
+        return await self._measurer.measure(self.body, counter)
+
     @property
     def beginnings(self) -> list[Element]:
-        return [each for each in self.body.elements if each.beginning is not None]
+        return [each for each in self.body.elements if each.beginnings]
 
 
 def known(transcript: Transcript) -> list[object]:
@@ -102,6 +106,20 @@ def test_a_beginning_that_another_conversation_has_moved_on_is_not_taken_for_one
     assert_same(reading.take(changed), Reading().take(changed))
 
 
+@pytest.mark.anyio
+async def test_a_conversation_that_is_counted_in_two_ways_goes_on_from_a_beginning_of_each() -> None:
+    reading, counter = Reading(), Tokenizers().for_model("m")
+    for length in range(LEAST + 2, len(MESSAGES), 2):
+        reading.take(MESSAGES[:length])
+        exact = await reading.counted(counter)
+        assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
+        for kind in (BY_LENGTH, counter.cache_key):
+            found = beginning_of(reading.body.elements, kind)
+            assert found is not None
+            assert len(found.elements) == length - 1
+    assert reading.beginnings == [reading.body.elements[-2]]
+
+
 def test_counts_of_another_kind_are_not_mixed() -> None:
     reading = Reading()
     reading.take(MESSAGES)
@@ -126,9 +144,10 @@ def test_a_beginning_is_forgotten_with_its_last_message_and_leaves_no_garbage() 
     reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
     reading.take(MESSAGES)
     [last] = reading.beginnings
-    assert isinstance(last.beginning, Beginning)
-    gone = [ref(each) for each in last.beginning.elements]
-    del last
+    (known,) = last.beginnings
+    assert isinstance(known, Beginning)
+    gone = [ref(each) for each in known.elements]
+    del last, known
     gc.disable()
     try:
         for i in range(6 * len(MESSAGES)):

@@ -70,6 +70,37 @@ async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() 
     assert task.cancelling() == 0
 
 
+async def test_a_client_that_leaves_between_two_pieces_of_work_ends_the_second() -> None:
+    client = Client()
+    incoming = await read(client)
+
+    async def first() -> str:
+        return "done"
+
+    before = asyncio.all_tasks()
+    assert await incoming.unless_gone(first()) == "done"
+    watching = asyncio.all_tasks() - before
+    client.leaves.set()
+    await asyncio.wait(watching)
+    with pytest.raises(ClientGone):
+        await incoming.unless_gone(asyncio.Event().wait())
+
+
+async def test_nobody_waits_for_the_client_any_more_when_it_is_closed() -> None:
+    incoming = await read(Client())
+    before = asyncio.all_tasks()
+
+    async def work() -> set[asyncio.Task[object]]:
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - before
+
+    watching = await incoming.unless_gone(work())
+    assert len(watching) == 1
+    incoming.close()
+    await asyncio.wait(watching)
+    assert all(task.cancelled() for task in watching)
+
+
 async def test_work_that_ends_well_although_it_was_cancelled_keeps_its_result() -> None:
     client = Client()
 

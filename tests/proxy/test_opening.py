@@ -78,6 +78,15 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
     assert refusal is not None
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
+)
+async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
+    assert (await opened(Scripted([body]), looks=True)).error == body
+    said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
+    assert (await opened(Scripted([said]), looks=True)).error == b""
+
+
 async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
     gate = asyncio.Event()
     first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"

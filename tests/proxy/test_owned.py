@@ -30,7 +30,7 @@ class Steps:
 async def test_what_must_be_finished_is_though_its_caller_is_cancelled() -> None:
     tasks: OwnedTasks[Any] = OwnedTasks()
     steps = Steps()
-    caller = asyncio.create_task(tasks.finish(steps.work()))
+    caller = asyncio.create_task(waiting(tasks.own(steps.work(), to_its_end=True)))
     await steps.begun.wait()
     caller.cancel()
     await asyncio.wait({caller})
@@ -41,11 +41,16 @@ async def test_what_must_be_finished_is_though_its_caller_is_cancelled() -> None
     assert steps.is_done
 
 
+async def waiting(task: asyncio.Task[Any]) -> None:
+    """Waits for what others have begun, and may leave it alone."""
+    await asyncio.wait({task})
+
+
 async def test_who_stays_is_given_the_result() -> None:
     tasks: OwnedTasks[Any] = OwnedTasks()
     steps = Steps()
     steps.gate.set()
-    assert await tasks.finish(steps.work()) == "done"
+    assert await tasks.own(steps.work()) == "done"
 
 
 async def test_an_app_that_closes_waits_for_what_must_be_finished_and_ends_the_rest() -> None:
@@ -84,7 +89,7 @@ async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.L
         await steps.work()
         raise ZeroDivisionError
 
-    caller = asyncio.create_task(tasks.finish(defective()))
+    caller = asyncio.create_task(waiting(tasks.own(defective())))
     await steps.begun.wait()
     caller.cancel()
     steps.gate.set()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -246,7 +245,7 @@ def appended(base: Line, text: str, reply: str) -> Turn:
     """An append of one message to the line `base`, with what was answered."""
     sent = Element.of(json.dumps({"role": "user", "content": text}))
     line, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
-    return replace(turn("abc"), line=line, before=base, blocks={line.block: block})
+    return turn("abc")._replace(line=line, before=base, blocks={line.block: block})
 
 
 async def settle_append(sessions: Sessions, *turns: Turn) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers
 from proxy.relay import Incoming, Relay
+from proxy.reporting import StreamEditor
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +36,15 @@ class Reply:
 
     async def close(self) -> None:
         pass
+
+
+class Broken(Reply):
+    """A reply that breaks off behind its chunks."""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in super().chunks():
+            yield chunk
+        raise UpstreamUnavailable("The upstream broke off.")
 
 
 class Store:
@@ -88,28 +99,102 @@ async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
     assert await sent_before_and_after_storing(reply) == (before, after)
 
 
-async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_from_what_is_stored() -> None:
-    store, blocked = Store(), asyncio.Event()
-    told = iter([{"type": "http.request"}])
+class Leaving:
+    """A client that leaves when it is told to."""
 
-    async def receive() -> Message:
-        if request := next(told, None):
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self._told = iter([{"type": "http.request"}])
+
+    async def receive(self) -> Message:
+        if request := next(self._told, None):
             return request
-        await blocked.wait()
+        await self.leaves.wait()
         return {"type": "http.disconnect"}
+
+    async def takes_all(self, _message: Message) -> None:
+        pass
+
+    async def leaves_at_the_body(self, message: Message) -> None:
+        if message.get("body"):
+            self.leaves.set()
+            await asyncio.Event().wait()
+
+    async def incoming(self) -> Incoming:
+        incoming = Incoming(self.receive)
+        assert [part async for part in incoming.body()] == []
+        return incoming
+
+
+async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_from_what_is_stored() -> None:
+    store, client = Store(), Leaving()
+    relay = Relay(await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
+    assert store.asked.is_set()
+    store.stored.set()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(STREAM, b"data: 1\n\n" + DONE), Reply(STREAM, DONE), Reply([(b"content-length", b"2")], b"{}")],
+    ids=["stream in one chunk", "stream", "length"],
+)
+async def test_a_reply_whose_client_leaves_is_followed_when_it_is_stored_and_not_before(reply: Reply) -> None:
+    store, client, followed = Store(), Leaving(), asyncio.Event()
+    relay = Relay(await client.incoming(), reply, [], store.settle, follow=followed.set)
+    async with asyncio.timeout(BOUND):
+        running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
+        await store.asked.wait()
+        client.leaves.set()
+        await running
+        assert not followed.is_set()
+        store.stored.set()
+        await followed.wait()
+
+
+async def test_a_reply_that_cannot_be_sent_at_all_is_stored_and_followed_too() -> None:
+    store, followed = Store(), asyncio.Event()
 
     async def send(message: Message) -> None:
         if message.get("body"):
-            blocked.set()
-            await asyncio.Event().wait()
+            raise ConnectionError
 
-    incoming = Incoming(receive)
-    assert [part async for part in incoming.body()] == []
-    relay = Relay(incoming, Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
-        await relay({"type": "http"}, receive, send)
-    assert store.asked.is_set()
-    store.stored.set()
+        with pytest.raises(ConnectionError):
+            await relay({"type": "http"}, stays, send)
+        store.stored.set()
+        await followed.wait()
+
+
+async def test_a_reply_that_breaks_off_is_not_followed() -> None:
+    followed = asyncio.Event()
+    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, Leaving().takes_all)
+    assert not followed.is_set()
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n'
+
+
+@pytest.mark.parametrize(
+    ("held", "between"), [(USAGE, b"\n\n"), (USAGE[:20], b"\n\n"), (b"", b"")], ids=["line", "part of a line", "none"]
+)
+async def test_what_was_held_of_an_event_that_breaks_off_comes_before_the_error(held: bytes, between: bytes) -> None:
+    parts = list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=StreamEditor(5, hides=False))
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, send)
+    before, error, after = b"".join(parts).partition(b'data: {"error"')
+    assert before == b"data: 1\n\n" + held + between
+    assert error
+    assert after.endswith(b"\n\n")
 
 
 class Unreadable:

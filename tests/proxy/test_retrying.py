@@ -1,12 +1,24 @@
-"""The budget by which a refused view is condensed: it fits by the upstream's count, whatever ours is."""
+"""The budget by which a refused view is condensed, once: it fits by the upstream's count, whatever ours is."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from proxy import controls, wire
+from proxy.intake import ChatRequest
 from proxy.overflow import Kind, Refusal
+from proxy.profiles import Profile
+from proxy.replaying.play import ScriptedSummarizer
 from proxy.retrying import MOST_RATIO, Sent, aimed
+from proxy.services import services
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.tokens.counter import Tokenizers
 from strategies.core.budget import Budget
+from strategies.core.form import Form
+from tests.http.talking import garden
 
 
 def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
@@ -48,3 +60,23 @@ def test_without_a_number_the_aim_is_what_has_passed_or_a_fourth() -> None:
     budget = Budget.of(54_000)
     assert aimed(budget, refusal(), Sent(60_000, 60_000, 0), 7_000).trigger == pytest.approx(7_000, abs=1)
     assert aimed(budget, refusal(), Sent(60_000, 60_000, 0), 0).trigger == pytest.approx(15_000, abs=1)
+
+
+async def test_a_view_is_made_smaller_once_in_whatever_form_it_is_written() -> None:
+    data = json.dumps({"model": "m", "messages": garden(60)}).encode()
+    request = ChatRequest("t", [], wire.read(data), "m", False, controls.read([], None, None))
+    settings, store = Settings.model_validate({"window": 16_384, "strategy": "recent"}), await open_store("memory://")
+    async with services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
+        first = await built.condenser.decide(request)
+        assert first.again is not None
+        assert first.reform is not None
+        first.reform(Profile(Form(middle_system=False)))
+        assert first.again is not None
+
+        last = await first.again(first.policy, Budget.of(2_048))
+        assert last is not None
+        assert last.reform is not None
+        assert last.again is None
+        last.reform(Profile(Form(alternate_roles=True)))
+        assert last.again is None
+    await store.close()

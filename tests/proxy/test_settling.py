@@ -39,7 +39,7 @@ class Gated(SqliteStore):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+        self.begun, self.gate, self.saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def remember(self, name: str, fact: bytes, ttl: int) -> None:
         """As it is, when it may."""
@@ -49,7 +49,9 @@ class Gated(SqliteStore):
     async def save(self, key: SessionKey, write: Write) -> bool:
         """As it is, when it may."""
         await self._may("save")
-        return await super().save(key, write)
+        has_won = await super().save(key, write)
+        self.saved.set()
+        return has_won
 
     async def _may(self, name: str) -> None:
         if name == self.waits:
@@ -117,8 +119,19 @@ async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_sessi
         await asyncio.wait({leaving})
         decision.let_go()
         store.gate.set()
-        await built.tasks.idle()
+        await store.saved.wait()
         assert await store.load(KEY) is not None
+
+
+async def test_a_request_that_is_over_before_its_end_is_begun_has_its_session_stored_and_its_usage_learned() -> None:
+    async with running() as (built, store):
+        asked = request()
+        decision = await built.condenser.decide(asked)
+        settle = built.watcher.settling(asked, decision, reply(decision.tokens_after))
+        decision.let_go()
+        await settle(None)
+        assert await store.load(KEY) is not None
+        assert decision.usage == Usage(decision.tokens_after)
 
 
 async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
@@ -129,8 +142,7 @@ async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
         await store.begun.wait()
         leaving.cancel()
         asyncio.get_running_loop().call_soon(store.gate.set)
-        await built.tasks.close()
-        assert await store.load(KEY) is not None
+    assert store.saved.is_set()
 
 
 async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_session(

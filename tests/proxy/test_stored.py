@@ -81,6 +81,18 @@ async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: Ses
     assert await store.load(KEY) is not None
 
 
+async def test_a_failure_of_a_write_whose_caller_has_left_is_logged(
+    store: SessionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
+    caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
+    await asked.begun.wait()
+    caller.cancel()
+    await store.close()
+    await stored.close()
+    assert "store-closed" in caplog.text
+
+
 async def test_a_write_ends_within_the_limit(store: SessionStore) -> None:
     stored = StoredSessions(store, WHOLE)
     with pytest.raises(StoreError, match="store-timeout"):

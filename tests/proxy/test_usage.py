@@ -63,6 +63,16 @@ def test_a_packed_reply_is_unpacked(encoding: str, pack: type[bytes]) -> None:
     assert read(pack(WHOLE), size=5, encoding=encoding) == Usage(7, 3)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_a_reply_that_was_packed_in_several_members_is_unpacked_to_its_end(size: int) -> None:
+    packed = gzip.compress(WHOLE[:20]) + gzip.compress(b"") + gzip.compress(WHOLE[20:])
+    assert read(packed, size=size, encoding="gzip") == Usage(7, 3)
+
+
+def test_what_follows_a_packed_reply_and_is_not_packed_is_no_part_of_it() -> None:
+    assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
+
+
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
 def test_what_cannot_be_unpacked_has_no_usage(encoding: str) -> None:
     assert read(WHOLE, encoding=encoding) is None

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking import Call
-from proxy.setting_tables import ModelRole
-from strategies.core.effects import Answer, Ask, Failure
-from tests.proxy.asking.support import CALLER, LATER, Clock, asking
+from proxy.asking import Asking, Call
+from proxy.asking.calls import MOST_LIMITS
+from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT
+from proxy.headers import Headers
+from proxy.setting_tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
+from proxy.upstream import JsonReply, Upstream
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Failure
+from tests.proxy.asking.support import ASK, CALLER, LATER, Clock, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, hang, hang_up
 from tests.support.signals import Signal
@@ -65,6 +70,29 @@ async def test_a_server_that_knows_the_old_limit_only_is_asked_again_and_that_is
         await own.ask(role=ModelRole(model="another"))
     limits = [each.json().get("max_tokens") for each in upstream.journal]
     assert limits == [None, 500, 500, None]
+
+
+class OldFashioned(Upstream):
+    """A server that knows the old limit only; `limits` are those that it was asked with."""
+
+    def __init__(self) -> None:
+        super().__init__(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
+        self.limits: list[str] = []
+
+    async def ask(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
+        """Refuses the new limit."""
+        self.limits.append(NEW_LIMIT if NEW_LIMIT in json.loads(data) else OLD_LIMIT)
+        return JsonReply(400 if NEW_LIMIT in json.loads(data) else 500, NEW_LIMIT.encode(), None)
+
+
+async def test_only_so_many_models_are_remembered_for_their_limit() -> None:
+    server = OldFashioned()
+    asked = Asking(server, BackgroundSettings())
+    for number in (*range(MOST_LIMITS + 1), MOST_LIMITS, 0):
+        await asked.resolve([ASK], {SUMMARIZER: SummarizerRole()}, replace(CALLER, model=f"m{number}"))
+    await server.close()
+    assert server.limits[:2] == [NEW_LIMIT, OLD_LIMIT]
+    assert server.limits[-3:] == [OLD_LIMIT, NEW_LIMIT, OLD_LIMIT]
 
 
 async def test_another_400_is_not_asked_again(upstream: ScriptedUpstream) -> None:

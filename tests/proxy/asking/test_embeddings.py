@@ -58,8 +58,15 @@ async def test_what_is_no_vector_for_each_text_is_unreadable(upstream: ScriptedU
 
 @pytest.mark.parametrize(
     ("reply", "failure"),
-    [(error(429), "rate-limited"), (error(404), "http-error"), (hang_up(), "unreachable")],
-    ids=["429", "404", "gone"],
+    [
+        (error(429), "rate-limited"),
+        (error(404), "http-error"),
+        (error(501), "http-error"),
+        (error(500), "server-error"),
+        (error(503), "server-error"),
+        (hang_up(), "unreachable"),
+    ],
+    ids=["429", "404", "501", "500", "503", "gone"],
 )
 async def test_what_goes_wrong_is_a_failure(upstream: ScriptedUpstream, reply: Reply, failure: str) -> None:
     upstream.reply(reply)

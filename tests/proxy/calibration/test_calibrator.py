@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,9 +14,12 @@ from proxy.calibration.ledger import Line
 from proxy.calibration.scaling import UNCALIBRATED
 from proxy.owned import OwnedTasks
 from proxy.store import open_store
+from proxy.store.base import SessionStore
+from proxy.store.sqlite import SqliteStore
 from proxy.stored import StoredSessions
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import fold
+from tests.support.signals import BOUND
 from tests.support.transcripts import WORDS
 
 MODEL, HIDDEN = "m", 400
@@ -27,10 +31,25 @@ def transcript(number: int) -> Transcript:
     return Transcript.of([Reader().read(text, {"role": "user", "content": f"question {number}"}, 50 + number % 7)])
 
 
+class SlowStore(SqliteStore):
+    """Counts the facts that it is given, and keeps one when it may."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.given, self.begun, self.gate = 0, asyncio.Event(), asyncio.Event()
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        """As it is, when it may."""
+        self.given += 1
+        self.begun.set()
+        await self.gate.wait()
+        await super().remember(name, fact, ttl)
+
+
 @asynccontextmanager
-async def learning() -> AsyncIterator[tuple[Calibrator, list[Line], OwnedTasks[Any]]]:
+async def learning(store: SessionStore | None = None) -> AsyncIterator[tuple[Calibrator, list[Line], OwnedTasks[Any]]]:
     """A calibrator, the lines that it has told of, and its tasks."""
-    store, tasks = await open_store("memory://"), OwnedTasks[Any]()
+    store, tasks = store or await open_store("memory://"), OwnedTasks[Any]()
     lines: list[Line] = []
 
     def told(_model: str, progress: Progress) -> None:
@@ -97,6 +116,22 @@ async def test_replies_that_were_foretold_are_not_fitted_one_by_one() -> None:
         for number in range(ENOUGH, 2 * ENOUGH):
             reply(calibrator, number)
         assert len(lines) <= before + 1
+
+
+async def test_what_is_learned_while_a_share_is_under_way_is_shared_with_the_next_reply() -> None:
+    store = await SlowStore.open(None)
+    assert isinstance(store, SlowStore)
+    async with asyncio.timeout(BOUND), learning(store) as (calibrator, _, tasks):
+        reply(calibrator, 0)
+        await store.begun.wait()
+        for number in range(1, ENOUGH):
+            reply(calibrator, number)
+        store.gate.set()
+        await tasks.idle()
+        assert store.given == 1
+        reply(calibrator, ENOUGH)
+        await tasks.idle()
+        assert store.given == 2
 
 
 async def test_an_upstream_that_begins_to_count_otherwise_is_noticed_all_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -62,7 +63,7 @@ def test_an_anchor_holds_though_another_counter_counts_now() -> None:
 def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
     now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now) is None
-    assert growth(anchored(FIRST, 2_000, "c1"), now._replace(frame="f")) is None
+    assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
     assert calibrated(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
 
 
@@ -106,7 +107,7 @@ def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
 
 
 def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
-    short = NEXT._replace(most=1_600)
+    short = replace(NEXT, most=1_600)
     line = Line(EVEN._replace(requests=700, words=4.0))
     assert calibrated(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
 

@@ -19,20 +19,20 @@ def hits(*texts: str) -> list[Hit]:
 
 def test_closeness_is_the_cosine_whatever_the_length() -> None:
     known = SessionVectors()
-    known.put(["along", "across", "against"], [[3.0, 0.0], [0.0, 0.5], [-2.0, 0.0]], tokens=7)
+    known.put(["along", "across", "against"], [[3.0, 0.0], [0.0, 0.5], [-2.0, 0.0]])
     found = known.closeness(vector_of([10.0, 0.0]), hits("along", "across", "against", "unknown"))
     assert [value for _, value in found] == pytest.approx([1.0, 0.0, -1.0])
 
 
 def test_vectors_of_another_model_are_left_out() -> None:
     known = SessionVectors()
-    known.put(["short"], [[1.0, 0.0]], tokens=1)
+    known.put(["short"], [[1.0, 0.0]])
     assert known.closeness(vector_of([1.0, 0.0, 0.0]), hits("short")) == []
 
 
 def test_a_vector_without_direction_is_close_to_nothing() -> None:
     known = SessionVectors()
-    known.put(["nothing"], [[0.0, 0.0]], tokens=1)
+    known.put(["nothing"], [[0.0, 0.0]])
     assert [value for _, value in known.closeness(vector_of([1.0, 1.0]), hits("nothing"))] == [0.0]
 
 
@@ -40,7 +40,7 @@ def test_of_many_the_closest_is_among_those_that_are_compared() -> None:
     chosen, known = Random(5), SessionVectors()
     texts = [f"text {each}" for each in range(5 * COMPARED)]
     vectors = [[chosen.gauss(0, 1) for _ in range(64)] for _ in texts]
-    known.put(texts, vectors, tokens=1)
+    known.put(texts, vectors)
     asked = [value + chosen.gauss(0, 0.3) for value in vectors[123]]
     found = known.closeness(vector_of(asked), hits(*texts))
     assert len(found) == COMPARED
@@ -49,7 +49,7 @@ def test_of_many_the_closest_is_among_those_that_are_compared() -> None:
 
 def test_a_text_is_asked_for_once() -> None:
     known = SessionVectors()
-    known.put(["a", "\ud800"], [[1.0], [1.0]], tokens=2)
+    known.put(["a", "\ud800"], [[1.0], [1.0]])
     assert known.unknown(["b", "a", "b", "\ud800", "c"]) == ["b", "c"]
 
 
@@ -57,17 +57,17 @@ def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten
     kept = Vectors(most_bytes=4 * FLOAT_BYTES)
     one, two, three = (SessionKey("t", name) for name in ("one", "two", "three"))
     for key in (one, two):
-        kept.of(key).put(["a"], [[1.0, 0.0]], tokens=1)
+        kept.of(key).put(["a"], [[1.0, 0.0]])
     assert kept.has_room()
     kept.of(one)
-    kept.of(three).put(["a"], [[1.0, 0.0]], tokens=1)
+    kept.of(three).put(["a"], [[1.0, 0.0]])
     assert kept.has_room()
     assert [len(kept.of(key)) for key in (one, two, three)] == [1, 0, 1]
 
 
 def test_one_session_alone_gets_no_more_than_there_is() -> None:
     kept = Vectors(most_bytes=4 * FLOAT_BYTES)
-    kept.of(SessionKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3, tokens=1)
+    kept.of(SessionKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3)
     assert not kept.has_room()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import pytest
 
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Role
+from strategies.core.view import View
 from strategies.memory.attribution import attributed
 from tests.support.transcripts import Body, assistant, call, tool, user, view_of
 
@@ -69,6 +73,35 @@ def test_places_count_the_messages_of_the_history_also_where_only_some_were_summ
     view = view_of(TALK)
     (card,) = attributed([MemoryCard("The museum costs 45 yuan.")], view, view.items[4:])
     assert card.places == (4,)
+
+
+def test_a_word_that_only_stands_within_another_was_not_said() -> None:
+    assert traced(MemoryCard("Art is on hold."), [user("Start withholding."), assistant("Yes.")]).places == ()
+
+
+@pytest.mark.parametrize("content", ["Nobody has written parse_header.", "没有人写过解析器"])
+def test_one_more_card_costs_as_much_however_long_the_history_is(content: str) -> None:
+    short, long = (view_of([user("Begin."), assistant("Yes."), *TALK * times]) for times in (1, 20))
+    cards = [MemoryCard(content)]
+    added = [calls(cards * 32, view) - calls(cards, view) for view in (short, long)]
+    assert added[0] == added[1]
+
+
+def calls(cards: Sequence[MemoryCard], view: View) -> int:
+    """Calls that attributing costs, of a view that was looked at before."""
+    counted = 0
+
+    def count(*_: object) -> None:
+        nonlocal counted
+        counted += 1
+
+    attributed(cards, view, view.items)
+    sys.setprofile(count)
+    try:
+        attributed(cards, view, view.items)
+    finally:
+        sys.setprofile(None)
+    return counted
 
 
 def test_without_cards_nothing_is_looked_for() -> None:
