@@ -39,7 +39,7 @@ WINDOW = 2_000
 MODEL = "gpt-4o"
 REPLICAS = 2
 MARK = re.compile(r"<m\d{5}>")
-SIGNED = re.compile(r"<by ([^>]*)>")
+SIGNED = re.compile(r"<by ([^>\[]*)>")  # one that was cut in the middle, with a note in brackets, says nothing
 
 
 @dataclass(eq=False)
