@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -21,6 +21,8 @@ from starlette.types import Message, Receive, Scope, Send
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.pending import Continuation, continuation, early_headers, error_event, may_wait
 from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
+
+T = TypeVar("T")
 
 BROKEN_OFF = "The upstream broke off in the middle of its reply."
 
@@ -60,6 +62,14 @@ class KeepAlive:
             yield
         finally:
             self._is_elsewhere = False
+
+    async def ours(self, work: Awaitable[T]) -> T:
+        """What work of ours comes to that the client waits for, in the middle of waiting for the upstream."""
+        was, self._is_elsewhere = self._is_elsewhere, False
+        try:
+            return await work
+        finally:
+            self._is_elsewhere = was
 
     async def silence(self) -> None:
         """Says nothing from now on, whoever is waited for."""

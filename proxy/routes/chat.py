@@ -98,13 +98,17 @@ class _Answering:
         self._want_window(decision)
         # Not earlier: a request that waits for what is prepared for it must not stand in its way.
         self.under_way.enter_context(services.asking.foreground())
-        reply, decided = await services.retrier.answered(asked, decision, self._send)
-        self.under_way.callback(decided.let_go)
-        searched = await services.searcher.searched(decided, asked.model, reply, lambda body: self._send(decided, body))
+        with self.keep_alive.elsewhere():
+            reply, decided = await services.retrier.answered(asked, decision, self._send)
+            self.under_way.callback(decided.let_go)
+            again = partial(self._send, decided)
+            searched = await services.searcher.searched(decided, asked.model, reply, again)
         return self._relay(searched, decided)
 
     async def _tell_keep_alive(self, decision: Decision) -> None:
         self.keep_alive.decided = decision.headers
+        if (again := decision.again) is not None:
+            decision.again = lambda policy, aim: self.keep_alive.ours(again(policy, aim))
         if decision.policy.pipeline.is_off:
             # Nothing of ours is in the way: the client waits for its upstream as it would without us.
             await self.keep_alive.silence()
@@ -122,8 +126,7 @@ class _Answering:
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
         sent = decision.body if body is None else body
         request = UpstreamRequest("POST", b"/v1/chat/completions", self.asked.query, headers, sent)
-        with self.keep_alive.elsewhere():
-            reply = await self.services.upstream.send(request)
+        reply = await self.services.upstream.send(request)
         if reply.status in REFUSED:
             # Here, for the client is not told of every refusal: what follows a search may be asked otherwise.
             self.services.asking.refused(None, first(reply.headers, b"retry-after"))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.client import HTTPResponse
 from typing import Any
 
@@ -123,6 +124,21 @@ def test_an_error_in_time_keeps_its_status() -> None:
         gate.set()
         answer = stage.post(HI)
         assert (answer.status, answer.header("retry-after")) == (429, "3")
+
+
+def test_an_upstream_whose_first_event_is_slow_is_waited_for_under_its_own_head() -> None:
+    first, gate = replies.stream(*SAID), Signal("the first event may come")
+    slow = replace(first, headers=(*first.headers, ("x-request-id", "1")), steps=(gate, *first.steps))
+    with staged(keepalive_interval=SOON, strategy="half-window") as stage, ThreadPoolExecutor(1) as pool:
+        stage.upstream.answer(lambda exchange: summary().after(gate) if is_own(exchange) else slow)
+        waits = pool.submit(stage.post, body_of(garden(6), stream=True))
+        stage.upstream.journal.await_arrival()
+        with waiting(stage.proxy) as heard:
+            assert heard.read(len(COMMENT)) == COMMENT
+            gate.set()
+            answer = waits.result(BOUND)
+        assert (answer.header("x-request-id"), answer.header("x-condenser-action")) == ("1", "passed")
+        assert answer.body.endswith(STREAM)
 
 
 def test_a_whole_completion_behind_comments_becomes_events() -> None:
