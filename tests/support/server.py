@@ -75,6 +75,8 @@ def serve(app: ASGIApp, *, lifespan: Literal["on", "off"] = "on", **options: Any
         "server_header": False,
         "log_config": None,
         "log_level": "error",
+        # Longer than any client keeps a connection, so that none is closed just as it is used again.
+        "timeout_keep_alive": 75,
         **options,
     }
     server = _Server(uvicorn.Config(app, lifespan=lifespan, **settings))

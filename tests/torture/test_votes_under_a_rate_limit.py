@@ -64,8 +64,7 @@ def limited(strategy: str) -> Iterator[tuple[Limited, Proxy]]:
 async def refused(proxy: Proxy, server: Limited) -> int:
     """How often clients get 429 until each conversation has its reply."""
     times, waiting = 0, list(range(CONVERSATIONS))
-    # The server lets idle connections go after five seconds: a client must give them up earlier.
-    limits = httpx.Limits(max_connections=100, keepalive_expiry=1.0)
+    limits = httpx.Limits(max_connections=100)
     async with httpx.AsyncClient(timeout=BOUND, limits=limits) as client:
         while waiting:
             statuses = await asyncio.gather(*(ask(client, proxy, each) for each in waiting))
