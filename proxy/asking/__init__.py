@@ -4,7 +4,8 @@ questions   what a call says, to whom, with whose credential
 answers     what a completion says
 crowd       whether many clients have come at once
 lanes       when a call that nobody waits for may be made
-calls       one call within its time, failures as results
+ways        how every call reaches its server: in its lane, its credential's time and its own
+calls       one question to one server, failures as results
 ballots     votes until their outcome stands
 embeddings  the vectors of texts
 """
@@ -18,10 +19,11 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from proxy.asking.ballots import poll
-from proxy.asking.calls import Call, Calls
+from proxy.asking.calls import Calls
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lanes
 from proxy.asking.questions import Caller, Roles, question
+from proxy.asking.ways import Call, Ways
 from proxy.setting_tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result
@@ -57,8 +59,9 @@ class Asking:
         self._upstream = upstream
         own = upstream.server(None)
         self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and serial())
-        self._calls = Calls(upstream, self._lanes, clock, told, own_key)
-        self._embeddings = Embeddings(upstream, self._lanes, clock, told, own_key)
+        ways = Ways(upstream, self._lanes, clock, told, own_key)
+        self._calls = Calls(upstream, ways)
+        self._embeddings = Embeddings(upstream, ways)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.

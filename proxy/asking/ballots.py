@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from proxy.asking.answers import Completion
-from proxy.asking.calls import EXPIRED, Account, Calls
+from proxy.asking.calls import Account, Calls
 from proxy.asking.lanes import PAUSED
 from proxy.asking.questions import Caller, Roles, vote
+from proxy.asking.ways import EXPIRED
 from strategies.core.ballot import Polls, read_vote
 from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
 
@@ -28,8 +29,7 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: Calls) -> Vo
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        asked = vote(ballot, roles, n)
-        return _votes(await calls.once(asked, caller, calls.deadline(asked, caller), account), n)
+        return _votes(await calls.once(vote(ballot, roles, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
     while (wanted := polls.starts()) and not any(each.error in _HOPELESS for each in polls.votes):

@@ -1,27 +1,21 @@
-"""Embeddings: the vectors of texts, from the upstream's own endpoint, by the rules of every call of ours.
-
-In the background a call waits for its turn in the lane, and has the caller's credential for `CREDENTIAL_LIFE` seconds.
-"""
+"""Embeddings: the vectors of texts, from the upstream's own endpoint, on the way of every call of ours (`ways`)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from http import HTTPStatus
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from proxy.asking.calls import CREDENTIAL_LIFE, EXPIRED, Call
-from proxy.asking.lanes import Held, Lane, Lanes
-from proxy.asking.questions import Caller, headers_for, is_lent
-from proxy.errors import UpstreamUnavailable
+from proxy.asking.lanes import Lane
+from proxy.asking.questions import Caller, headers_for
+from proxy.asking.ways import Ways, is_down, replied
 from proxy.loose_json import count_at, json_or_none
 from proxy.setting_tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 
 ROLE = "embeddings"
-_REFUSALS = (429, 503)
 _LARGEST = 1e30
 
 
@@ -33,70 +27,33 @@ class Embedded(NamedTuple):
 
 
 class Embeddings:
-    """Asks for embeddings; one per app. `told` is given every call when it has ended."""
+    """Asks for embeddings; one per app."""
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        lanes: Lanes,
-        clock: Callable[[], float],
-        told: Callable[[Call], None] | None,
-        own_key: bool,
-    ) -> None:
+    def __init__(self, upstream: Upstream, ways: Ways) -> None:
         self._upstream = upstream
-        self._lanes = lanes
-        self._clock = clock
-        self._told = told
-        self._own_key = own_key
+        self._ways = ways
 
-    async def of(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
+    async def of(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
         """The vectors of texts, in one call at most; failures are those of every question."""
-        lane = self._lanes.to(self._upstream.server(role.base_url))
-        if not caller.background:
-            with lane.foreground():
-                return await self._told_of(texts, role, caller, lane)
-        now, lent = self._clock(), not self._own_key and is_lent(headers_for(role, caller), role)
-        deadline = caller.asked_at + CREDENTIAL_LIFE if lent else now + role.timeout
-        if now > deadline:
-            return Failure(EXPIRED)
-        try:
-            async with lane.background(deadline, caller.mode):
-                return await self._told_of(texts, role, caller, lane)
-        except Held as held:
-            return Failure(held.reason)
 
-    async def _told_of(self, texts: Sequence[str], role: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
-        failure, tokens = "cancelled", 0
-        try:
-            found = await self._made(texts, role, caller, lane)
-            failure, tokens = (found.reason, 0) if isinstance(found, Failure) else ("", found.tokens)
-            return found
-        finally:
-            if self._told is not None:
-                self._told(Call(ROLE, caller.background, failure, tokens))
+        async def call(lane: Lane) -> Embedded | Failure:
+            return await self._made(texts, model, caller, lane)
 
-    async def _made(self, texts: Sequence[str], role: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
+        return await self._ways.taken(ROLE, model, caller, self._ways.deadline(model, caller), call)
+
+    async def _made(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
         # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-        data = json.dumps({"model": role.model or caller.model, "input": list(texts)}).encode()
-        try:
-            async with asyncio.timeout(role.timeout):
-                reply = await self._upstream.embed(role.base_url, headers_for(role, caller), data, role.timeout)
-        except TimeoutError:
-            return Failure("timeout")
-        except UpstreamUnavailable as error:
-            return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
-        if reply.status in _REFUSALS:
-            lane.refused(reply.retry_after)
-        elif caller.background and not _is_down(reply.status):
-            lane.served()
-        return await asyncio.to_thread(_read, reply, len(texts))
+        data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
+        sending = self._upstream.embed(model.base_url, headers_for(model, caller), data, model.timeout)
+        reply = await replied(sending, model.timeout, caller, lane)
+        return reply if isinstance(reply, Failure) else await asyncio.to_thread(_read, reply, len(texts))
 
 
 def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
     """The vectors of so many texts, or why there are none."""
     if reply.status == 429:
         return Failure("rate-limited")
-    if _is_down(reply.status):
+    if is_down(reply.status):
         return Failure("server-error")
     if reply.status // 100 != 2:
         return Failure("http-error")
@@ -106,11 +63,6 @@ def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
     if len(found) != texts or len({len(each) for each in found}) != 1:
         return Failure("unreadable")
     return Embedded(tuple(found), count_at(body.get("usage"), "total_tokens"))
-
-
-def _is_down(status: int) -> bool:
-    """Whether a server could not answer this time, as while it loads the model; what it lacks altogether is 501."""
-    return status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
 
 
 def _vectors(data: list[Any]) -> list[Sequence[float]]:

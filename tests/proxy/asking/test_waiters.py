@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.asking.calls import CREDENTIAL_LIFE
 from proxy.asking.crowd import SIZE
 from proxy.asking.lanes import Lane
+from proxy.asking.ways import CREDENTIAL_LIFE
 from proxy.waiters import Waiters
 from strategies.core.effects import Failure
 from tests.http.talking import summary
