@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,18 +25,12 @@ from tests.support.redis_server import free_port
 from tests.support.replies import error
 from tests.support.upstream import ScriptedUpstream
 
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [each for each in os.environ if each.startswith("CONDENSER_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CONDENSER_CONFIG", "")
-    monkeypatch.setenv("CONDENSER_STORE__URL", f"sqlite:///{tmp_path}/s.db")
+pytestmark = pytest.mark.usefixtures("store_file")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with on_file(tmp_path / "s.db") as built:
+def stage(store_file: Path) -> Iterator[Stage]:
+    with on_file(store_file) as built:
         yield built
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -27,9 +26,7 @@ from tests.support.upstream import ScriptedUpstream
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [each for each in os.environ if each.startswith("CONDENSER_")]:
-        monkeypatch.delenv(name)
+def _elsewhere(no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("CONDENSER_CONFIG", "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,19 +27,14 @@ CARDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [each for each in os.environ if each.startswith("CONDENSER_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CONDENSER_CONFIG", "")
-    monkeypatch.setenv("CONDENSER_STORE__URL", f"sqlite:///{tmp_path}/s.db")
+pytestmark = pytest.mark.usefixtures("store_file")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(store_file: Path) -> Iterator[Stage]:
     answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
-    with on_file(tmp_path / "s.db", answers=lambda _: summary(answer), **settings) as built:
+    with on_file(store_file, answers=lambda _: summary(answer), **settings) as built:
         built.ask(diary(12), [*asked(session="mine"), scope("home"), FORCE])
         yield built
 

@@ -100,6 +100,14 @@ def own_redis(redis_installed: None) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+async def client(own_redis: RedisServer) -> AsyncIterator[Redis]:
+    """The way to that server without a store."""
+    client = Redis.from_url(own_redis.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
 async def admin(redis_url: str) -> AsyncIterator[Redis]:
     """A client of our own on the shared server, to look at what the store wrote."""
     client = Redis.from_url(redis_url)

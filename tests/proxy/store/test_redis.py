@@ -27,13 +27,6 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
         yield store
 
 
-@pytest.fixture
-async def client(own_redis: RedisServer) -> AsyncIterator[Redis]:
-    client = Redis.from_url(own_redis.url)
-    yield client
-    await client.aclose()
-
-
 # Keys
 
 

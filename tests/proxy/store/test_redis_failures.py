@@ -29,13 +29,6 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
         yield store
 
 
-@pytest.fixture
-async def client(own_redis: RedisServer) -> AsyncIterator[Redis]:
-    client = Redis.from_url(own_redis.url)
-    yield client
-    await client.aclose()
-
-
 # A server that dies, hangs, or is not there
 
 
