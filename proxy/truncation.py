@@ -16,7 +16,7 @@ from typing import NamedTuple
 SHARE = 0.70  # of a calibrated count; less than that was not read whole
 SHARE_OF_LENGTH = 0.35  # of a count by length alone, which may be almost twice the true one
 LEAST_ESTIMATE = 1_500  # tokens; below, framing and hidden prompts are too large a part of a count
-LEAST_KEPT = 1_000  # tokens; no server keeps less of a prompt
+LEAST_KEPT = 1_024  # tokens; servers are started with 2,048 at the least, and none keeps less than half of that
 ALIKE = 0.5  # of the larger count; a server keeps whole messages, so what it keeps varies by a message
 OF_WHOLE = 0.45  # of the longest prompt that was read whole; some servers cut down to half of their window
 LONGER = 1.02  # times other tokens: by more than what counts differ
