@@ -83,7 +83,7 @@ class Admin:
         session = await patience.read(self._stored.load(key))
         if session is None:
             return None
-        blocks = await patience.read(self._stored.store.blocks(key))
+        blocks = await patience.read(self._stored.blocks(key, session))
         try:
             return await asyncio.to_thread(_whole, key, session, blocks)
         except (ValueError, LookupError, TypeError) as error:

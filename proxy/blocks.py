@@ -27,9 +27,9 @@ class Stored(NamedTuple):
     raw: str | None
 
 
-def new_block(transcript: Transcript, start: int, *, with_text: bool) -> dict[str, bytes]:
-    """The block of the chain messages from `start` on, by its name; nothing where there are none."""
-    messages = transcript.chain[start:]
+def new_block(transcript: Transcript, start: int, end: int | None = None, *, with_text: bool) -> dict[str, bytes]:
+    """The block of the chain messages from `start` to `end`, by its name; nothing where there are none."""
+    messages = transcript.chain[start:end]
     if not messages:
         return {}
     document = {
@@ -38,7 +38,7 @@ def new_block(transcript: Transcript, start: int, *, with_text: bool) -> dict[st
         "digests": [message.digest.hex() for message in messages],
         "messages": [message.raw for message in messages] if with_text else None,
     }
-    return {transcript.digests[-1].hex(): json.dumps(document).encode()}
+    return {transcript.digests[start + len(messages) - 1].hex(): json.dumps(document).encode()}
 
 
 def block_document(data: bytes) -> dict[str, Any]:

@@ -181,6 +181,7 @@ class Keeper:
             source=found.identity.source,
             created_at=self._clock(),
             parent=found.parent,
+            inherited=found.inherited,
         )
 
     async def settle(self, found: Recognised, turn: Turn) -> None:
@@ -218,11 +219,12 @@ class Keeper:
             return await self._stored.store.save(key, replace(write, blocks={}))
 
     def _new_messages(self, found: Recognised, turn: Turn) -> dict[str, bytes]:
-        """The block of what this request adds; append mode has its own."""
+        """The blocks of what this request adds; append mode has its own."""
         if turn.line is not None:
             return {}
-        start = found.session.new_from(turn.transcript.digests) if found.session else 0
-        return new_block(turn.transcript, start, with_text=self._with_text)
+        runs = (found.session or self._new(found)).new_in(turn.transcript.digests)
+        made = [new_block(turn.transcript, run.start, run.stop, with_text=self._with_text) for run in runs]
+        return {name: data for block in made for name, data in block.items()}
 
 
 def is_small(tokens: int, window: int | None) -> bool:
@@ -252,7 +254,7 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
     ):
         return found
     key = SessionKey(found.key.tenant, names.random_session())
-    return replace(found, key=key, session=None, parent=session.id)
+    return replace(found, key=key, session=None, parent=session.id, inherited=0)
 
 
 def _advanced(session: Session, turn: Turn, now: float) -> Session:

@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 class Recognised:
     """The session of a request. `session` is None where it is new; `key` is where it is or would be stored.
 
-    `patience` is what the request has left for the store. `patches` are hidden rounds, the newest last. `scope` is
-    what its session shares cards with.
+    Of a fork the first `inherited` messages are its `parent`'s too. `patience` is what the request has left for the
+    store. `patches` are hidden rounds, the newest last. `scope` is what its session shares cards with.
     """
 
     identity: Identity
@@ -51,6 +51,7 @@ class Recognised:
     condensations: tuple[Condensation, ...] = ()
     patches: tuple[Overlay, ...] = ()
     parent: str | None = None
+    inherited: int = 0
     failure: str = ""
     restored: Restored | None = None
     scope: Scope | None = None
@@ -192,7 +193,12 @@ class Recogniser:
         if nearest is None:
             return None
         name, session = nearest
-        return replace(await self._knowing(tenant, blank, session), parent=name)
+        node = next(digest for digest in nodes if found.get(digest.hex()) == name)
+        inherited = transcript.digests.index(node) + 1
+        # A fork of that session's parent, where it would inherit nothing else: no line of forks grows out of retries.
+        is_sibling = inherited <= session.inherited and not (session.condensations or session.patches)
+        known = await self._knowing(tenant, blank, session)
+        return replace(known, parent=session.parent if is_sibling else name, inherited=inherited)
 
     async def _knowing(self, tenant: str, blank: Recognised, session: Session) -> Recognised:
         """The same with what a session and its ancestors have recorded."""

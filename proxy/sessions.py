@@ -75,7 +75,8 @@ class Session:
 
     `line` is the history that append mode has stored. `verdicts` are the newest ones of judges, oldest first, and
     `judging` is the last state of judgement, for people. `added` are memory cards that a person wrote, `forgotten` the
-    ids of those that a person does not want. `patches` are hidden rounds, the newest last.
+    ids of those that a person does not want. `patches` are hidden rounds, the newest last. The blocks of the first
+    `inherited` messages are its parent's until it goes on.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Session:
     added: tuple[MemoryCard, ...] = ()
     forgotten: tuple[str, ...] = ()
     patches: tuple[Overlay, ...] = ()
+    inherited: int = 0
     revision: int = 0
 
     @property
@@ -115,12 +117,12 @@ class Session:
     def _name_of(self, branch: Branch | None) -> str:
         return branch.name if branch else branch_name(self.opened + 1)
 
-    def new_from(self, digests: Sequence[bytes]) -> int:
-        """How many messages of a transcript its branch has already; the rest is new to it."""
-        branch = self.branch_of(digests)
+    def new_in(self, digests: Sequence[bytes]) -> tuple[range, ...]:
+        """The messages of a transcript whose blocks it does not have: runs that end at its end, or where it forked."""
+        end, branch = len(digests), self.branch_of(digests)
         if branch is None:
-            return 0
-        return shared(branch, digests)
+            return (range(0 if self.branches else self.inherited, end),)
+        return range(self.inherited), range(shared(branch, digests), end)
 
     def advanced(
         self,
@@ -140,7 +142,9 @@ class Session:
         branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor, reply)
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
-        return replace(self, branches=tuple(kept), opened=opened), branch
+        # A fork that goes on is a conversation of its own: from now on it has all of its blocks.
+        inherited = self.inherited if old is None else 0
+        return replace(self, branches=tuple(kept), opened=opened, inherited=inherited), branch
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default all of the session's, and those that a person wrote.

@@ -95,6 +95,16 @@ class StoredSessions:
         """That of a new piece of work."""
         return Patience(self._timeout)
 
+    async def blocks(self, key: SessionKey, session: Session) -> dict[str, bytes]:
+        """All blocks of a session, with those of the parents that it inherits messages from; raises `StoreError`."""
+        blocks = await self.store.blocks(key)
+        parent: Session | None = session
+        while parent and parent.inherited and parent.parent:
+            above = SessionKey(key.tenant, parent.parent)
+            parent = await self.load(above)
+            blocks = {**(await self.store.blocks(above) if parent else {}), **blocks}
+        return blocks
+
     async def load(self, key: SessionKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
         snapshot = await self.store.load(key)

@@ -11,9 +11,10 @@ from proxy.decision import Decision
 from proxy.headers import Headers, first
 from proxy.identity import DERIVED
 from proxy.intake import ChatRequest
-from proxy.learned import LearnedWindows
+from proxy.learned import MOST_MODELS, LearnedWindows
+from proxy.lru import Lru
 from proxy.telemetry import Telemetry
-from proxy.truncation import LONGER, Judged, Reply, Standing, setting_of
+from proxy.truncation import LONGER, Judged, Reply, Sign, Standing, setting_of
 from proxy.usage import Usage, UsageReader
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Watcher:
         self._learned = learned
         self._telemetry = telemetry
         self._upstream = upstream
+        self._told: Lru[tuple[str, Sign | None], bool] = Lru(MOST_MODELS)
 
     def settling(self, request: ChatRequest, decision: Decision, watched: Watched) -> Settle:
         """What is done when a reply has come whole: what it says is learned, then the session is stored."""
@@ -98,6 +100,10 @@ class Watcher:
 
     def _tell(self, model: str, reply: Reply, said: Judged, watched: Watched) -> None:
         if said.standing is Standing.SUSPECT:
+            # Once: every reply of an upstream that invents its usage may look so, and the metric counts them all.
+            if self._told.get(told := (model, said.sign)):
+                return
+            self._told.put(told, True)
             suspected = "%s may have read only a part of a prompt (%s): %s tokens of about %s"
             _log.info(suspected, model, said.sign, reply.counted, reply.sent)
             return

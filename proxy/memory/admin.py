@@ -78,7 +78,7 @@ class MemoryAdmin:
         # A scope has no branches, and what was only added to a session may be searched all the same.
         if session is None or (branch is None and name != MAIN):
             return None
-        blocks = await patience.read(self._stored.store.blocks(key))
+        blocks = await patience.read(self._stored.blocks(key, session))
         hits = await asyncio.to_thread(self._hits, session, branch, blocks, query)
         return {"object": "list", "data": [_hit(hit) for hit in hits[:top_k]]}
 

@@ -54,6 +54,7 @@ def encode_session(session: Session) -> bytes:
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
             "added": json.loads(to_json(session.added)) if session.added else [],
             "forgotten": session.forgotten,
+            "inherited": session.inherited,
         }
     )
 
@@ -92,6 +93,7 @@ def decode_session(snapshot: Snapshot, decode: Decode = decode_condensation) -> 
         patches=tuple(_patch(*each) for each in document.get("patches", ())),
         added=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
         forgotten=tuple(document.get("forgotten", ())),
+        inherited=document.get("inherited", 0),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
     )

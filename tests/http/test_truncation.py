@@ -121,6 +121,23 @@ def test_a_usage_that_leaves_out_what_was_cached_is_no_truncation() -> None:
             assert answer_.header("x-condenser-window") == "unknown"
 
 
+def test_a_server_that_invents_its_usage_is_not_taken_for_one_with_a_tiny_window(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Stubs and some gateways say the same round number whatever they were sent; people hear of that once."""
+    with staged(window=None) as stage, caplog.at_level("INFO", "proxy.watching"):
+        stage.upstream.answer(
+            lambda exchange: replies.completion("fine", tokens=(1_000, 2)) if exchange.path == CHAT else None
+        )
+        for rounds in range(40, 52, 2):
+            answer = stage.ask(garden(rounds, words=95), asked(session="s"))
+            assert answer.header("x-condenser-window") == "unknown"
+            assert stage.forwarded[-1].json()["messages"] == garden(rounds, words=95)
+
+    said = [each.getMessage() for each in caplog.records if each.name == "proxy.watching"]
+    assert len(said) == 1
+
+
 def _with_shorter_systems(stage: Stage) -> None:
     """An agent that lists the files it has open, now many and now few."""
     for rounds, files in ((8, 400), (9, 5), (12, 400), (13, 5), (16, 400), (17, 5)):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.append import NO_LINE, Append, History, Line
+from proxy.histories import StoredHistory
 from proxy.identity import Identity
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.recognition import Recognised, Recogniser
@@ -31,7 +32,8 @@ NAMED = Identity("X-Condenser-Session", "named")
 class Sessions:
     """Both ways between a conversation and its session."""
 
-    def __init__(self, recogniser: Recogniser, keeper: Keeper) -> None:
+    def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
+        self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
         self.keep = keeper.keep
@@ -40,6 +42,16 @@ class Sessions:
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
         """As a request of its own."""
         return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.patience())
+
+    async def texts(self, key: SessionKey, *, whole: bool = False) -> list[str]:
+        """The contents that its blocks have, in order; `whole`, with those that it inherits."""
+        session = await self._stored.load(key)
+        assert session is not None
+        blocks = await (self._stored.blocks(key, session) if whole else self._stored.store.blocks(key))
+        stored = StoredHistory.of(blocks)
+        line = stored.tree.line(session.branches[0].head)
+        kept = line or list(stored.tree.messages.values())
+        return [json.loads(each.raw or "")["content"] for each in kept]
 
     async def history(self, tenant: str, identity: Identity) -> History:
         """As a request of its own."""
@@ -82,7 +94,9 @@ def sessions(store: SessionStore) -> Sessions:
 def made(store: Any, timeout: float = 5.0) -> Sessions:
     numbers = count(1)
     stored = StoredSessions(store, timeout)
-    return Sessions(Recogniser(stored, (), lambda: f"d{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time))
+    return Sessions(
+        stored, Recogniser(stored, (), lambda: f"d{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time)
+    )
 
 
 async def settled(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
@@ -138,6 +152,30 @@ async def test_two_conversations_that_part_at_once_never_share_a_derived_session
     assert other.key != first.key
     assert other.session is not None
     assert other.session.parent == first.key.session
+
+
+async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_each_other(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc")
+    forks = [await settled(sessions, f"ab{letter}") for letter in "XYZ"]
+    assert {fork.parent for fork in forks} == {first.key.session}
+    assert len({fork.key for fork in forks}) == 3
+
+
+async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(sessions: Sessions) -> None:
+    await settled(sessions, "abc")
+    fork = await settled(sessions, "abXYZ")
+    assert (await settled(sessions, "abXYQ")).parent == fork.key.session
+
+
+async def test_a_fork_stores_what_it_shares_with_its_parent_only_when_it_goes_on(sessions: Sessions) -> None:
+    first = await settled(sessions, "abcdefg")
+    fork = await settled(sessions, "abcdefX")
+    assert await sessions.texts(fork.key) == ["X"]
+    assert await sessions.texts(fork.key, whole=True) == list("abcdefX")
+    again = await settled(sessions, "abcdefXYZ")
+    assert again.key == fork.key
+    assert await sessions.texts(fork.key) == list("abcdefXYZ")
+    assert first.key != fork.key
 
 
 async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:

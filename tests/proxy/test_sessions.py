@@ -33,6 +33,11 @@ def after(*histories: str, session: Session = NEW) -> Session:
     return session
 
 
+def new_in(session: Session, history: str) -> str:
+    """The letters of a history whose blocks a session does not have."""
+    return "".join(history[i] for run in session.new_in(nodes(history)) for i in run)
+
+
 def branch(session: Session, history: str) -> str | None:
     found = session.branch_of(nodes(history))
     return found.name if found else None
@@ -106,9 +111,18 @@ def test_totals_add_up() -> None:
 
 def test_what_is_new_is_what_its_branch_has_not() -> None:
     session = after("abc")
-    assert session.new_from(nodes("abcde")) == 3
-    assert session.new_from(nodes("abXY")) == 2
-    assert session.new_from(nodes("other")) == 0
+    assert new_in(session, "abcde") == "de"
+    assert new_in(session, "abXY") == "XY"
+    assert new_in(session, "other") == "other"
+
+
+def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
+    fork = replace(DERIVED, inherited=3)
+    assert new_in(fork, "abcXY") == "XY"
+    opened = after("abcXY", session=fork)
+    assert opened.inherited == 3
+    assert new_in(opened, "abcXYZ") == "abcZ"
+    assert after("abcXYZ", session=opened).inherited == 0
 
 
 def test_the_node_before_the_only_message_is_the_root() -> None:
