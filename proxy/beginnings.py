@@ -3,6 +3,7 @@
 A conversation's next request has the same messages, and a few behind them. They are known one by one
 (`proxy/seen.py`); what is made of them together, the transcript with its digests and sums, is kept here, so that a turn
 costs its new messages and not a step for each old one. The last message is left out of it: clients rewrite that one.
+So are the system messages at the head: agents put the time of day into them, and applications the name of a user.
 
 A beginning hangs on its last element, so it is forgotten with it, and is found by looking back from a request's end. A
 conversation has one for each of what counts its tokens: it moves on with each request. What it says depends on bytes
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from proxy.calibration.features import Features, of_messages
 from proxy.seen import Element
-from strategies.core.transcript import Message, Transcript
+from strategies.core.transcript import SYSTEM_ROLES, Message, Transcript
 
 LEAST = 16
 """Messages from which on a beginning saves anything."""
@@ -43,6 +44,10 @@ class Summed(NamedTuple):
         longer = self.transcript.followed(messages)
         return Summed(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
 
+    def led_by(self, systems: Sequence[Message]) -> Summed:
+        """That of the same messages with system messages before them."""
+        return Summed(self.transcript.led_by(systems), self.features)
+
 
 class Beginning(NamedTuple):
     """Some elements, and what was made of them by what counted their tokens."""
@@ -52,8 +57,13 @@ class Beginning(NamedTuple):
     made: Summed
 
 
+def behind_systems(elements: Sequence[Element]) -> int:
+    """Where in a message list the first one stands that is no system message."""
+    return next((i for i, each in enumerate(elements) if each.role not in SYSTEM_ROLES), len(elements))
+
+
 def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | None:
-    """The beginning of a message list as it was the last time; None where it is not known."""
+    """The beginning of a message list, without the system messages at its head, as it was the last time; or None."""
     for element in reversed(elements[-MOST_NEW:]):
         for known in element.beginnings:
             if isinstance(known, Beginning) and known.counted_by == counted_by:
@@ -62,7 +72,7 @@ def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | No
 
 
 def remember(elements: Sequence[Element], counted_by: str, known: Beginning | None) -> None:
-    """Keeps the beginning of a message list, all but the last; `known` is the one that was found for it."""
+    """Keeps the beginning of such a list, all but the last; `known` is the one that was found for it."""
     first, end = len(known.elements) if known else 0, len(elements) - 1
     # One that is not kept would never let go of what holds it.
     if end < LEAST or first >= end or not elements[end - 1].cost:

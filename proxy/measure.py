@@ -9,11 +9,11 @@ body's length proves that it fits anyway, nothing is tokenized and the counts ar
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
-from proxy.beginnings import Beginning, Summed, beginning_of, remember
+from proxy.beginnings import Beginning, Summed, beginning_of, behind_systems, remember
 from proxy.calibration.features import Features
 from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
@@ -60,6 +60,31 @@ class Measured(NamedTuple):
         return self.transcript.tokens + self.overhead - self.restored
 
 
+class _Listed(NamedTuple):
+    """A body's messages: `systems` at their head, `others`, and what is `known` of the beginning of those."""
+
+    systems: Sequence[Element]
+    others: Sequence[Element]
+    known: Beginning | None
+
+    @classmethod
+    def of(cls, body: Body, counted_by: str) -> _Listed:
+        """Those of a body, of which what is known was made by `counted_by`."""
+        head = behind_systems(body.elements)
+        others = body.elements[head:]
+        return cls(body.elements[:head], others, beginning_of(others, counted_by))
+
+    @property
+    def later(self) -> Sequence[Element]:
+        """The others behind the beginning that is known."""
+        return self.others[len(self.known.elements) :] if self.known else self.others
+
+    @property
+    def unknown(self) -> Sequence[Element]:
+        """All that the beginning does not have."""
+        return (*self.systems, *self.later)
+
+
 class Measurer:
     """Reads and counts messages; one per app. What it has measured is kept in `seen`."""
 
@@ -73,30 +98,28 @@ class Measurer:
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript with a count for each message."""
         name = counter.cache_key
-        known = beginning_of(body.elements, name)
-        later = body.elements[len(known.elements) :] if known else body.elements
-        new = [each for each in later if name not in each.counted]
+        listed = _Listed.of(body, name)
+        new = [each for each in listed.unknown if name not in each.counted]
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
-        made = self._made(body, name, known, [read.get(id(each)) or each.counted[name] for each in later])
+        made = self._made(listed, name, lambda each: read.get(id(each)) or each.counted[name])
         outside = _written_outside(body)
         overhead = await self._overhead(outside, body, made.transcript, counter)
         return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        known = beginning_of(body.elements, BY_LENGTH)
-        later = body.elements[len(known.elements) :] if known else body.elements
-        messages = [each.counted.get(BY_LENGTH) or self._by_length(each) for each in later]
-        made = self._made(body, BY_LENGTH, known, messages)
+        listed = _Listed.of(body, BY_LENGTH)
+        made = self._made(listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
         rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
         outside = _written_outside(body).hex()
         return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
 
-    def _made(self, body: Body, counted_by: str, known: Beginning | None, messages: Sequence[Message]) -> Summed:
-        """What is made of a body's messages: `messages` stand behind those of the beginning that is known."""
-        self._seen.keep(body.elements)
-        remember(body.elements, counted_by, known)
-        return known.made.followed(messages) if known else Summed.of(messages)
+    def _made(self, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:
+        """What is made of a body's messages; `message` gives that of an element behind what is known."""
+        systems, later = list(map(message, listed.systems)), list(map(message, listed.later))
+        self._seen.keep((*listed.systems, *listed.others))
+        remember(listed.others, counted_by, listed.known)
+        return (listed.known.made.followed(later) if listed.known else Summed.of(later)).led_by(systems)
 
     async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """The messages of elements that no message was made of; only what is not known by its hash is counted."""

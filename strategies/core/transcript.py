@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from strategies.core.condensation import Overlay
     from strategies.core.form import Form
 
+SYSTEM_ROLES = ("system", "developer")
+"""Role members of what stands outside the chain."""
 RESULT_ROLES = ("tool", "function")
 """Role members of what answers a call."""
 
@@ -193,6 +195,16 @@ class Transcript:
             tokens=self.tokens + rest.tokens,
         )
         return longer
+
+    def led_by(self, systems: Sequence[Message]) -> Transcript:
+        """The transcript with system messages before all others; what is known of this one is not worked out again."""
+        if not systems:
+            return self
+        led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
+        more = sum([system.tokens for system in systems])
+        vars(led).update(digests=self.digests, unknown=self.unknown)
+        vars(led).update(system_tokens=self.system_tokens + more, tokens=self.tokens + more)
+        return led
 
     @cached_property
     def digests(self) -> list[bytes]:

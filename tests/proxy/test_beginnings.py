@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import wire
-from proxy.beginnings import LEAST, MOST_NEW, Beginning, beginning_of
+from proxy.beginnings import LEAST, MOST_NEW, Beginning, beginning_of, behind_systems
 from proxy.calibration.features import of_messages
 from proxy.measure import BY_LENGTH, Measured, Measurer
 from proxy.seen import ENTRY_BYTES, MOST_BYTES, Element, Seen
@@ -40,6 +40,9 @@ others = st.sampled_from(
 )
 
 
+systems = st.sampled_from([{"role": role, "content": text} for role in ("system", "developer") for text in "ab"])
+
+
 class Reading:
     """Takes bodies in, one after the other."""
 
@@ -55,6 +58,11 @@ class Reading:
     async def counted(self, counter: Counter) -> Measured:
         """What was taken in last, with its tokens counted."""
         return await self._measurer.measure(self.body, counter)
+
+    def found(self, counted_by: str = BY_LENGTH) -> Beginning | None:
+        """The beginning of what was taken in last."""
+        elements = self.body.elements
+        return beginning_of(elements[behind_systems(elements) :], counted_by)
 
     @property
     def beginnings(self) -> list[Element]:
@@ -73,17 +81,25 @@ def assert_same(one: Measured, other: Measured) -> None:
 
 
 @FEW
-@given(st.lists(st.tuples(st.integers(LEAST, 3 * LEAST), st.lists(others, max_size=4)), min_size=1, max_size=6))
-def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(turns: list[tuple[int, list[Any]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.lists(systems, max_size=2), st.integers(LEAST, 3 * LEAST), st.lists(others, max_size=4)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(
+    turns: list[tuple[list[Any], int, list[Any]]],
+) -> None:
     reading = Reading()
-    for length, more in turns:
-        messages = [*MESSAGES[:length], *more]
+    for head, length, more in turns:
+        messages = [*head, *MESSAGES[1:length], *more]
         assert_same(reading.take(messages), Reading().take(messages))
 
 
 def test_a_conversation_has_one_beginning_which_moves_on_with_it() -> None:
     reading = Reading()
-    for length in range(LEAST + 1, len(MESSAGES), 2):
+    for length in range(LEAST + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
         assert reading.beginnings == [reading.body.elements[-2]]
 
@@ -92,9 +108,19 @@ def test_a_turn_goes_on_from_the_beginning_although_its_last_message_was_rewritt
     reading = Reading()
     reading.take([*MESSAGES, {"role": "user", "content": "What is it?"}])
     reading.take([*MESSAGES, {"role": "user", "content": "What is it? (3 notes found)"}])
-    found = beginning_of(reading.body.elements, BY_LENGTH)
+    found = reading.found()
     assert found is not None
-    assert len(found.elements) == len(MESSAGES)
+    assert len(found.elements) == len(MESSAGES) - 1  # all but the system message
+
+
+def test_a_turn_goes_on_from_the_beginning_although_the_time_of_day_stands_in_its_system_prompt() -> None:
+    reading = Reading()
+    for hour in range(3):
+        system = {"role": "system", "content": f"It is {hour} o'clock."}
+        assert_same(reading.take([system, *MESSAGES[1:]]), Reading().take([system, *MESSAGES[1:]]))
+        found = reading.found()
+        assert found is not None
+        assert len(found.elements) == len(MESSAGES) - 2
 
 
 def test_a_beginning_that_another_conversation_has_moved_on_is_not_taken_for_ones_own() -> None:
@@ -114,17 +140,17 @@ async def test_a_conversation_that_is_counted_in_two_ways_goes_on_from_a_beginni
         exact = await reading.counted(counter)
         assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
         for kind in (BY_LENGTH, counter.cache_key):
-            found = beginning_of(reading.body.elements, kind)
+            found = reading.found(kind)
             assert found is not None
-            assert len(found.elements) == length - 1
+            assert len(found.elements) == length - 2
     assert reading.beginnings == [reading.body.elements[-2]]
 
 
 def test_counts_of_another_kind_are_not_mixed() -> None:
     reading = Reading()
     reading.take(MESSAGES)
-    assert beginning_of(reading.body.elements, BY_LENGTH) is not None
-    assert beginning_of(reading.body.elements, "another tokenizer") is None
+    assert reading.found() is not None
+    assert reading.found("another tokenizer") is None
 
 
 def test_a_beginning_far_back_is_not_looked_for() -> None:
