@@ -143,7 +143,7 @@ async def test_a_turn_costs_the_same_work_however_long_its_session_is() -> None:
 async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_before() -> None:
     _, short, _ = await warm_turn(SHORT, ROOMY)
     _, long, _ = await warm_turn(LONG, ROOMY)
-    assert long["steps"] < short["steps"] + (LONG - SHORT) / 4
+    assert long["steps"] < short["steps"] + (LONG - SHORT) / 3
 
 
 async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_as_a_copy() -> None:
@@ -178,6 +178,33 @@ async def test_a_view_that_is_only_replayed_makes_no_items_of_the_messages_behin
     assert decision.action is Action.REPLAYED
     assert "items" not in vars(decision.view)
     assert "structure" not in vars(decision.view)
+
+
+async def retried(length: int) -> tuple[Decision, Counter[str], TalliedStore]:
+    """The work of the third retry of a question behind `length` messages, without a session's name.
+
+    Each has another system prompt, as of agents that tell the time in it.
+    """
+    async with running() as (built, store):
+        for attempt in range(4):
+            system = {"role": "system", "content": f"It is {attempt} o'clock."}
+            question = {"role": "user", "content": f"What is left to be done? Attempt {attempt}."}
+            store.calls.clear()
+            store.written = 0
+            with watched() as work:
+                decision = await request(built, [system, *HISTORY[:length], question], window=str(ROOMY))
+        return decision, work, store
+
+
+async def test_a_retry_costs_the_same_work_and_stores_the_same_however_much_it_retries() -> None:
+    _, short, few = await retried(SHORT)
+    decision, long, many = await retried(LONG)
+    assert decision.action is Action.PASSED
+    assert decision.source == "derived"
+    assert long["digests"] == short["digests"] == TURN
+    assert long["steps"] < short["steps"] + (LONG - SHORT) / 3
+    assert many.calls == few.calls
+    assert many.written < 2_000
 
 
 async def test_a_thousand_requests_of_one_shot_each_write_nothing() -> None:
