@@ -75,9 +75,15 @@ class Controls:
         return (*how, self.force, self.no_store, self.dry_run)
 
 
+_SILENT = Controls()
+"""What most requests say."""
+
+
 def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:
     """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
     values = {**_from_body(extension), **_from_headers(headers)}
+    if not values:
+        return _SILENT if suffix is None else Controls(strategy=suffix)
     strategy = values.get("strategy")
     return Controls(
         session=_session(values.get("session")),
@@ -109,8 +115,10 @@ Given = tuple[str, Any]
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for name, value in headers:
-        key = name.lower().removeprefix(OURS).decode("latin-1")
-        if name.lower().startswith(OURS) and key in KEYS:
+        if not (lowered := name.lower()).startswith(OURS):
+            continue
+        key = lowered.removeprefix(OURS).decode("latin-1")
+        if key in KEYS:
             found[key] = (f"X-Condenser-{key.title()}", value.decode("latin-1").strip())
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -20,15 +20,13 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-_REQUEST_ONLY = frozenset((b"host", b"content-length", b"expect"))
+_NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], api_key: str | None) -> Headers:
     """The client's headers for the upstream; an operator's key takes the place of every credential."""
-    kept = [
-        (name, value) for name, value in _end_to_end(headers) if name not in _REQUEST_ONLY and not name.startswith(OURS)
-    ]
+    kept = _passed(headers, _NOT_UPSTREAM)
     if api_key is None:
         return kept
     own = [(name, value) for name, value in kept if name not in CREDENTIALS]
@@ -37,20 +35,27 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], api_key: str | None) -> 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The upstream's headers for the client; names of ours would be a lie and are left out."""
-    return [(name, value) for name, value in _end_to_end(headers) if not name.startswith(OURS)]
+    return _passed(headers, _HOP_BY_HOP)
 
 
-def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def _passed(headers: Iterable[tuple[bytes, bytes]], held: frozenset[bytes]) -> Headers:
+    """All headers but those that are `held`, that Connection names, or that are ours; names in lower case."""
     lowered = [(name.lower(), value) for name, value in headers]
-    named = {token.strip().lower() for name, value in lowered if name == b"connection" for token in value.split(b",")}
-    for name, value in lowered:
-        if name not in _HOP_BY_HOP and name not in named:
-            yield name, value
+    if named := [value for name, value in lowered if name == b"connection"]:
+        held = held.union(*map(_tokens, named))
+    return [(name, value) for name, value in lowered if name not in held and not name.startswith(OURS)]
+
+
+def _tokens(value: bytes) -> list[bytes]:
+    return [token.strip().lower() for token in value.split(b",")]
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     """The first value of a header as text, or None."""
-    return next((value.decode("latin-1") for key, value in headers if key.lower() == name), None)
+    for key, value in headers:
+        if key.lower() == name:
+            return value.decode("latin-1")
+    return None
 
 
 def credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

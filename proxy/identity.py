@@ -74,10 +74,15 @@ def tenant_key(settings: Settings) -> bytes:
     return made_once(path) if path else _SHARED_KEY
 
 
+def listed(names: Iterable[str]) -> dict[bytes, str]:
+    """The headers that may name a session, in order, each by its name as a request has it."""
+    return {name.lower().encode(): name for name in names}
+
+
 def identify(
-    given: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Sequence[str]
+    given: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
 ) -> Identity:
-    """The first source of a session id; `given` is the proxy's own header or body key."""
+    """The first source of a session id; `given` is the proxy's own header or body key, `names` are `listed` headers."""
     if given is not None:
         return Identity(OWN, given)
     for source, value in _candidates(headers, body, names):
@@ -88,13 +93,16 @@ def identify(
 
 
 def _candidates(
-    headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Sequence[str]
+    headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
 ) -> Iterable[tuple[str, Any]]:
-    for name in names:
-        yield name, first(headers, name.lower().encode())
-    for header, value in headers:
-        if _ANY_SESSION_HEADER.fullmatch(header.lower()):
-            yield header.lower().decode("latin-1"), value.decode("latin-1")
+    lowered = [(header.lower(), value) for header, value in headers]
+    first_of = dict(reversed(lowered))
+    for header, name in names.items():
+        if header in first_of:
+            yield name, first_of[header].decode("latin-1")
+    for header, value in lowered:
+        if header.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(header):
+            yield header.decode("latin-1"), value.decode("latin-1")
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping):
         yield "metadata.session_id", metadata.get("session_id")

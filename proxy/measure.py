@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from proxy.beginnings import Beginning, Summed, beginning_of, behind_systems, remember
 from proxy.calibration.features import Features
+from proxy.frame import OUTSIDE
 from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
 from proxy.wire import Body
@@ -27,8 +28,6 @@ _MOST_KNOWN = 20_000
 _MOST_OVERHEADS = 256
 BY_LENGTH = "length"
 _KEY_BYTES = 16
-_OUTSIDE = ("tools", "functions", "tool_choice", "function_call", "response_format")
-"""The members that `Counter.overhead` counts."""
 
 
 class Known(NamedTuple):
@@ -102,7 +101,7 @@ class Measurer:
         new = [each for each in listed.unknown if name not in each.counted]
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
         made = self._made(listed, name, lambda each: read.get(id(each)) or each.counted[name])
-        outside = _written_outside(body)
+        outside = body.frame.outside
         overhead = await self._overhead(outside, body, made.transcript, counter)
         return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
 
@@ -111,7 +110,7 @@ class Measurer:
         listed = _Listed.of(body, BY_LENGTH)
         made = self._made(listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
         rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
-        outside = _written_outside(body).hex()
+        outside = body.frame.outside.hex()
         return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
 
     def _made(self, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:
@@ -149,7 +148,7 @@ class Measurer:
         key = _hash(outside, f"{bool(transcript.systems)} {counter.cache_key}")
         tokens = self._overheads.get(key)
         if tokens is None:
-            chars = sum(len(body.written(key)) for key in _OUTSIDE)
+            chars = sum(len(body.written(key)) for key in OUTSIDE)
             tokens = await self._pool.overhead(counter, _outside(body, transcript), chars)
         _put(self._overheads, key, tokens, _MOST_OVERHEADS)
         return tokens
@@ -167,16 +166,10 @@ def _hash(data: bytes, name: str) -> bytes:
     return blake2b(data, digest_size=_KEY_BYTES, key=name.encode()[:64]).digest()
 
 
-def _written_outside(body: Body) -> bytes:
-    """A digest of what is counted besides messages; empty where there is none of that."""
-    written = [body.written(key) for key in _OUTSIDE]
-    return _hash("\0".join(written).encode(), "outside") if any(written) else b""
-
-
 def _outside(body: Body, transcript: Transcript) -> Mapping[str, Any]:
     """What of a request is counted besides its messages; of those only the presence of a system message is read."""
     systems = [{"role": "system"}] if transcript.systems else []
-    return {**{key: body.get(key) for key in _OUTSIDE if key in body.members}, "messages": systems}
+    return {**{key: body.get(key) for key in OUTSIDE if key in body.members}, "messages": systems}
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:

@@ -10,7 +10,7 @@ Whatever fails is told in `failure`, and the request goes on as if nothing were 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proxy import identity as names
@@ -28,7 +28,7 @@ from strategies.core.condensation import Condensation, Overlay
 from strategies.core.transcript import Role, Transcript
 
 _CANDIDATES = 4
-_NEWEST = 64
+_NEWEST = 16
 """Nodes that are asked for first: a conversation that goes on is found by one of its last."""
 _ANCESTORS = 8
 
@@ -88,10 +88,10 @@ class Recogniser:
     ) -> None:
         self._stored = stored
         self._histories = Histories(stored)
-        self._headers = headers
+        self._headers = names.listed(headers)
         self._new_session = new_session
 
-    def identify(self, given: str | None, headers: Headers, body: dict[str, object]) -> Identity:
+    def identify(self, given: str | None, headers: Headers, body: Mapping[str, object]) -> Identity:
         """Which session a request names; raises `BadRequest`."""
         return names.identify(given, headers, body, self._headers)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import ref
 
+from proxy.frame import Frames
 from proxy.nesting import DEEPEST, is_deeper, may_be_deeper
 from strategies.core.digest import message_digest
 from strategies.core.parsing import decode, loads
@@ -98,9 +99,10 @@ class Run(NamedTuple):
 
 
 class Seen:
-    """The messages that were read before; at most `most_bytes` of them are kept."""
+    """The messages that were read before, at most `most_bytes` of them, and the `frames` around them."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.frames = Frames()
         self._most = most_bytes
         self._size = 0
         self._kept: OrderedDict[bytes, Element] = OrderedDict()

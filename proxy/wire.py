@@ -1,65 +1,51 @@
 """The request body: read where each member stands, so that what is not changed keeps its bytes.
 
-A scan with the standard library's decoder gives every member's value and its place in the text. Its numbers have no
-limit, it keeps lone surrogates and the order of keys; and since only spans are replaced, nothing that we do not
-touch is ever written again. A changed body differs inside `messages`, by the removed `condenser` member, and in
-the value of `model` where it carried a suffix.
+A scan (`proxy/frame.py`) gives every member's value and its place in the text; and since only spans are replaced,
+nothing that we do not touch is ever written again. A changed body differs inside `messages`, by the removed `condenser`
+member, and in the value of `model` where it carried a suffix.
 
 Messages are most of a body, and most of them came with the request before. So where it is told what was `seen`, the
-array of messages is read apart, by comparing bytes, and only the rest around it is scanned (`Hole`). What cannot be
-read in this way, for what reason ever, is read as a whole: that alone decides what is refused, and how it is said.
+array of messages is read apart, by comparing bytes, and only the rest around it is scanned (`Hole`), once for all
+requests that have it alike. What cannot be read in this way, for what reason ever, is read as a whole: that alone
+decides what is refused, and how it is said.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.nesting import DEEPEST, is_deeper
+from proxy.frame import TOO_DEEP, Frame, Member, check_depth, skip
+from proxy.nesting import DEEPEST
 from proxy.seen import Element, Seen
-from strategies.core.parsing import decode
 
-_SPACE = re.compile(r"[ \t\n\r]*")
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 _IS_TEXT = attrgetter("is_text")
-_READ_ONCE = ("messages", "model", "condenser")
 EXTENSION = "condenser"
 
 
-class Member(NamedTuple):
-    """A member of the body: [start, end) from its key to its value's end, `at` where the value starts."""
-
-    key: str
-    value: Any
-    start: int
-    at: int
-    end: int
-
-
 class Hole(NamedTuple):
-    """What was left out of a body's text: [start, end) of its bytes, at the character `at`."""
+    """What was left out of a body's text: [start, end) of its bytes, just before the end of the array of messages."""
 
     start: int
     end: int
-    at: int
 
 
 @dataclass(frozen=True)
 class Body:
     """A chat completion request as it came in.
 
-    `text` is that of `data`, without the messages where they were read apart (`hole`); members stand in `text`.
+    The text of `frame` is that of `data`, without the messages where they were read apart (`hole`).
     """
 
     data: bytes
-    text: str
-    members: Mapping[str, Member]
+    frame: Frame
     elements: Sequence[Element]
     hole: Hole | None = None
     supplied: int = 0
@@ -68,6 +54,11 @@ class Body:
     def size(self) -> int:
         """Bytes of the request, with those of the messages that were supplied in append mode."""
         return len(self.data) + self.supplied
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The members, each with its place in the text of `frame`."""
+        return self.frame.members
 
     @cached_property
     def is_text(self) -> bool:
@@ -80,19 +71,17 @@ class Body:
         return replace(self, elements=elements, supplied=supplied)
 
     def get(self, key: str) -> Any:
-        """The parsed value of a member, or None."""
-        member = self.members.get(key)
-        return None if member is None else member.value
+        """The parsed value of a member, or None; not for `messages`."""
+        return self.frame.values.get(key)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Mapping[str, Any]:
         """All members but the messages."""
-        return {key: member.value for key, member in self.members.items() if key != "messages"}
+        return self.frame.values
 
     def written(self, key: str) -> str:
         """The text of a member's value as it came in, or ""; not for `messages`."""
-        member = self.members.get(key)
-        return "" if member is None else self.text[member.at : member.end]
+        return self.frame.written(key)
 
     def tools_with(self, tool: str) -> str:
         """The text of `tools` with one more; those that are there keep their bytes."""
@@ -115,8 +104,9 @@ class Body:
         if not edits:
             return self.data
         if self.hole is not None and messages is None:
-            edits.append((self.hole.at, self.hole.at, self.data[self.hole.start : self.hole.end]))
-        return _edited(self.text, edits)
+            at = self.members["messages"].end - 1
+            edits.append((at, at, self.data[self.hole.start : self.hole.end]))
+        return _edited(self.frame.text, edits)
 
     def _setting(self, key: str, text: str) -> tuple[int, int, bytes]:
         """The edit that gives a member a value."""
@@ -131,12 +121,12 @@ class Body:
 
     def _removal(self, key: str) -> tuple[int, int]:
         """The member with the comma that its going makes idle."""
-        member = self.members[key]
-        after = _skip(self.text, member.end)
-        if self.text[after] == ",":
-            return member.start, _skip(self.text, after + 1)
-        before = self.text.rfind(",", 0, member.start)
-        is_first = before < 0 or _skip(self.text, before + 1) < member.start
+        member, text = self.members[key], self.frame.text
+        after = skip(text, member.end)
+        if text[after] == ",":
+            return member.start, skip(text, after + 1)
+        before = text.rfind(",", 0, member.start)
+        is_first = before < 0 or skip(text, before + 1) < member.start
         return (member.start if is_first else before), member.end
 
 
@@ -159,14 +149,8 @@ def _read_apart(data: bytes, seen: Seen) -> Body | None:
         return None
     start = opening.end()
     elements, end = seen.run(data, start)
-    before = data[:start].decode()
-    text = before + data[end:].decode()
-    members = _members(text)
-    _check_depth(members, ())
-    messages = members.get("messages")
-    if messages is None or messages.value != [] or messages.end != len(before) + 1:
-        return None
-    return Body(data, text, members, elements, Hole(start, end, len(before)))
+    frame = seen.frames.around(data[:start], data[end:])
+    return None if frame is None else Body(data, frame, elements, Hole(start, end))
 
 
 def _read_whole(data: bytes) -> Body:
@@ -175,70 +159,15 @@ def _read_whole(data: bytes) -> Body:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        members = _members(text)
-        elements = _elements(members)
+        frame = Frame.of(text)
+        elements = _elements(frame.members)
     except RecursionError:
-        raise BadRequest("The request body is nested too deeply.") from None
+        raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    _check_depth(members, (each.value for each in elements))
-    return Body(data, text, members, elements)
-
-
-def _check_depth(members: Mapping[str, Member], messages: Iterable[Any]) -> None:
-    """Raises `BadRequest` for a value that the recursion of any later reader could not stand."""
-    others = [member.value for key, member in members.items() if key != "messages"]
-    if is_deeper(others, DEEPEST) or is_deeper(messages, DEEPEST - 1):
-        raise BadRequest("The request body is nested too deeply.")
-
-
-def _members(text: str) -> dict[str, Member]:
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        decode(text, at)
-        raise BadRequest("The request body must be a JSON object.")
-    members: dict[str, Member] = {}
-    for member in _object(text, at):
-        if member.key in members and member.key in _READ_ONCE:
-            raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
-        members[member.key] = member
-    return members
-
-
-def _object(text: str, at: int) -> Iterator[Member]:
-    end = _skip(text, at + 1)
-    if text[end : end + 1] == "}":
-        return _check_end(text, end + 1)
-    while True:
-        start = end
-        key, end = decode(text, start)
-        if not isinstance(key, str):
-            raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
-        end = _expect(text, end, ":")
-        value, stop = _array(text, end) if key == "messages" and text[end : end + 1] == "[" else decode(text, end)
-        yield Member(key, value, start, end, stop)
-        end = _skip(text, stop)
-        if text[end : end + 1] == "}":
-            return _check_end(text, end + 1)
-        end = _expect(text, end, ",")
-
-
-def _check_end(text: str, at: int) -> None:
-    end = _skip(text, at)
-    if end != len(text):
-        raise ValueError(f"something follows the object (character {end})")
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    at = _skip(text, at)
-    if text[at : at + 1] != mark:
-        raise ValueError(f"'{mark}' is missing (character {at})")
-    return _skip(text, at + 1)
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    check_depth(frame.values.values(), DEEPEST)
+    check_depth([each.value for each in elements], DEEPEST - 1)
+    return Body(data, frame, elements)
 
 
 def _elements(members: Mapping[str, Member]) -> list[Element]:
@@ -255,21 +184,6 @@ def _elements(members: Mapping[str, Member]) -> list[Element]:
         if not isinstance(value.get("role"), str):
             raise BadRequest(f"messages[{i}] has no 'role', or one that is no string.", param=f"messages[{i}].role")
     return [Element(text.encode(), value) for value, text in member.value]
-
-
-def _array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
-    """The elements of the array at `at`, each with its text, and where the array ends."""
-    elements: list[tuple[Any, str]] = []
-    end = _skip(text, at + 1)
-    if text[end : end + 1] == "]":
-        return elements, end + 1
-    while True:
-        value, stop = decode(text, end)
-        elements.append((value, text[end:stop]))
-        end = _skip(text, stop)
-        if text[end : end + 1] == "]":
-            return elements, end + 1
-        end = _expect(text, end, ",")
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:

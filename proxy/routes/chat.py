@@ -59,12 +59,11 @@ async def body_of(incoming: Incoming, limit: int) -> bytes:
 
 def read(request: Request, services: Services, data: bytes) -> ChatRequest:
     """The request as the driver takes it; raises `BadRequest`."""
-    headers = [(name.lower(), value) for name, value in request.scope["headers"]]
+    headers, client = request.scope["headers"], request.scope.get("client")
     body = wire.read(data, services.seen)
     model, suffix = controls.split_model(body.get("model"))
-    peer = request.client.host if request.client else None
     return ChatRequest(
-        tenant=services.tenants.tenant(headers, peer),
+        tenant=services.tenants.tenant(headers, client[0] if client else None),
         headers=to_upstream(headers, services.own_key),
         body=body,
         model=model or "",

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from proxy.errors import BadRequest
-from proxy.identity import Identity, Tenants, identify, provisional, random_session, session_key, shown, tenant_key
+from proxy.identity import (
+    Identity,
+    Tenants,
+    identify,
+    listed,
+    provisional,
+    random_session,
+    session_key,
+    shown,
+    tenant_key,
+)
 from proxy.setting_tables import TenantSettings
 from proxy.settings import Settings
 
@@ -17,7 +27,7 @@ NAMES = Settings().sessions.headers
 
 
 def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
-    return identify(given, headers, body or {}, NAMES)
+    return identify(given, headers, body or {}, listed(NAMES))
 
 
 # -- sessions ----------------------------------------------------------------------------------------------
@@ -44,6 +54,12 @@ def test_any_session_header_comes_after_the_listed_ones() -> None:
     any_header = (b"X-My-Tool-Session-Id", b"mine")
     assert named([any_header]) == Identity("x-my-tool-session-id", "mine")
     assert named([any_header, (b"x-conversation-id", b"listed")]).source == "x-conversation-id"
+
+
+def test_of_a_header_that_stands_twice_the_first_counts_and_an_empty_one_names_nothing() -> None:
+    assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
+    assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
+    assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
 
 
 @pytest.mark.parametrize("name", [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"])
