@@ -26,7 +26,7 @@ from proxy.blocks import new_block
 from proxy.calibration.anchor import Anchor
 from proxy.memory.scopes import with_shared
 from proxy.recognition import Recognised
-from proxy.sessions import NO_BLOCK, Block, Session
+from proxy.sessions import MAIN, NO_BLOCK, Block, Session
 from proxy.store.base import SessionKey, StoreError, Write
 from proxy.store.codec import encode_condensation, encode_session, record_name
 from proxy.stored import TRIES, StoredSessions
@@ -172,12 +172,12 @@ class Keeper:
 
     def named(self, found: Recognised, digests: Sequence[bytes]) -> tuple[str, str]:
         """The id of a request's session, and the branch that the request is on, by its chain digests."""
-        session = found.session or self._new(found)
-        return session.id, session.branch_for(digests)
+        session = found.session
+        return (session.id, session.branch_for(digests)) if session else (_new_id(found), MAIN)
 
     def _new(self, found: Recognised) -> Session:
         return Session(
-            id=names.shown(found.identity.id) if found.identity.id else found.key.session,
+            id=_new_id(found),
             source=found.identity.source,
             created_at=self._clock(),
             parent=found.parent,
@@ -199,11 +199,11 @@ class Keeper:
         for _ in range(TRIES):
             if _is_overtaken(found.session, turn):
                 raise StoreError("store-contended", "another append to this history was stored first")
-            session = _advanced(found.session or self._new(found), turn, self._clock())
-            revision = found.session.revision if found.session else 0
+            before = found.session or self._new(found)
+            session = _advanced(before, turn, self._clock())
             index = _nodes(turn.transcript) if session.derived else ()
-            blocks = {**turn.blocks, **self._new_messages(found, turn)}
-            write = Write(encode_session(session), revision, self._ttl, blocks, index)
+            blocks = {**turn.blocks, **self._new_messages(before, turn)}
+            write = Write(encode_session(session), before.revision, self._ttl, blocks, index)
             if await self._saved(found.key, write, turn):
                 return
             found = _parted(replace(found, session=await self._stored.load(found.key)), turn)
@@ -218,13 +218,18 @@ class Keeper:
                 raise
             return await self._stored.store.save(key, replace(write, blocks={}))
 
-    def _new_messages(self, found: Recognised, turn: Turn) -> dict[str, bytes]:
-        """The blocks of what this request adds; append mode has its own."""
+    def _new_messages(self, session: Session, turn: Turn) -> dict[str, bytes]:
+        """The blocks of what this request adds to a session; append mode has its own."""
         if turn.line is not None:
             return {}
-        runs = (found.session or self._new(found)).new_in(turn.transcript.digests)
+        runs = session.new_in(turn.transcript.digests)
         made = [new_block(turn.transcript, run.start, run.stop, with_text=self._with_text) for run in runs]
         return {name: data for block in made for name, data in block.items()}
+
+
+def _new_id(found: Recognised) -> str:
+    """The id of a session that is not stored yet."""
+    return names.shown(found.identity.id) if found.identity.id else found.key.session
 
 
 def is_small(tokens: int, window: int | None) -> bool:
@@ -260,9 +265,9 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
 def _advanced(session: Session, turn: Turn, now: float) -> Session:
     """The session as it stands after a turn."""
     digests = turn.transcript.digests
-    moved, _branch = session.advanced(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
+    patched = session.patched(turn.patch, digests, turn.covered)
+    moved, _branch = patched.advanced(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
     settings = session.settings if session.derived else turn.settings
-    moved = moved.patched(turn.patch, turn.transcript.digests, turn.covered)
     saved = session.saved_with(turn.applied, turn.tokens_before - turn.tokens_after)
     totals = session.raised(
         requests=1,
