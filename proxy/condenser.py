@@ -113,8 +113,8 @@ class Condenser:
     def _reform(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
         """Writes a decision's view for another profile; whether the upstream gets other bytes by that."""
         before, case = decision.body, case.taken_by(profile)
-        form = replace(decision.view.transcript, form=profile.form)
-        decision.policy, decision.view = case.policy, replace(decision.view, transcript=form)
+        transcript = decision.view.transcript.in_form(profile.form)
+        decision.policy, decision.view = case.policy, replace(decision.view, transcript=transcript)
         decision.tokens_after = decision.view.tokens
         self._write(decision, case)
         self._prepare_to_send(decision, case, is_last=is_last)
@@ -124,7 +124,7 @@ class Condenser:
         """The decision for the same request with a view that is smaller than the refused one; None without one."""
         started = perf_counter()
         policy = policy.scaled(case.calibrated.scale)
-        case = replace(case.knowing([refused.applied] if refused.applied else []), policy=policy)
+        case = case.knowing([refused.applied] if refused.applied else [])._replace(policy=policy)
         again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None, again=None)
         await self._shrink(again, case, aim)
         await self._memories.injector.inject(again, case)
@@ -138,7 +138,7 @@ class Condenser:
 
     async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:
         """Condenses a view for OVERFLOW, in what the first decision has left of the time for models."""
-        case = replace(case, policy=replace(case.policy, budget=budget))
+        case = case._replace(policy=case.policy._replace(budget=budget))
         if case.found.failure:
             decision.view, decision.trigger = walked(case, budget), Trigger.OVERFLOW
             decision.tokens_after = decision.view.tokens
@@ -280,6 +280,9 @@ def _apply(
 
 
 def _replay(decision: Decision, case: Case) -> None:
+    decision.tokens_after = decision.view.tokens
+    if not case.found.condensations:
+        return
     last = case.found.last_applied(case.history)
     found = replay(
         case.measured.transcript,

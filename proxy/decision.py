@@ -65,8 +65,8 @@ class Timing:
 
     def header(self) -> str:
         """The value of `Server-Timing`."""
-        parts = ("session", "count", "condense", "upstream")
-        return ", ".join(f"{part};dur={getattr(self, part):.2f}" for part in parts)
+        ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
+        return f"{ours}, upstream;dur={self.upstream:.2f}"
 
     @property
     def ours(self) -> float:

@@ -8,14 +8,14 @@ session has a say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from time import perf_counter
+from typing import NamedTuple
 
 from proxy.append import Append, appended
 from proxy.asking import Caller
-from proxy.calibration.anchor import Asked
-from proxy.calibration.calibrator import About
+from proxy.calibration.anchor import UNASKED, About, Asked
 from proxy.calibration.scaling import UNCALIBRATED, Calibrated
 from proxy.controls import Controls
 from proxy.decision import Timing
@@ -44,8 +44,7 @@ from strategies.core.transcript import Message, Transcript
 from strategies.core.view import item_for
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(NamedTuple):
     """A chat completion request as the driver takes it; `model` is without a suffix.
 
     `asked_at` is when it came, in seconds since the epoch.
@@ -61,11 +60,11 @@ class ChatRequest:
     asked_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """All that is known of one request before it is decided.
 
-    `whole` is the conversation with what a client of a window has left out, where that is known.
+    `whole` is the conversation with what a client of a window has left out, where that is known. `asked` is what of it
+    is counted, and `calibrated` what is known of the upstream's own count of that.
     """
 
     request: ChatRequest
@@ -77,6 +76,7 @@ class Case:
     whole: Transcript | None = None
     block: Block | None = None
     reserved: int = 0
+    asked: Asked = UNASKED
     calibrated: Calibrated = UNCALIBRATED
     offer: Offer = NO_OFFER
 
@@ -95,31 +95,6 @@ class Case:
         """The branch that it continues, if there is one."""
         session = self.found.session
         return session.branch_of(self.history.digests) if session else None
-
-    @property
-    def asked(self) -> Asked:
-        """What of it is counted."""
-        measured, body = self.measured, self.request.body
-        systems = b"".join([message.digest for _, message in measured.transcript.systems])
-        outside = measured.outside + ("+" if self.offer.is_made else "")
-        frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
-        offers = bool(body.get("tools") or body.get("functions") or self.offer.is_made)
-        most = body.size if self.is_by_length else None
-        counted = self.framing, measured.counted_by, frame, outside, offers, most
-        return Asked(measured.transcript, *counted, self.hidden, measured.features)
-
-    @property
-    def hidden(self) -> tuple[tuple[int, Message], ...]:
-        """The messages of hidden rounds that its view may show, each with its place in the chain."""
-        transcript = self.measured.transcript
-        pieces = ((patch.at, piece) for patch in transcript.patches for piece in patch.pieces)
-        return tuple((at, item_for(piece, transcript, self.counter).message) for at, piece in pieces)
-
-    @property
-    def about(self) -> About:
-        """Whose request it is, as calibration has it: conversations that begin alike are one."""
-        beginning = self.request.tenant.encode() + b"".join(self.measured.transcript.digests[:1])
-        return About(self.request.tenant, self.request.model, blake2b(beginning, digest_size=4).hexdigest())
 
     @property
     def history(self) -> Transcript:
@@ -147,21 +122,21 @@ class Case:
             return self
         newer = {each.id for each in recorded}
         known = (*(each for each in self.found.condensations if each.id not in newer), *recorded)
-        return replace(self, found=replace(self.found, condensations=known))
+        return self._replace(found=replace(self.found, condensations=known))
 
     def taken_by(self, profile: Profile) -> Case:
         """The case for an upstream with this profile, in whose form its views are written."""
-        known = profile == self.policy.profile
-        case = self if known else replace(self, policy=replace(self.policy, profile=profile))
+        known = profile is self.policy.profile
+        case = self if known else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
             return case
-        transcript = replace(self.measured.transcript, form=profile.form)
-        whole = transcript if self.is_aligned else self.whole and replace(self.whole, form=profile.form)
-        return replace(case, measured=self.measured._replace(transcript=transcript), whole=whole)
+        transcript = self.measured.transcript.in_form(profile.form)
+        whole = transcript if self.is_aligned else self.whole and self.whole.in_form(profile.form)
+        return case._replace(measured=self.measured._replace(transcript=transcript), whole=whole)
 
     def apart(self) -> Case:
         """The case for a piece of work that its request does not wait for."""
-        return replace(self, found=self.found.apart())
+        return self._replace(found=self.found.apart())
 
     def caller(self, *, background: bool) -> Caller:
         """On whose behalf models are asked."""
@@ -254,21 +229,21 @@ class Intake:
         """The case with its tokens counted, where their number was only guessed by length."""
         if not case.is_by_length or case.whole is not None:
             return case
-        policy = replace(case.policy, budget=case.policy.budget and case.policy.budget.unscaled)
-        counted = await self._counted(replace(case, policy=policy))
+        policy = case.policy._replace(budget=case.policy.budget and case.policy.budget.unscaled)
+        counted = await self._counted(case._replace(policy=policy))
         return self._calibrated(counted.taken_by(policy.profile))
 
     async def _counted(self, case: Case) -> Case:
         if not case.is_by_length:
             return case
-        return replace(case, measured=await self._measurer.measure(case.request.body, case.counter))
+        return case._replace(measured=await self._measurer.measure(case.request.body, case.counter))
 
     def _calibrated(self, case: Case) -> Case:
         """The case with what is known of the upstream's own count, by which its budget goes."""
         branch = case.branch
-        stored, window = branch.anchor if branch else None, case.policy.window.tokens
-        known = self._calibrator.calibrated(case.about, case.asked, stored, window)
-        return replace(case, calibrated=known, policy=case.policy.scaled(known.scale))
+        stored, asked = branch.anchor if branch else None, _asked(case)
+        known = self._calibrator.calibrated(asked, stored, case.policy.window.tokens)
+        return case._replace(asked=asked, calibrated=known, policy=case.policy.scaled(known.scale))
 
     async def _restored(self, case: Case) -> Case:
         """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
@@ -279,9 +254,9 @@ class Intake:
         if whole is None:
             return case
         if case.policy.pipeline.is_off or case.policy.pipeline.observe:
-            return replace(case, whole=whole.transcript)
+            return case._replace(whole=whole.transcript)
         policy = case.policy.able_to_drop() if whole.restored else case.policy
-        return replace(case, whole=whole.transcript, measured=whole, policy=policy)
+        return case._replace(whole=whole.transcript, measured=whole, policy=policy)
 
     async def _supplied(
         self, request: ChatRequest, identity: Identity, patience: Patience
@@ -295,7 +270,7 @@ class Intake:
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
         append, whole = appended(stored, request.body.elements, request.controls.if_head)
-        return replace(request, body=request.body.with_history(whole)), append
+        return request._replace(body=request.body.with_history(whole)), append
 
     async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
         """Counts, unless the length alone proves that nothing needs to be done.
@@ -309,6 +284,34 @@ class Intake:
         if lowest is not None and fits_by_length(request.body, lowest - hidden):
             return self._measurer.estimate(request.body)
         return await self._measurer.measure(request.body, counter)
+
+
+def _asked(case: Case) -> Asked:
+    """What of a case is counted."""
+    measured, body = case.measured, case.request.body
+    systems = b"".join([message.digest for _, message in measured.transcript.systems])
+    outside = measured.outside + ("+" if case.offer.is_made else "")
+    frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
+    offers = bool(body.get("tools") or body.get("functions") or case.offer.is_made)
+    most = body.size if case.is_by_length else None
+    counted = case.framing, measured.counted_by, frame, outside, offers, most
+    return Asked(measured.transcript, *counted, _hidden(case), measured.features, _about(case))
+
+
+def _hidden(case: Case) -> tuple[tuple[int, Message], ...]:
+    """The messages of hidden rounds that a case's view may show, each with its place in the chain."""
+    transcript = case.measured.transcript
+    if not transcript.patches:
+        return ()
+    pieces = ((patch.at, piece) for patch in transcript.patches for piece in patch.pieces)
+    return tuple((at, item_for(piece, transcript, case.counter).message) for at, piece in pieces)
+
+
+def _about(case: Case) -> About:
+    """Whose request it is, as calibration has it: conversations that begin alike are one."""
+    tenant = case.request.tenant
+    beginning = tenant.encode() + b"".join(case.measured.transcript.digests[:1])
+    return About(tenant, case.request.model, blake2b(beginning, digest_size=4).hexdigest())
 
 
 def _goes_by_counts(case: Case) -> bool:

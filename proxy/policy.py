@@ -8,8 +8,8 @@ is lowered by what was learned from the upstream's replies; else it is unknown, 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from proxy.controls import MEMORY, Controls, Memory, memory_of
 from proxy.cost import Prices
@@ -36,8 +36,7 @@ REQUEST = "request"
 SETTINGS = "settings"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A window in tokens and where it is known from; `tokens` None where it is not known.
 
     `learned` is how, where a refusal or a truncation has taught it.
@@ -63,8 +62,7 @@ class Window:
         return UNKNOWN if self.tokens is None else str(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """The choice for one request; `sticks` are the settings that the session keeps.
 
     `background`: when models may be asked that nobody waits for. With `prices` a condensation that is not needed yet
@@ -115,11 +113,33 @@ class Policy:
 
     def scaled(self, scale: Scale) -> Policy:
         """The policy with its budget in tokens of our own count."""
-        return replace(self, budget=self.budget and self.budget.scaled(scale))
+        budget = self.budget and self.budget.scaled(scale)
+        return self if budget is self.budget else self._replace(budget=budget)
 
     def able_to_drop(self) -> Policy:
         """The policy for a view with messages put back: what does not fit of them may be dropped without a model."""
-        return replace(self, stages=[*self.stages, *stages(("recent",), {}, {})])
+        return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])
+
+
+class _Model(NamedTuple):
+    """What settings and the bundled table say of one model: that stays as it is for as long as the process runs.
+
+    `window` is what is set, and `listed` what the table has, where nothing is set and nothing stated.
+    """
+
+    entry: ModelSettings | None
+    summarizer: SummarizerRole
+    window: Window | None
+    listed: Window
+    max_input: int | None
+
+
+class _Windows(NamedTuple):
+    """What a policy rests on that may change meanwhile."""
+
+    window: Window
+    prompt_window: int | None
+    profile: Profile
 
 
 class Policies:
@@ -142,7 +162,8 @@ class Policies:
         self._discovered = discovered
         self._learned = learned
         self._tables = tables(settings)
-        self._made: Lru[Hashable, Policy] = Lru(_MOST_MADE)
+        self._models: Lru[str, _Model] = Lru(_MOST_MADE)
+        self._made: Lru[Hashable, tuple[_Windows, Policy]] = Lru(_MOST_MADE)
         self._marks: Lru[Hashable, int | None] = Lru(_MOST_MADE)
 
     def policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
@@ -150,16 +171,23 @@ class Policies:
 
         Requests that say the same, under the same windows, have the same one.
         """
-        known = self.window(controls.window, model), self._prompt_window(self._summarizer(model)), self._profile(model)
+        known = self._windows(controls.window, model)
         # What stands in a mapping may be of any type of JSON: as text it can be a key.
-        key = (model, asked_length(body), controls.treatment, known, repr(session))
-        return self._made.use(key, lambda: self._policy(controls, session, model, body))
+        key = (model, asked_length(body), controls.treatment, repr(session))
+        made_for, policy = self._made.use(key, lambda: (known, self._policy(controls, session, model, body)))
+        if made_for != known:
+            policy = self._policy(controls, session, model, body)
+            self._made.put(key, (known, policy))
+        return policy
+
+    def _windows(self, asked: int | None, model: str) -> _Windows:
+        prompt_window = self._prompt_window(self._of(model).summarizer)
+        return _Windows(self.window(asked, model), prompt_window, self._profile(model))
 
     def _policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
-        entry = self._settings.for_model(model)
+        entry, summarizer = self._of(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
         window = self.window(controls.window, model)
-        summarizer = self._summarizer(model)
         made = self._stages(pipeline, options)
         injection = self._injection(made)
         return Policy(
@@ -182,7 +210,7 @@ class Policies:
 
     def is_off(self, controls: Controls, model: str) -> bool:
         """Whether a request is `off`, unless its session says otherwise."""
-        return (controls.strategy or self._default(self._settings.for_model(model))).is_off
+        return (controls.strategy or self._default(self._of(model).entry)).is_off
 
     def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
         """The scope that a request or its session names; raises `BadRequest` where there are none."""
@@ -206,10 +234,6 @@ class Policies:
         """What the first stage says that goes with memory, else the settings."""
         memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
         return next((stage.injection for stage in made if isinstance(stage, Injecting)), memory)
-
-    def _summarizer(self, model: str) -> SummarizerRole:
-        entry = self._settings.for_model(model)
-        return (entry.summarizer if entry else None) or self._settings.summarizer
 
     def _prompt_window(self, summarizer: SummarizerRole) -> int | None:
         """Tokens that the summarizer's model has room for; None for that of the request's."""
@@ -249,7 +273,7 @@ class Policies:
         """A policy for a window that was learned from the request that it was made for."""
         window = policy.window.lowered(learned)
         budget = self._budget_for(policy.stages, policy.summarizer, window, model, body)
-        return replace(policy, window=window, budget=budget)
+        return policy._replace(window=window, budget=budget)
 
     def _budget_for(
         self,
@@ -260,7 +284,7 @@ class Policies:
         body: Mapping[str, Any],
     ) -> Budget | None:
         """The budget for a window as these stages have it: with their own marks, and room for their summarizer."""
-        budget = self.budget(window, self._settings.for_model(model), asked_length(body))
+        budget = self.budget(window, self._of(model).entry, asked_length(body))
         return budget and replace(marked(budget, pipeline), prompt_window=self._prompt_window(summarizer))
 
     def window(self, asked: int | None, model: str) -> Window:
@@ -270,17 +294,27 @@ class Policies:
     def _known_window(self, asked: int | None, model: str) -> Window:
         if asked is not None:
             return Window(asked, REQUEST)
-        entry = self._settings.for_model(model)
-        if entry is not None and entry.window is not None:
-            return Window(entry.window, f"{SETTINGS} for '{entry.match}'", entry.max_input)
-        limit = entry.max_input if entry else None
-        if self._settings.window is not None:
-            return Window(self._settings.window, SETTINGS, limit)
+        known = self._of(model)
+        if known.window is not None:
+            return known.window
         stated = self._discovered(model)
-        if stated is not None:
-            return Window(stated.window, stated.source, limit or stated.max_input)
+        return Window(stated.window, stated.source, known.max_input or stated.max_input) if stated else known.listed
+
+    def _of(self, model: str) -> _Model:
+        return self._models.use(model, lambda: self._model(model))
+
+    def _model(self, model: str) -> _Model:
+        settings = self._settings
+        entry = settings.for_model(model)
+        limit, window = entry.max_input if entry else None, None
+        if entry is not None and entry.window is not None:
+            window = Window(entry.window, f"{SETTINGS} for '{entry.match}'", limit)
+        elif settings.window is not None:
+            window = Window(settings.window, SETTINGS, limit)
         found = self._table.find(model)
-        return Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN)
+        listed = Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN)
+        summarizer = (entry.summarizer if entry else None) or settings.summarizer
+        return _Model(entry, summarizer, window, listed, limit)
 
     def lowest_mark(self, asked_window: int | None, model: str, body: Mapping[str, Any]) -> int | None:
         """Tokens under which nothing ever happens to a request; None where the window is unknown."""
@@ -288,7 +322,7 @@ class Policies:
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, asked: int | None) -> int | None:
-        budget = self.budget(window, self._settings.for_model(model), asked)
+        budget = self.budget(window, self._of(model).entry, asked)
         own = int(budget.usable * LEAST_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.floor, own) if budget else None
 

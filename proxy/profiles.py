@@ -102,11 +102,12 @@ class Profiles:
 
     def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
         self._set_for = set_for
+        self._set: Lru[str, Profile] = Lru(MOST_MODELS)
         self._learned: Lru[str, Profile] = Lru(MOST_MODELS)
 
     def of(self, model: str) -> Profile:
         """What is known of a model's server."""
-        return self._learned.get(model) or self._set_for(model)
+        return self._learned.get(model) or self._set.use(model, lambda: self._set_for(model))
 
     def refused(self, model: str, status: int, body: bytes, sent: Profile, *, options: bool) -> Profile | None:
         """What is known after an error to what was written for the profile `sent`; None where it teaches nothing that

@@ -44,14 +44,13 @@ class Settler:
         decision.rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
             return
-        turn = _turn(decision, case)
         session, decision.branch = self._keeper.named(case.found, case.history.digests)
         too_small = _is_too_small(decision, case)
         if not case.keeps or (too_small and decision.rounds is None):
             return
         decision.session = decision.session if too_small else session
         decision.head = case.append.head if case.append else ""
-        decision.settle = self._settling(decision, case, turn, too_small=too_small)
+        decision.settle = self._settling(decision, case, _turn(decision, case), too_small=too_small)
         decision.follow = lambda: self._follow(decision, case)
 
     def _learning(self, decision: Decision, case: Case) -> Callable[[Usage, bool], None]:
@@ -62,7 +61,7 @@ class Settler:
         def learn(usage: Usage, suspect: bool) -> None:
             decision.usage = usage
             if not suspect and not case.request.controls.no_store:
-                known = case.about, case.asked, case.calibrated
+                known = case.asked, case.calibrated
                 decision.anchor = self._calibrator.learned(*known, sent, usage.prompt, teaches=is_text)
 
         return learn

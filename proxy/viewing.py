@@ -23,12 +23,12 @@ def walked(case: Case, budget: Budget) -> View:
 def probes(view: View, case: Case) -> bool:
     """Whether a body that is changed anyway asks for a stream whose usage the client has not asked for."""
     body = case.request.body
-    if not case.policy.profile.stream_options:
+    if body.get("stream") is not True or not (view.changed or case.is_rewritten):
         return False
     options = body.get("stream_options")
     has_place = options is None or isinstance(options, Mapping)
     asks = isinstance(options, Mapping) and options.get("include_usage") is True
-    return (view.changed or case.is_rewritten) and body.get("stream") is True and has_place and not asks
+    return case.policy.profile.stream_options and has_place and not asks
 
 
 def spliced(

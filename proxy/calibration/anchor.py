@@ -22,12 +22,24 @@ DEEPEST = 64  # chain messages behind an anchor; a turn adds fewer
 CLOCK = 16  # tokens by which what tells the time may vary
 
 
+class About(NamedTuple):
+    """Whose request it is, and for which model; `by` is a digest of the conversation."""
+
+    tenant: str
+    model: str
+    by: str = ""
+
+
+NOBODY = About("", "")
+
+
 @dataclass(frozen=True)
 class Asked:
     """What is counted of one request. `counter` names what counts; `frame` and `offering` are digests of all that
     stands outside of the chain, and of the tools; `overhead` are tokens of our own; `offers` tells whether there are
     tools. `most` are the tokens that no tokenizer exceeds, where that is known; `hidden` are messages of hidden rounds,
-    each with the chain messages before it. `summed` are the features of the chain, where they are at hand."""
+    each with the chain messages before it. `summed` are the features of the chain, where they are at hand. `about` says
+    whose it is."""
 
     transcript: Transcript
     overhead: int
@@ -38,6 +50,7 @@ class Asked:
     most: int | None = None
     hidden: tuple[tuple[int, Message], ...] = ()
     summed: Features | None = None
+    about: About = NOBODY
 
     @property
     def chain(self) -> Features:
@@ -47,8 +60,14 @@ class Asked:
     @cached_property
     def fixed(self) -> Features:
         """What no condensation touches: tools, framing and system messages."""
-        systems = of_messages(message for _, message in self.transcript.systems)
-        return systems._replace(requests=1.0, offers=float(self.offers), outside=float(self.overhead))
+        systems = of_messages([message for _, message in self.transcript.systems])
+        made_of = systems.messages, systems.words, systems.code, systems.wide
+        return Features(1.0, float(self.offers), *made_of, float(self.overhead))
+
+    @cached_property
+    def whole(self) -> Features:
+        """What all of its tokens are made of."""
+        return self.fixed.plus(self.chain)
 
     @property
     def own(self) -> int:
@@ -72,6 +91,10 @@ class Anchor(NamedTuple):
     counter: str
     frame: str
     fixed: Features
+
+
+UNASKED = Asked(Transcript(()), 0, "", "")
+"""Nothing of which anything was counted."""
 
 
 class Growth(NamedTuple):
@@ -128,11 +151,11 @@ class Anchors:
         """Keeps an anchor; of one node, only the newest."""
         self._kept.put((tenant, model, bytes.fromhex(anchor.node)), anchor)
 
-    def newest(self, tenant: str, model: str, digests: Sequence[bytes]) -> Anchor | None:
-        """The anchor of the longest beginning of a transcript with these chain digests."""
+    def newest(self, tenant: str, model: str, digests: Sequence[bytes], least: int = 0) -> Anchor | None:
+        """The anchor of the longest beginning of a transcript with these chain digests, one of more than `least`."""
         if not self._kept:
             return None
-        for digest in reversed(digests[-DEEPEST:]):
+        for digest in reversed(digests[max(len(digests) - DEEPEST, least) :]):
             if (anchor := self._kept.get((tenant, model, digest))) is not None:
                 return anchor
         return None

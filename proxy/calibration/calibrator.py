@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor, Anchors, Asked, stands
+from proxy.calibration.anchor import Anchor, Anchors, Asked, Growth, stands
 from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.ledger import NOTHING, Ledger, Line, could_be, decoded, encoded
@@ -37,14 +37,6 @@ _MARGIN = 3.0  # mean errors
 _LEAST_LEFT = 0.7  # of what was counted for the beginning of a prompt; templates leave old reasoning out, but not more
 
 _log = logging.getLogger(__name__)
-
-
-class About(NamedTuple):
-    """Whose request it is, and for which model; `by` is a digest of the conversation."""
-
-    tenant: str
-    model: str
-    by: str = ""
 
 
 class Forwarded(NamedTuple):
@@ -129,23 +121,26 @@ class Calibrator:
         """Tokens that the upstream may add to a request by itself, whatever stands in it, as far as is known."""
         return max(self._known(model, counter).line.hidden for counter in counters)
 
-    def calibrated(self, about: About, asked: Asked, stored: Anchor | None, window: int | None) -> Calibrated:
+    def calibrated(self, asked: Asked, stored: Anchor | None, window: int | None) -> Calibrated:
         """What is known of a request; `stored` is the anchor of its branch, if it has one."""
-        digests = asked.transcript.digests
-        # Of one length the branch's own: another session's view may end with the same message.
-        found = [stored, self._anchors.newest(about.tenant, about.model, digests)]
-        standing = [each for each in found if each is not None and stands(each, digests)]
-        anchor = max(standing, key=lambda each: each.length, default=None)
-        known = self._known(about.model, asked.counter)
+        known = self._known(asked.about.model, asked.counter)
         # Whatever is condensed, the count is no worse than one of a first request.
         mean = known.ledger.error(anchored=False)
         error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
-        return calibrated(asked, known.line, anchor, window)._replace(error=error)
+        return calibrated(asked, known.line, self._anchor(asked, stored), window, error)
+
+    def _anchor(self, asked: Asked, stored: Anchor | None) -> Anchor | None:
+        """The one that stands for most of a request."""
+        about, digests = asked.about, asked.transcript.digests
+        known = stored if stored is not None and stands(stored, digests) else None
+        # Of one length the branch's own: another session's view may end with the same message.
+        newest = self._anchors.newest(about.tenant, about.model, digests, known.length if known else 0)
+        return newest if newest is not None and stands(newest, digests) else known
 
     # -- after a reply -------------------------------------------------------------------------------
 
     def learned(
-        self, about: About, asked: Asked, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
+        self, asked: Asked, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
     ) -> Anchor | None:
         """Takes in what the upstream has counted for what was sent; the anchor for the next request of the branch.
 
@@ -158,15 +153,16 @@ class Calibrator:
         if not digests or not could_be(counted, own) or counted < least:
             return None
         if teaches:
-            self._teach(about, asked, known, sent, counted)
+            self._teach(asked, known, sent, since, counted)
         node, length = digests[-1].hex(), len(digests)
         anchor = Anchor(node, length, sent.applied, counted, own, asked.counter, asked.frame, asked.fixed)
-        self._anchors.keep(about.tenant, about.model, anchor)
+        self._anchors.keep(asked.about.tenant, asked.about.model, anchor)
         return anchor
 
-    def _teach(self, about: About, asked: Asked, known: Calibrated, sent: Forwarded, counted: int) -> None:
-        entry, now = self._known(about.model, asked.counter), int(self._clock())
-        since = known.grown_from(sent.applied, sent.view.tokens)
+    def _teach(
+        self, asked: Asked, known: Calibrated, sent: Forwarded, since: tuple[Anchor, Growth] | None, counted: int
+    ) -> None:
+        entry, now, about = self._known(asked.about.model, asked.counter), int(self._clock()), asked.about
         if since is not None or entry.ledger.wholes:
             off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
             entry.ledger = entry.ledger.off(off, anchored=since is not None)
@@ -174,8 +170,7 @@ class Calibrator:
             anchor, grown = since
             lesson = Observation(grown.features, counted - anchor.counted, about.by, asked.offering, now)
         else:
-            is_whole = sent.view.shown == asked.transcript.chain
-            whole = asked.fixed.plus(asked.chain if is_whole else of_messages(sent.view.shown))
+            whole = asked.whole if sent.view.is_whole else asked.fixed.plus(of_messages(sent.view.shown))
             lesson = Observation(whole, counted, about.by, asked.offering, now)
         taught = entry.ledger.taught(lesson)
         if taught is not entry.ledger:

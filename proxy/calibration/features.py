@@ -7,6 +7,7 @@ costs a share of a message's bytes to find, and no more than a few kilobytes of 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import add, mul, sub
 from typing import NamedTuple
 
 from strategies.core.transcript import Message, Role
@@ -39,15 +40,16 @@ class Features(NamedTuple):
 
     def plus(self, other: Features) -> Features:
         """The amounts of both."""
-        return Features(*[mine + theirs for mine, theirs in zip(self, other, strict=True)])
+        return Features(*map(add, self, other))
 
     def minus(self, other: Features) -> Features:
         """The amounts that the other has not."""
-        return Features(*[mine - theirs for mine, theirs in zip(self, other, strict=True)])
+        return Features(*map(sub, self, other))
 
     def at(self, prices: Features) -> float:
         """What these amounts cost."""
-        return sum([amount * price for amount, price in zip(self, prices, strict=True)])
+        cost: float = sum(map(mul, self, prices))
+        return cost
 
 
 def of_messages(messages: Iterable[Message]) -> Features:
@@ -56,7 +58,9 @@ def of_messages(messages: Iterable[Message]) -> Features:
     words = code = wide = 0.0
     for message in messages:
         number += 1
-        share = _share_of(message)
+        share = _shares.get(message.digest)
+        if share is None:
+            share = _look_at(message)
         wide += message.tokens * share
         if message.role is Role.TOOL or message.calls:
             code += message.tokens * (1 - share)
@@ -67,15 +71,16 @@ def of_messages(messages: Iterable[Message]) -> Features:
 
 _MOST_SHARES = 20_000
 _shares: dict[bytes, float] = {}
+"""The shares of messages, looked at once for each digest: a history comes again with every request."""
 
 
-def _share_of(message: Message) -> float:
-    """The share of a message, looked at once for each digest: a history comes again with every request."""
-    share = _shares.get(message.digest)
-    if share is None:
+def _look_at(message: Message) -> float:
+    """The share of a message that is not known yet; a message of ours has no digest to know it by."""
+    share = wide_share(message.data)
+    if message.digest:
         if len(_shares) >= _MOST_SHARES:
             _shares.clear()
-        share = _shares[message.digest] = wide_share(message.data)
+        _shares[message.digest] = share
     return share
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN, Observation, fitted
@@ -58,8 +58,7 @@ class Line:
 NOTHING = Line()
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(NamedTuple):
     """`wholes` and `growths` are observations, oldest first; `firsts` and `anchored` the newest relative errors of
     estimates without and with an anchor, oldest first."""
 
@@ -91,14 +90,16 @@ class Ledger:
         if not is_plausible(observation):
             return self
         if observation.features.requests:
-            return Ledger(_with(self.wholes, observation), self.growths, self.firsts, self.anchored)
-        return Ledger(self.wholes, _with(self.growths, observation), self.firsts, self.anchored)
+            wholes = _with(self.wholes, observation)
+            return self if wholes is self.wholes else self._replace(wholes=wholes)
+        growths = _with(self.growths, observation)
+        return self if growths is self.growths else self._replace(growths=growths)
 
     def off(self, error: float, *, anchored: bool) -> Ledger:
         """The ledger with the relative error of one more estimate."""
         if anchored:
-            return Ledger(self.wholes, self.growths, self.firsts, (*self.anchored, error)[-MOST_ERRORS:])
-        return Ledger(self.wholes, self.growths, (*self.firsts, error)[-MOST_ERRORS:], self.anchored)
+            return self._replace(anchored=(*self.anchored, error)[-MOST_ERRORS:])
+        return self._replace(firsts=(*self.firsts, error)[-MOST_ERRORS:])
 
     def error(self, *, anchored: bool) -> float | None:
         """The mean relative error of late, from 0 up; None while too few estimates could be compared."""
@@ -130,9 +131,9 @@ def could_be(counted: int, own: float) -> bool:
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
     """What `_newest` makes of those that it has kept and one more, without sorting them again: every reply has one."""
-    if new in kept:
-        return kept
     place = bisect(kept, _age(new), key=_age)
+    if place and kept[place - 1] == new:
+        return kept
     more = [*kept[:place], new, *kept[place:]]
     of_one = [i for i, each in enumerate(more) if each.by == new.by]
     if len(of_one) > MOST_BY_ONE:

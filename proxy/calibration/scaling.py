@@ -56,21 +56,23 @@ class Calibrated(NamedTuple):
 UNCALIBRATED = Calibrated()
 
 
-def calibrated(asked: Asked, line: Line, anchor: Anchor | None, window: int | None) -> Calibrated:
+def calibrated(
+    asked: Asked, line: Line, anchor: Anchor | None, window: int | None, error: float | None = None
+) -> Calibrated:
     """The scale of a request, of which the `anchor` stands in the transcript; `window` in tokens of the upstream."""
     grown = growth(anchor, asked) if anchor is not None else None
     if anchor is not None and grown is not None:
         total = anchor.counted + line.tokens(grown.features)
-        return Calibrated(_through(asked, line, grown.own, total), anchor, grown)
+        return Calibrated(_through(asked, line, grown.own, total), anchor, grown, error)
     if line.is_even:
-        return Calibrated()
-    whole = asked.fixed.plus(asked.chain)
-    total = line.tokens(whole, asked.offering)
+        return Calibrated(error=error)
+    total = line.tokens(asked.whole, asked.offering)
     if asked.most is not None:
         total = min(total, asked.most + line.hidden)
     scale = _through(asked, line, asked.own, total)
     # A guess may not take away more than a part of a window; the upstream's own figure may.
-    return Calibrated(scale if window is None else Scale(min(scale.offset, window // 4), scale.slope))
+    most = scale.offset if window is None else window // 4
+    return Calibrated(scale if scale.offset <= most else Scale(most, scale.slope), error=error)
 
 
 def _through(asked: Asked, line: Line, own: int, total: float) -> Scale:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 from proxy.decision import Decision
 from proxy.intake import Case
@@ -49,7 +48,7 @@ def with_standing_block(case: Case) -> Case:
     block = standing_block(case) if case.policy.memory.inject else None
     if block is None:
         return case
-    return replace(case, block=block, reserved=case.counter.message(json.loads(block.raw)))
+    return case._replace(block=block, reserved=case.counter.message(json.loads(block.raw)))
 
 
 class Injector:

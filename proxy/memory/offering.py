@@ -6,7 +6,6 @@ An upstream that refuses tools for a model is asked without them for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from proxy.intake import Case
 from proxy.lru import Lru
@@ -32,13 +31,13 @@ class Offers:
         values, transcript = case.request.body.values, case.measured.transcript
         refused = (self._refused.get(case.request.model) or 0.0) > self._clock()
         made = offer(values, case.counter, has_system=bool(transcript.systems), refused=refused)
-        case = replace(case, offer=made)
+        case = case._replace(offer=made)
         patches = standing_patches(case.found.patches, transcript) if made.is_made else ()
         if not patches:
             return case
-        patched = replace(transcript, patches=patches)
+        patched = transcript.patched(patches)
         whole = patched if case.is_aligned else case.whole
-        return replace(case, measured=case.measured._replace(transcript=patched), whole=whole)
+        return case._replace(measured=case.measured._replace(transcript=patched), whole=whole)
 
     def refused(self, model: str) -> None:
         """Tools were refused for a model."""

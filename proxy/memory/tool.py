@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from proxy.loose_json import json_or_none
@@ -112,8 +113,9 @@ def _names(tools: Iterable[Any]) -> Iterator[str]:
             yield str(inner.get("name"))
 
 
+@lru_cache(maxsize=64)
 def _tokens(counter: Counter, *, its_own: bool, has_system: bool) -> int:
-    """What the definition adds to a prompt."""
+    """What the definition adds to a prompt: that never changes, and every request asks for it."""
     ours = json.loads(DEFINITION)
     before = [ours] if its_own else []
     messages = [{"role": "system"}] if has_system else []

@@ -32,6 +32,8 @@ LONG_CHARS = 524_288
 WORKERS = 2
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
+MOST_COUNTERS = 256
+"""Models of which a counter is kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
@@ -87,9 +89,19 @@ class Tokenizers:
         self._lock = threading.Lock()
         self._encoders: dict[str, tuple[str, Callable[[str], int]]] = {}
         self._problems: dict[str, str] = {}
+        self._counters: dict[str, Counter] = {}
 
     def for_model(self, model: str) -> Counter:
         """The counter of a model as a client names it; unknown models get the nearest encoding."""
+        counter = self._counters.get(model)
+        if counter is None:
+            # Clients choose the names, so they are not kept without end.
+            if len(self._counters) >= MOST_COUNTERS:
+                self._counters.clear()
+            counter = self._counters[model] = self._made_for(model)
+        return counter
+
+    def _made_for(self, model: str) -> Counter:
         plain = plain_name(model)
         name, text = self._encoder(encoding_name(plain))
         return Counter(name, text, images.family_of(plain))

@@ -173,7 +173,7 @@ class Budget:
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
         goal = int(_usable(window, reserve, most) * self.marks.target)
-        return replace(self, window=window, reserve=reserve, max_input=most, goal=goal, nominal=self, scale=scale)
+        return Budget(window, reserve, self.marks, most, goal, self.prompt_window, self.ledger, self, scale)
 
 
 def _usable(window: int, reserve: int, most: int | None) -> int:

@@ -83,7 +83,7 @@ def _covered(view: View, end_of_head: int) -> int:
 
 def check(view: View, *, newest_results_too: bool = False) -> None:
     """Raises `InvalidPlan` where the view breaks a rule that the transcript kept."""
-    added = violations(view.shown)
+    added = violations(view.opening)
     if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
     if sum(item.is_replacement for item in view.lead) > 1:

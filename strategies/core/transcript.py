@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strategies.core.digest import ROOT, call_fields, chain, message_digest
 from strategies.core.parsing import loads
@@ -106,7 +106,8 @@ class Message:
 
     def lean(self) -> Message:
         """The same message without its parsed form."""
-        return replace(self, parsed=None)
+        parts = self.data, self.role, self.written, self.digest, self.tokens, self.calls, self.answers, self.is_result
+        return Message(*parts)
 
 
 class Reader:
@@ -205,6 +206,20 @@ class Transcript:
         vars(led).update(digests=self.digests, unknown=self.unknown)
         vars(led).update(system_tokens=self.system_tokens + more, tokens=self.tokens + more)
         return led
+
+    def in_form(self, form: Form | None) -> Transcript:
+        """The same messages for an upstream that takes this form."""
+        return self._shown(form=form)
+
+    def patched(self, patches: tuple[Overlay, ...]) -> Transcript:
+        """The same messages with these hidden rounds among them."""
+        return self._shown(patches=patches)
+
+    def _shown(self, **otherwise: Any) -> Transcript:
+        """The transcript shown otherwise; all that was worked out of its messages holds for that one too."""
+        other = replace(self, **otherwise)
+        vars(other).update({name: known for name, known in vars(self).items() if name not in vars(other)})
+        return other
 
     @cached_property
     def digests(self) -> list[bytes]:

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.digest import message_digest
-from strategies.core.form import Placed, shaped
+from strategies.core.form import Form, Placed, shaped
 from strategies.core.parsing import loads
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
@@ -106,6 +106,20 @@ class View:
         return (*[item.message for item in self.lead], *self._own)
 
     @property
+    def opening(self) -> tuple[Message, ...]:
+        """The messages of the lead, and of those behind it the first ones, up to one that is no result of a call: from
+        there on all stands together as it does in the transcript."""
+        chain = self.transcript.chain
+        end = next((i for i in range(self._start, len(chain)) if not chain[i].is_result), len(chain))
+        return (*[item.message for item in self.lead], *chain[self._start : end + 1])
+
+    @property
+    def _form(self) -> Form | None:
+        """The form that its messages must be brought into; those of the client alone are sent as they came."""
+        is_bare = self.rest == 0 and not self.lead
+        return None if is_bare else self.transcript.form
+
+    @property
     def _start(self) -> int:
         return len(self.transcript.chain) if self.rest is None else self.rest
 
@@ -113,12 +127,21 @@ class View:
     def _own(self) -> tuple[Message, ...]:
         return self.transcript.chain[self._start :]
 
+    @property
+    def _own_tokens(self) -> int:
+        """Those of the messages behind the lead: where they are many, what all have less those before them."""
+        transcript, start = self.transcript, self._start
+        if start > len(transcript.chain) // 2:
+            return sum([message.tokens for message in self._own])
+        before = sum([message.tokens for message in transcript.chain[:start]])
+        return transcript.tokens - transcript.system_tokens - before
+
     @cached_property
     def tokens(self) -> int:
         """Tokens of the whole request that this view makes."""
-        if self.transcript.form is None:
-            return self.fixed + sum([message.tokens for message in self.shown])
-        return self.fixed + sum([each.tokens for each in self.messages() if each.role is not Role.SYSTEM])
+        if self._form is None:
+            return self.fixed + sum([item.message.tokens for item in self.lead]) + self._own_tokens
+        return self.fixed + sum([each.tokens for each in self._sent if each.role is not Role.SYSTEM])
 
     @cached_property
     def structure(self) -> Structure:
@@ -160,6 +183,11 @@ class View:
         return self.size > 0 and self.last_user == self.size - 1
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it shows the transcript's messages as they are, none of them unknown."""
+        return not self.changed and not self.transcript.unknown
+
+    @cached_property
     def changed(self) -> bool:
         """Whether it differs from what is known of the transcript."""
         known = len(self.transcript.chain) - len(self.transcript.unknown)
@@ -177,40 +205,45 @@ class View:
     def _places(self) -> dict[int, int]:
         return {item.source: i for i, item in enumerate(self.lead) if item.source is not None}
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Sequence[Message]:
         """The messages as they are sent, systems included, in the form that the upstream takes."""
-        form = self.transcript.form
+        return self._sent
+
+    @cached_property
+    def _sent(self) -> Sequence[Message]:
+        form = self._form
         if form is None:
             return self._in_order(self.covered)
         placed, items = self._in_order(0 if form.systems_lead else self.covered), iter(self.items)
         own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
-        return shaped(own, form, self.counter)
+        return list(shaped(own, form, self.counter))
 
-    def _in_order(self, behind: int) -> Iterator[Message]:
+    def _in_order(self, behind: int) -> list[Message]:
         """The messages in order; `behind` is the place of the systems of what the head covers: behind it, or 0."""
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered else behind].append(system)
-        yield from waiting.pop(0, ())
+        placed = waiting.pop(0, [])
         for i, item in enumerate(self.lead):
             if i == self.head:
-                yield from waiting.pop(self.covered, ())
-            yield item.message
+                placed += waiting.pop(self.covered, ())
+            placed.append(item.message)
             if i >= self.head and isinstance(item.piece, Keep):
-                yield from waiting.pop(item.piece.index + 1, ())
+                placed += waiting.pop(item.piece.index + 1, ())
         if len(self.lead) == self.head:
-            yield from waiting.pop(self.covered, ())
-        yield from self._woven(waiting)
+            placed += waiting.pop(self.covered, ())
+        return [*placed, *self._woven(waiting)]
 
-    def _woven(self, waiting: dict[int, list[Message]]) -> Iterator[Message]:
+    def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
         """The messages behind the lead, with the systems that wait for their places among them."""
+        placed: list[Message] = []
         done = self._start
         chain = self.transcript.chain
         for place in sorted(waiting):
-            yield from chain[done:place]
+            placed += chain[done:place]
             done = max(done, place)
-            yield from waiting[place]
-        yield from chain[done:]
+            placed += waiting[place]
+        return [*placed, *chain[done:]]
 
     def to_json(self) -> str:
         """The message list as JSON text; messages of the client as they came in."""
@@ -226,6 +259,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
 
     A patch goes with the message before it: a head that reaches to its place was made when it stood there.
     """
+    if not (overlays or transcript.patches or transcript.unknown):
+        return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
     head = max(overlays, key=lambda overlay: overlay.covered, default=None)
     if head is not None and head.covered == 0:
         head = None

@@ -160,13 +160,13 @@ async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream)
 async def test_a_defect_in_a_strategy_is_logged_and_never_raised(
     upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = await attempt(upstream, using=replace(policy(), stages=[Broken()]))
+    found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.reason == "internal-error"
     assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.anyio
 async def test_a_defect_in_one_stage_does_not_keep_the_ladder_from_making_room(upstream: ScriptedUpstream) -> None:
-    found = await attempt(upstream, using=replace(policy(), stages=[Broken()]))
+    found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.outcome is not None
     assert found.outcome.view.tokens < WINDOW

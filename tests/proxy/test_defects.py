@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -107,7 +107,7 @@ async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_ca
     async with running() as built:
         asked = request(json.dumps({"model": "m", "messages": garden(24)}).encode(), strategy="extract")
         body = BrokenBody(**{each.name: getattr(asked.body, each.name) for each in fields(Body)})
-        decision = await built.condenser.decide(replace(asked, body=body))
+        decision = await built.condenser.decide(asked._replace(body=body))
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
 

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any, cast
 
+import pytest
+
 from bench.history import Message, long_history
 from proxy import controls, wire
 from proxy.decision import Action, Decision
@@ -90,11 +92,12 @@ def watched() -> Iterator[Counter[str]]:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[Services, TalliedStore]]:
+async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore]]:
     """The parts of the app over a store in memory."""
     store = await open_store("memory://")
     tallied = TalliedStore(store)
-    settings = Settings.model_validate({"upstream": {"base_url": "http://localhost/v1"}, "background": {"mode": "off"}})
+    upstream = {"base_url": "http://localhost/v1", "profile": profile}
+    settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}})
     summarizer = ScriptedSummarizer(Tokenizers())
     async with services(settings, store=cast(SessionStore, tallied), summarizer=summarizer) as built:
         yield built, tallied
@@ -116,10 +119,10 @@ async def request(built: Services, messages: Sequence[Message], **given: str) ->
     return decision
 
 
-async def warm_turn(length: int, window: int) -> tuple[Decision, Counter[str], TalliedStore]:
+async def warm_turn(length: int, window: int, **profile: bool) -> tuple[Decision, Counter[str], TalliedStore]:
     """The work of the third turn of a session that began with `length` messages."""
     given = {"session": "s", "strategy": "half-window", "window": str(window)}
-    async with running() as (built, store):
+    async with running(**profile) as (built, store):
         for turn in range(2):
             await request(built, HISTORY[: length + turn * TURN], **given)
         store.calls.clear()
@@ -140,9 +143,10 @@ async def test_a_turn_costs_the_same_work_however_long_its_session_is() -> None:
     assert long["json parses, characters"] < 2 * len(new) + 4_000
 
 
-async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_before() -> None:
-    _, short, _ = await warm_turn(SHORT, ROOMY)
-    _, long, _ = await warm_turn(LONG, ROOMY)
+@pytest.mark.parametrize("profile", [{}, {"alternate_roles": True}], ids=["any", "alternating"])
+async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_before(profile: dict[str, bool]) -> None:
+    _, short, _ = await warm_turn(SHORT, ROOMY, **profile)
+    _, long, _ = await warm_turn(LONG, ROOMY, **profile)
     assert long["steps"] < short["steps"] + (LONG - SHORT) / 3
 
 

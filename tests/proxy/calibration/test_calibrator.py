@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.calibration.anchor import Anchor, Asked
-from proxy.calibration.calibrator import About, Calibrator, Forwarded, Progress
+from proxy.calibration.anchor import About, Anchor, Asked
+from proxy.calibration.calibrator import Calibrator, Forwarded, Progress
 from proxy.calibration.ledger import Line
 from proxy.calibration.scaling import UNCALIBRATED
 from proxy.owned import OwnedTasks
@@ -65,24 +65,23 @@ def reply(calibrator: Calibrator, number: int, hidden: int = HIDDEN) -> None:
     """A reply to a first request of a conversation, to which the upstream adds so many tokens."""
     of = transcript(number)
     sent = Forwarded(fold(of, (), 3, WORDS), "")
-    about = About("t", MODEL, str(number))
-    calibrator.learned(about, Asked(of, 3, "words", "f"), UNCALIBRATED, sent, sent.view.tokens + hidden)
+    asked = Asked(of, 3, "words", "f", about=About("t", MODEL, str(number)))
+    calibrator.learned(asked, UNCALIBRATED, sent, sent.view.tokens + hidden)
 
 
 TALK = transcript(0)
-ABOUT = About("t", MODEL)
 
 
 def request(overhead: int) -> Asked:
     """One with that many tokens of tools."""
-    return Asked(TALK, overhead, "words", f"{overhead}")
+    return Asked(TALK, overhead, "words", f"{overhead}", about=About("t", MODEL))
 
 
 def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: Anchor | None = None) -> Anchor | None:
     """What comes of a reply that counts as we do."""
     asked, sent = request(overhead), Forwarded(fold(TALK, (), overhead, WORDS), applied)
-    known = calibrator.calibrated(ABOUT, asked, before, None)
-    return calibrator.learned(ABOUT, asked, known, sent, sent.view.tokens)
+    known = calibrator.calibrated(asked, before, None)
+    return calibrator.learned(asked, known, sent, sent.view.tokens)
 
 
 async def test_a_prompt_that_has_become_much_shorter_outside_of_its_chain_is_an_anchor_too() -> None:
@@ -97,7 +96,7 @@ async def test_of_views_that_end_alike_the_anchor_of_its_own_branch_is_taken() -
     async with learning() as (calibrator, _, _):
         own = counted(calibrator, 3, "c1")
         counted(calibrator, 3, "c2")
-        assert calibrator.calibrated(ABOUT, request(3), own, None).anchor == own
+        assert calibrator.calibrated(request(3), own, None).anchor == own
 
 
 async def test_while_little_is_known_every_reply_counts() -> None:

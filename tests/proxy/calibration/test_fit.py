@@ -7,8 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.features import Features, wide_share
+from proxy.calibration.features import Features, of_messages, wide_share
 from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fitted
+from strategies.core.transcript import Role, literal
+from tests.support.transcripts import WORDS
 
 TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, wide=2.5, outside=1.8)
 amounts = st.floats(0, 50_000)
@@ -66,6 +68,13 @@ def test_letters_that_are_not_latin_are_found_written_out_or_escaped() -> None:
     assert wide_share(f'{{"role":"user","content":"{chinese}"}}'.encode()) > 0.9
     assert wide_share(f'{{"content":"{chinese}"}}'.encode("ascii", "backslashreplace")) > 0.9
     assert 0.2 < wide_share(("half of it " * 20 + "今天天气" * 20).encode()) < 0.8
+
+
+def test_each_message_of_ours_is_looked_at_itself_though_none_has_a_digest() -> None:
+    bodies = [{"role": "user", "content": text} for text in ("plain words", "今天天气怎么样" * 40)]
+    plain, chinese = (of_messages([literal(body, WORDS, Role.USER)]) for body in bodies)
+    assert plain.wide == 0
+    assert chinese.wide > 0.9 * chinese.own
 
 
 @given(st.binary(max_size=4_000))

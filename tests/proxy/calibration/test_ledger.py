@@ -50,6 +50,13 @@ def test_what_is_taught_one_by_one_is_what_would_be_merged(many: list[Observatio
     assert ledger.taught(one) == ledger.merged(alone)
 
 
+@given(ledgers, observations)
+def test_what_is_known_already_teaches_nothing(ledger: Ledger, one: Observation) -> None:
+    once = ledger.taught(one)
+    if one in (*once.wholes, *once.growths):
+        assert once.taught(one) is once
+
+
 @given(ledgers)
 def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Ledger) -> None:
     assert decoded(encoded(ledger.off(0.25, anchored=True))) == ledger.off(0.25, anchored=True)

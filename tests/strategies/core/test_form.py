@@ -15,10 +15,10 @@ from strategies import TABLE
 from strategies.core.budget import Budget
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.errors import StrategyError
-from strategies.core.form import BRIDGE, CALLING, Form
+from strategies.core.form import BRIDGE, CALLING, Form, Placed, shaped
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import dump
+from strategies.core.transcript import Role, dump
 from strategies.core.view import View, fold
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
@@ -29,6 +29,7 @@ from tests.support.transcripts import (
     assistant,
     bodies_of,
     call,
+    conversations,
     largest_of_each_kind,
     step,
     system,
@@ -217,6 +218,15 @@ def test_a_list_that_nothing_was_done_to_keeps_its_bytes_in_every_form() -> None
     broken = [user("one"), user("two"), assistant(None), tool("nobody"), {**assistant("x"), "name": "n"}, system()]
     view = view_of(broken)
     assert json.loads(written(view, STRICT).to_json()) == json.loads(view.to_json())
+
+
+@given(conversations(broken=True), st.sampled_from([STRICT, ALTERNATING, Form(middle_system=False)]))
+def test_nothing_of_the_clients_own_list_is_brought_into_a_form(bodies: list[Body], form: Form) -> None:
+    bare = fold(transcript_of(bodies).in_form(form), (), 3, WORDS)
+    items, sent = iter(bare.items), list(bare.messages())
+    placed = [Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in sent]
+    assert list(shaped(placed, form, WORDS)) == sent
+    assert bare.tokens == 3 + sum(each.tokens for each in sent)
 
 
 def test_each_demand_is_one_that_the_plain_form_can_fail() -> None:

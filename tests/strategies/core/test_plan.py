@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Keep, Kind, Literal, Overlay
@@ -28,6 +32,7 @@ from tests.support.transcripts import (
     agent,
     assistant,
     call,
+    conversations,
     message,
     tool,
     transcript_of,
@@ -180,6 +185,18 @@ def test_violations_are_orphans_and_calls_without_results() -> None:
     old_style = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}
     assert found(old_style, {"role": "function", "name": "f", "content": ""}) == set()
     assert found(old_style, user("a")) == {("unanswered", "")}
+
+
+@given(conversations(broken=True), st.data())
+def test_what_is_new_among_the_violations_is_found_in_what_a_view_opens_with(bodies: list[Body], data: Any) -> None:
+    transcript = transcript_of(bodies)
+    covered = data.draw(st.integers(0, len(transcript.chain)))
+    kept = tuple(Keep(i) for i in range(covered) if data.draw(st.booleans()))
+    overlay = Overlay(b"", covered, covered, (SUMMARY, *kept))
+    view = fold(transcript, (overlay,) if covered else (), 0, WORDS)
+    there = violations(transcript.chain)
+    assert violations(view.opening) - there == violations(view.shown) - there
+    assert len(view.opening) <= len(view.shown)
 
 
 def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> None:
