@@ -8,7 +8,6 @@ session has a say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from time import perf_counter
 from typing import NamedTuple
@@ -122,7 +121,7 @@ class Case(NamedTuple):
             return self
         newer = {each.id for each in recorded}
         known = (*(each for each in self.found.condensations if each.id not in newer), *recorded)
-        return self._replace(found=replace(self.found, condensations=known))
+        return self._replace(found=self.found._replace(condensations=known))
 
     def taken_by(self, profile: Profile) -> Case:
         """The case for an upstream with this profile, in whose form its views are written."""

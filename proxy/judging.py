@@ -81,7 +81,7 @@ class Judges:
     async def note(self, stage: Judging, held: Round, view: View, case: Case) -> None:
         """Has the session say why there is no verdict on a view; one that is not stored stays so."""
         state = self._states(stage, held, view, case)
-        await self._keeper.amend(case.found, lambda session: replace(session, judging=state(session)), opens=False)
+        await self._keeper.amend(case.found, lambda session: session._replace(judging=state(session)), opens=False)
 
     async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> Round:
         try:

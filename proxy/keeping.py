@@ -206,7 +206,7 @@ class Keeper:
             write = Write(encode_session(session), before.revision, self._ttl, blocks, index)
             if await self._saved(found.key, write, turn):
                 return
-            found = _parted(replace(found, session=await self._stored.load(found.key)), turn)
+            found = _parted(found._replace(session=await self._stored.load(found.key)), turn)
         raise StoreError("store-contended", "other writers were always first")
 
     async def _saved(self, key: SessionKey, write: Write, turn: Turn) -> bool:
@@ -259,7 +259,7 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
     ):
         return found
     key = SessionKey(found.key.tenant, names.random_session())
-    return replace(found, key=key, session=None, parent=session.id, inherited=0)
+    return found._replace(key=key, session=None, parent=session.id, inherited=0)
 
 
 def _advanced(session: Session, turn: Turn, now: float) -> Session:
@@ -277,7 +277,7 @@ def _advanced(session: Session, turn: Turn, now: float) -> Session:
         **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
         **_reported(turn.usage),
     )
-    return replace(moved, settings=settings, line=turn.line or session.line, totals=totals, saved=saved)
+    return moved._replace(settings=settings, line=turn.line or session.line, totals=totals, saved=saved)
 
 
 def _reported(usage: Usage | None) -> dict[str, int]:

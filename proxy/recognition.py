@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from proxy import identity as names
 from proxy.append import History, history
@@ -35,8 +35,7 @@ _ANCESTORS = 8
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognised(NamedTuple):
     """The session of a request. `session` is None where it is new; `key` is where it is or would be stored.
 
     Of a fork the first `inherited` messages are its `parent`'s too. `patience` is what the request has left for the
@@ -69,7 +68,7 @@ class Recognised:
 
     def apart(self) -> Recognised:
         """The same for work that its request does not wait for: it has a patience of its own."""
-        return replace(self, patience=self.patience.anew())
+        return self._replace(patience=self.patience.anew())
 
     @property
     def is_derived(self) -> bool:
@@ -108,7 +107,7 @@ class Recogniser:
             return await patience.read(self._recognise(tenant, blank, transcript))
         except StoreError as error:
             _log.warning("the store failed: %s", error)
-            return replace(blank, failure=error.reason)
+            return blank._replace(failure=error.reason)
 
     async def scoped(self, found: Recognised, name: str, *, read: bool) -> Recognised:
         """A session with the scope of that name, and with its cards where they are to be `read` and can be."""
@@ -119,7 +118,7 @@ class Recogniser:
                 scope = scope._replace(cards=shared_by(await found.patience.read(self._stored.load(key))))
             except StoreError as error:
                 _log.warning("the cards of a scope were not read: %s", error)
-        return replace(found, scope=scope)
+        return found._replace(scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
@@ -139,9 +138,9 @@ class Recogniser:
         if blank.identity.weak and session.branch_of(transcript.digests) is None:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
-        found = replace(blank, session=session, condensations=session.condensations, patches=session.patches)
+        found = blank._replace(session=session, condensations=session.condensations, patches=session.patches)
         if session.branches and session.branch_of(transcript.digests) is None:
-            return replace(found, restored=await self._align(found, session, transcript))
+            return found._replace(restored=await self._align(found, session, transcript))
         return found
 
     async def _loaded(self, key: SessionKey) -> Session | None:
@@ -187,7 +186,7 @@ class Recogniser:
             branch = session.branch_of(transcript.digests)
             if branch is not None and is_answered_alike(branch, transcript):
                 known = await self._knowing(tenant, blank, session)
-                return replace(known, key=SessionKey(tenant, name), shown=name, session=session)
+                return known._replace(key=SessionKey(tenant, name), shown=name, session=session)
             # Its later messages may be those of a conversation that this one goes the same way as, and lags behind.
             nearest = nearest or (name, session)
         if nearest is None:
@@ -198,14 +197,14 @@ class Recogniser:
         # A fork of that session's parent, where it would inherit nothing else: no line of forks grows out of retries.
         is_sibling = inherited <= session.inherited and not (session.condensations or session.patches)
         known = await self._knowing(tenant, blank, session)
-        return replace(known, parent=session.parent if is_sibling else name, inherited=inherited)
+        return known._replace(parent=session.parent if is_sibling else name, inherited=inherited)
 
     async def _knowing(self, tenant: str, blank: Recognised, session: Session) -> Recognised:
         """The same with what a session and its ancestors have recorded."""
         line = [session, *await self._ancestors(tenant, session)]
         known = tuple(each for one in line for each in one.condensations)
         patches = tuple(each for one in reversed(line) for each in one.patches)
-        return replace(blank, condensations=known, patches=patches)
+        return blank._replace(condensations=known, patches=patches)
 
     async def _ancestors(self, tenant: str, session: Session) -> list[Session]:
         """The sessions that it forked from, nearest first."""

@@ -11,7 +11,7 @@ Everything here is pure; the driver reads and writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ class Block(NamedTuple):
 
 
 NO_BLOCK = Block()
+NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,7 @@ class Branch:
     reply: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests.
 
     `saved` are tokens, by the id of the condensation that has left them out of the requests that rested on it.
@@ -83,15 +83,15 @@ class Session:
     source: str
     created_at: float
     parent: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = NOTHING
     branches: tuple[Branch, ...] = ()
     opened: int = 0
-    totals: Mapping[str, int] = field(default_factory=dict)
-    saved: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, int] = NOTHING
+    saved: Mapping[str, int] = NOTHING
     condensations: tuple[Condensation, ...] = ()
     line: Line = NO_LINE
     verdicts: tuple[Verdict, ...] = ()
-    judging: Mapping[str, Any] = field(default_factory=dict)
+    judging: Mapping[str, Any] = NOTHING
     added: tuple[MemoryCard, ...] = ()
     forgotten: tuple[str, ...] = ()
     patches: tuple[Overlay, ...] = ()
@@ -144,7 +144,7 @@ class Session:
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it has all of its blocks.
         inherited = self.inherited if old is None else 0
-        return replace(self, branches=tuple(kept), opened=opened, inherited=inherited), branch
+        return self._replace(branches=tuple(kept), opened=opened, inherited=inherited), branch
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default all of the session's, and those that a person wrote.
@@ -158,7 +158,7 @@ class Session:
 
     def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         """The session with one more verdict, and the state of judgement after it."""
-        return replace(self, verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
+        return self._replace(verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
 
     def patched(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
         """The session with the hidden rounds of a request with these chain digests, if it had any.
@@ -173,7 +173,7 @@ class Session:
             kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
         sizes = accumulate(_size(each) for each in reversed(kept))
         most = sum(1 for size in sizes if size <= MOST_PATCH_CHARS)
-        return replace(self, patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
+        return self._replace(patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
 
     def saved_with(self, condensation: str, tokens: int) -> Mapping[str, int]:
         """What is `saved` after one more request that rests on a condensation, "" for none."""
@@ -187,7 +187,7 @@ class Session:
 
     def counted(self, **more: int) -> Session:
         """The session with its totals raised."""
-        return replace(self, totals=self.raised(**more))
+        return self._replace(totals=self.raised(**more))
 
 
 def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bool:

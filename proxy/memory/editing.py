@@ -21,14 +21,14 @@ def with_card(session: Session, card: MemoryCard) -> Session:
     others = [each for each in session.added if each.id != card.id]
     again = {each.id for each in _all(session) if _alike(each, card)}
     kept = tuple(each for each in session.forgotten if each not in again)
-    return replace(session, added=bounded(merged(others, [card])), forgotten=kept)
+    return session._replace(added=bounded(merged(others, [card])), forgotten=kept)
 
 
 def without(session: Session, ids: Collection[str]) -> Session:
     """The session without the cards of these ids, and without what says the same."""
     unwanted = [card for card in _all(session) if card.id in ids]
     gone = (each.id for each in _all(session) if each.id in ids or any(_alike(card, each) for card in unwanted))
-    return replace(session, forgotten=tuple(dict.fromkeys((*session.forgotten, *gone))))
+    return session._replace(forgotten=tuple(dict.fromkeys((*session.forgotten, *gone))))
 
 
 def forgotten(session: Session) -> list[MemoryCard]:

@@ -8,7 +8,6 @@ contradict each other the later one holds, whichever session it came from. Every
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -49,7 +48,7 @@ def _key(name: str) -> str:
 def with_shared(scope: Session | None, name: str, cards: Iterable[MemoryCard], now: float) -> Session:
     """A scope, a new one where there is none, with more cards; `now` in seconds since the epoch."""
     scope = scope or Session(id=SHOWN + name, source=SOURCE, created_at=now)
-    return replace(scope, added=bounded(merged(scope.added, (card for card in cards if card.holds))))
+    return scope._replace(added=bounded(merged(scope.added, (card for card in cards if card.holds))))
 
 
 def bounded(cards: Sequence[MemoryCard]) -> tuple[MemoryCard, ...]:

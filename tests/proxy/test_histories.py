@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,7 +123,7 @@ async def test_a_session_that_began_anew_has_nothing_of_the_old_one(stage: Stage
     await stage.read("abc")
     await stage.store.delete(KEY)
     await stage.grow("abcde", 3)
-    assert await stage.read("abcde", session=replace(SESSION, created_at=2.0)) == ""
+    assert await stage.read("abcde", session=SESSION._replace(created_at=2.0)) == ""
 
 
 async def test_what_is_forgotten_is_read_again(stage: Stage) -> None:

@@ -117,7 +117,7 @@ def test_what_is_new_is_what_its_branch_has_not() -> None:
 
 
 def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
-    fork = replace(DERIVED, inherited=3)
+    fork = DERIVED._replace(inherited=3)
     assert new_in(fork, "abcXY") == "XY"
     opened = after("abcXY", session=fork)
     assert opened.inherited == 3
@@ -186,7 +186,7 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
     session, branch = DERIVED.advanced(nodes("abc"), 1.0, reply="0123456789abcdef")
     document = json.loads(encode_session(session))
-    assert decode_session(Snapshot(json.dumps(document).encode(), 1)) == replace(session, revision=1)
+    assert decode_session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
     document["branches"][0].pop()
     older = decode_session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None

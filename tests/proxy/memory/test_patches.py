@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from proxy.memory.offering import standing_patches
@@ -45,7 +43,7 @@ def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> Non
 
 def test_what_a_head_covers_goes_and_what_is_of_another_line_stays() -> None:
     other = transcript_of([user("elsewhere"), assistant("yes"), user("well")])
-    session = replace(BLANK, patches=(patch_at(LONG, 3), patch_at(other, 1), patch_at(LONG, 7)))
+    session = BLANK._replace(patches=(patch_at(LONG, 3), patch_at(other, 1), patch_at(LONG, 7)))
     assert session.patched(None, LONG.digests, 5).patches == (patch_at(other, 1), patch_at(LONG, 7))
 
 
