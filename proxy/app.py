@@ -48,6 +48,8 @@ def create_app(
         lifespan=lifespan,
         openapi_url=None,
         redirect_slashes=False,
+        # Asking OpenTelemetry each time whether anyone has set it up costs more than routing. Ours is at /metrics.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         exception_handlers={ProxyError: _ours, HTTPException: _http, Exception: _defect},
     )
     app.router.routes.extend(

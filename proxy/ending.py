@@ -7,6 +7,7 @@ bytes once it has come whole, from its end on: of a long stream only its last ev
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -18,6 +19,9 @@ ENOUGH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
 _MARGIN = 16  # characters; a mark that ends the thinking just before the end is found whole
 _DATA, _DONE = b"data:", b"[DONE]"
+_CONTENT = re.compile(rb'"content"\s*:\s*("(?:[^"\\]|\\.)*")')
+_PROBE = b"no model says this"
+_DECODER = json.JSONDecoder()
 
 
 def ending(text: str) -> str:
@@ -35,12 +39,13 @@ def ending_of(data: bytes, *, whole: bool) -> str:
         return ending(_text(json_or_none(data), "message") or "") if whole else ""
     lines = data.split(b"\n")
     first = 0 if whole else 1
+    events = _Events()
     pieces: list[str] = []
     missing = ENOUGH + _MARGIN
     for line in map(bytes.strip, reversed(lines[first:])):
         if not line.startswith(_DATA) or line.endswith(_DONE):
             continue
-        piece = _text(json_or_none(line.removeprefix(_DATA)), "delta")
+        piece = events.text(line.removeprefix(_DATA))
         if piece is None:
             return ""
         pieces.append(piece)
@@ -48,6 +53,47 @@ def ending_of(data: bytes, *, whole: bool) -> str:
         if missing <= 0:
             break
     return ending("".join(reversed(pieces))) if whole or missing <= 0 else ""
+
+
+class _Events:
+    """The texts of a stream's events, whose bytes mostly differ in nothing else.
+
+    Of what stands between the same bytes as one text did, only that is read: it costs a quarter of the whole event.
+    """
+
+    def __init__(self) -> None:
+        self._around: tuple[bytes, bytes] | None = None
+        self._has_looked = False
+
+    def text(self, event: bytes) -> str | None:
+        """The text of an event's only choice, as `_text` gives it."""
+        if self._around is not None and (said := _said(event, *self._around)) is not None:
+            return said
+        text = _text(json_or_none(event), "delta")
+        if text and not self._has_looked:
+            self._has_looked, self._around = True, _around(event)
+        return text
+
+
+def _around(event: bytes) -> tuple[bytes, bytes] | None:
+    """What stands before and behind an event's text; None where the text is not found."""
+    if (found := _CONTENT.search(event)) is None:
+        return None
+    before, behind = event[: found.start(1)], event[found.end(1) :]
+    is_text = _text(json_or_none(b'%b"%b"%b' % (before, _PROBE, behind)), "delta") == _PROBE.decode()
+    return (before, behind) if is_text else None
+
+
+def _said(event: bytes, before: bytes, behind: bytes) -> str | None:
+    """The text of an event that has the same bytes around it; None where they are others."""
+    if not (event.startswith(before) and event.endswith(behind)):
+        return None
+    try:
+        literal = event[len(before) : len(event) - len(behind)].decode()
+        text, end = _DECODER.raw_decode(literal)
+    except (ValueError, RecursionError):
+        return None
+    return text if isinstance(text, str) and end == len(literal) else None
 
 
 def _text(document: Any, member: str) -> str | None:

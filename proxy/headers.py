@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -66,4 +67,10 @@ def credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 def encoded(pairs: Iterable[tuple[str, str]]) -> Headers:
     """Our own headers as bytes; what is no Latin-1 becomes `?`."""
-    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in pairs]
+    return [(_ours(name), value.encode("latin-1", "replace")) for name, value in pairs]
+
+
+@cache
+def _ours(name: str) -> bytes:
+    """One of our own names, which are few, as it is sent."""
+    return name.lower().encode()

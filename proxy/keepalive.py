@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
+from proxy.headers import Headers
 from proxy.pending import Continuation, continuation, early_headers, error_event, may_wait
 from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
 
@@ -33,10 +34,11 @@ class KeepAlive:
     """The way to one client. `interval` in seconds, None keeps it silent; `beat` makes a sign of life.
 
     `has_begun` says whether a head of ours has left. `decided` gives the headers of the decision, once there is one.
+    `is_elsewhere` is set while it is the upstream that is waited for: until that is over, no head of ours leaves.
     """
 
     def __init__(self, interval: float | None, beat: Callable[[], bytes]) -> None:
-        self.has_begun = False
+        self.has_begun = self.is_elsewhere = False
         self.decided: Callable[[], list[tuple[str, str]]] = list
         self._interval = interval
         self._beat = beat
@@ -44,7 +46,8 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         self._beating: asyncio.Task[None] | None = None
         self._continued: Continuation | None = None
-        self._is_headed = self._has_flowed = self._is_over = self._is_elsewhere = False
+        self._head: tuple[int, Headers] | None = None  # the reply's own, once it has left
+        self._is_headed = self._has_flowed = self._is_over = False
 
     def start(self, send: Send) -> Send:
         """Begins to wait; what the client gets must go through the `send` that is returned."""
@@ -54,22 +57,13 @@ class KeepAlive:
         self._arm(self._interval)
         return self._passed
 
-    @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """Holds while it is the upstream that is waited for: until it is over, no head of ours leaves."""
-        self._is_elsewhere = True
-        try:
-            yield
-        finally:
-            self._is_elsewhere = False
-
     async def ours(self, work: Awaitable[T]) -> T:
         """What work of ours comes to that the client waits for, in the middle of waiting for the upstream."""
-        was, self._is_elsewhere = self._is_elsewhere, False
+        was, self.is_elsewhere = self.is_elsewhere, False
         try:
             return await work
         finally:
-            self._is_elsewhere = was
+            self.is_elsewhere = was
 
     async def silence(self) -> None:
         """Says nothing from now on, whoever is waited for."""
@@ -78,9 +72,7 @@ class KeepAlive:
 
     async def hush(self) -> None:
         """Ends the signs of life; one that is on its way gets there first."""
-        if self._beating is not None:
-            beating, self._beating = self._beating, None
-            await beating
+        await self._has_beaten()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -92,12 +84,20 @@ class KeepAlive:
             between = b"\n\n" if self._has_flowed else b""
             await self._send(_body(between + error_event(UpstreamUnavailable(BROKEN_OFF)), more=False))
 
+    async def _has_beaten(self) -> None:
+        """Returns when no sign of life is on its way."""
+        if self._beating is not None:
+            beating, self._beating = self._beating, None
+            await beating
+
     def _arm(self, interval: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(interval, self._due, interval)
 
     def _due(self, interval: float) -> None:
         self._timer = None
-        if self._is_elsewhere and not self._is_headed:
+        if self._head is not None and not may_wait(*self._head):
+            return
+        if self._is_held():
             self._arm(interval)
             return
         begins = not self._is_headed
@@ -105,6 +105,12 @@ class KeepAlive:
             # Told at once: what is sent upstream before the task begins must know of it.
             self._is_headed = self.has_begun = True
         self._beating = asyncio.ensure_future(self._beaten(interval, begins=begins))
+
+    def _is_held(self) -> bool:
+        """Whether no sign of life may leave yet: before a head of the upstream's, or while that leaves."""
+        if self._is_headed:
+            return self._head is None and not self.has_begun
+        return self.is_elsewhere
 
     async def _beaten(self, interval: float, *, begins: bool) -> None:
         if begins:
@@ -121,15 +127,14 @@ class KeepAlive:
             await self._flowed(message.get("body", b""), more=message.get("more_body", False))
 
     async def _headed(self, message: Message) -> None:
-        await self.hush()
-        status, headers = message["status"], message["headers"]
+        await self._has_beaten()
+        head = message["status"], message["headers"]
         if self.has_begun:
-            self._continued = continuation(status, headers)
+            self._continued = continuation(*head)
         else:
             self._is_headed = True
             await self._send(message)
-        if self._interval is not None and (self.has_begun or may_wait(status, headers)):
-            self._arm(self._interval)
+            self._head = head
 
     async def _flowed(self, part: bytes, *, more: bool) -> None:
         if self._continued is not None:

@@ -141,8 +141,7 @@ async def opened(reply: Answer, *, looks: bool) -> Opened:
 
 def is_packed_refusal(reply: Answer) -> bool:
     """Whether an error that may refuse a request comes in an encoding that we cannot read, such as br or zstd."""
-    encoding = first(reply.headers, b"content-encoding") or ""
-    return reply.status in _REFUSING and decoder(encoding) is None
+    return reply.status in _REFUSING and decoder(first(reply.headers, b"content-encoding") or "") is None
 
 
 def _fails(status: int, body: bytes) -> bool:

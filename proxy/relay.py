@@ -1,11 +1,11 @@
 """The relay: an upstream's answer, byte for byte, to the client.
 
 Two things end a relay early. When the client goes away, the upstream call is cancelled, also while the upstream is
-silent: so the disconnect is waited for all the time, from when the request's body has been read. When the upstream
-breaks off in the middle of an event stream, the client gets one error event and a close without `[DONE]`, for no
+silent: so the disconnect is waited for, from a moment after the request's body has been read. When the upstream breaks
+off in the middle of an event stream, the client gets one error event and a close without `[DONE]`, for no
 status can be sent any more; in the middle of anything else it gets a connection that breaks off too.
 
-Before the last byte leaves, `settle` is awaited: what the next request depends on is stored by then. The last byte
+Before the last byte leaves, the reply is settled: what the next request depends on is stored by then. The last byte
 is known where the answer says its length, or is a stream that ends with `[DONE]`; else it is the end itself.
 """
 
@@ -26,9 +26,14 @@ from proxy.opening import Answer
 from proxy.reporting import Editor
 from proxy.sse import event, is_event_stream
 
+SOON = 0.05
+"""Seconds of a piece of work before the client is watched: a reply that comes at once is not worth a task for that."""
 CLIENT_CLOSED_REQUEST = 499  # for the access log: whom it is sent to has left
 
 T = TypeVar("T")
+Settle = Callable[[Mapping[str, Any] | None], Awaitable[None] | None]
+"""Called when a reply has come whole, with its message where that is wanted; gives what is still to be stored of it."""
+
 _DONE = b"data: [DONE]"
 _LONGEST_DONE = 32
 _LENGTH = b"content-length"
@@ -46,20 +51,26 @@ class Incoming:
         self._receive = receive
         self._read = asyncio.Event()
         self._watch: _Watch | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._has_left = False
 
     async def body(self) -> AsyncIterator[bytes]:
         """The parts of the body as they come in; raises `ClientGone`."""
-        more = not self._read.is_set()
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            more = message.get("more_body", False)
-            if part := message.get("body", b""):
+        while (part := await self.part()) is not None:
+            if part:
                 yield part
-        self._read.set()
+
+    async def part(self) -> bytes | None:
+        """The next part of the body, which may be empty, None behind the last; raises `ClientGone`."""
+        if self._read.is_set():
+            return None
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if not message.get("more_body", False):
+            self._read.set()
+        part: bytes = message.get("body", b"")
+        return part
 
     async def gone(self) -> None:
         """Returns when the client has left; says nothing before the body has been read."""
@@ -70,8 +81,8 @@ class Incoming:
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work`; when the client leaves first, cancels it and raises `ClientGone`.
 
-        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task. That is kept for the
-        work which follows on what has ended well; `close` ends it.
+        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task, where the work takes
+        longer than a moment. That is kept for the work which follows on what has ended well; `close` ends it.
         """
         watch = self._watched()
         try:
@@ -97,8 +108,11 @@ class Incoming:
         if self._has_left:
             asyncio.get_running_loop().call_soon(watch.strike)
         elif self._watching is None:
-            self._watching = asyncio.ensure_future(self._until_gone())
+            self._watching = asyncio.get_running_loop().call_later(SOON, self._begin_to_watch)
         return watch
+
+    def _begin_to_watch(self) -> None:
+        self._watching = asyncio.ensure_future(self._until_gone())
 
     async def _until_gone(self) -> None:
         await self.gone()
@@ -134,11 +148,12 @@ class _Watch:
 
 
 class Relay(Response):
-    """An ASGI response that passes on a reply; `settle` is awaited before the last byte.
+    """An ASGI response that passes on a reply, and settles it before the last byte.
 
-    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. A defect in either
-    is logged, and the reply goes on. Where the reply came in whole, `follow` is called when it has left and is settled.
-    An `editor` changes what is passed on. `own` starts work that goes on though the client has left.
+    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. What `settle`
+    gives is awaited too, in a task that `own` starts: that goes on though the client has left. A defect in either is
+    logged, and the reply goes on. Where the reply came in whole, `follow` is called when it has left and is settled.
+    An `editor` changes what is passed on.
     """
 
     def __init__(
@@ -146,7 +161,7 @@ class Relay(Response):
         incoming: Incoming,
         reply: Answer,
         ours: Headers,
-        settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None,
+        settle: Settle | None = None,
         capture: Capture | None = None,
         follow: Callable[[], None] | None = None,
         editor: Editor | None = None,
@@ -155,11 +170,14 @@ class Relay(Response):
         self._incoming = incoming
         self._editor = editor
         self._reply = reply
-        # A body that is changed on its way has another length.
-        passed = [(name, value) for name, value in to_client(reply.headers) if editor is None or name != _LENGTH]
-        self._sent = [*passed, *ours]
+        passed = to_client(reply.headers)
+        if editor is not None:
+            # A body that is changed on its way has another length.
+            passed = [pair for pair in passed if pair[0] != _LENGTH]
+        self._sent = passed + ours
         self._settle = settle
-        self._settling: asyncio.Future[None] | None = None
+        self._storing: asyncio.Future[None] | None = None
+        self._is_whole = False
         self._capture = capture
         self._follow = follow
         self._own = own
@@ -210,38 +228,42 @@ class Relay(Response):
         """Sends a chunk. What ends the reply waits for what is stored; what came in with it does not."""
         done = chunk.rfind(_DONE, -_LONGEST_DONE)
         if done > 0:
-            # Begun before the rest is sent: a client that leaves meanwhile has had its whole reply.
-            self._begin_to_settle()
-            await send(_body(chunk[:done]))
+            try:
+                await send(_body(chunk[:done]))
+            finally:
+                # A client that leaves meanwhile has had its whole reply.
+                self._begin_to_settle()
         if whole or done >= 0:
             await self._settled()
         await send(_body(chunk[max(done, 0) :], more=not whole))
 
     def _begin_to_settle(self) -> None:
-        if self._settle is not None:
-            settle, self._settle = self._settle, None
-            self._settling = self._own(self._guarded(settle))
-
-    async def _guarded(self, settle: Callable[[Mapping[str, Any] | None], Awaitable[None]]) -> None:
+        if self._is_whole:
+            return
+        self._is_whole = True
         try:
-            await settle(self._capture.message() if self._capture else None)
+            message = self._capture.message() if self._capture else None
+            storing = self._settle(message) if self._settle else None
         except Exception:  # noqa: BLE001
             _log.exception("a reply was not settled")
+            return
+        if storing is not None:
+            self._storing = self._own(_guarded(storing))
 
     async def _settled(self) -> None:
         self._begin_to_settle()
-        if self._settling is not None:
-            await asyncio.shield(self._settling)
+        if self._storing is not None:
+            await asyncio.shield(self._storing)
 
     def _followed(self) -> None:
         """Has a reply followed that came in whole, though the client may have gone at its last event."""
-        follow, settling = self._follow, self._settling
-        if follow is None or settling is None:
+        follow, storing = self._follow, self._storing
+        if follow is None or not self._is_whole:
             return
-        if settling.done():
+        if storing is None or storing.done():
             follow()
         else:
-            settling.add_done_callback(lambda _: follow())
+            storing.add_done_callback(lambda _: follow())
 
     def _noted(self, chunk: bytes) -> None:
         try:
@@ -250,6 +272,13 @@ class Relay(Response):
         except Exception:  # noqa: BLE001
             self._capture = None
             _log.exception("a reply was not read")
+
+
+async def _guarded(storing: Awaitable[None]) -> None:
+    try:
+        await storing
+    except Exception:  # noqa: BLE001
+        _log.exception("a reply was not settled")
 
 
 def _body(part: bytes, *, more: bool = True) -> Message:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.decision import Action, Decision, Trigger
+from proxy.holding import Holding
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"
@@ -49,7 +50,10 @@ class Telemetry:
             ("model", "kind"),
             registry=self.registry,
         )
-        self._in_flight = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
+        self._in_flight = 0
+        self._under_way = Holding(self._begun, self._ended)
+        flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
+        flights.set_function(lambda: self._in_flight)
         self._bypassed: set[tuple[str, str]] = set()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -57,12 +61,18 @@ class Telemetry:
 
     def under_way(self) -> AbstractContextManager[None]:
         """Holds while a request is under way."""
-        return self._in_flight.track_inprogress()
+        return self._under_way
+
+    def _begun(self) -> None:
+        self._in_flight += 1
+
+    def _ended(self) -> None:
+        self._in_flight -= 1
 
     @property
     def is_quiet(self) -> bool:
         """Whether no request is under way."""
-        return self.registry.get_sample_value("condenser_in_flight") == 0
+        return self._in_flight == 0
 
     def calibrated(self, model: str, progress: Progress) -> None:
         """What is known of how a model counts has changed."""

@@ -18,7 +18,9 @@ from proxy.ending import ending_of
 from proxy.loose_json import count_at
 
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
-_USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
+_KEY = '"usage"'
+_USAGE = re.compile(_KEY + r"\s*:\s*(?=\{)")
+_DECODER = json.JSONDecoder()
 _GZIP = b"\x1f\x8b"  # a member begins so
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
@@ -116,11 +118,13 @@ def usage_in(value: Any) -> Usage | None:
 
 
 def _last_usage(text: str) -> Usage | None:
-    for found in reversed(list(_USAGE.finditer(text))):
-        try:
-            value, _ = json.JSONDecoder().raw_decode(text, found.end())
-        except (ValueError, RecursionError):
-            continue
-        if usage := usage_in(value):
-            return usage
+    at = len(text)
+    while (at := text.rfind(_KEY, 0, at)) >= 0:
+        if found := _USAGE.match(text, at):
+            try:
+                value, _ = _DECODER.raw_decode(text, found.end())
+            except (ValueError, RecursionError):
+                continue
+            if usage := usage_in(value):
+                return usage
     return None

@@ -13,6 +13,7 @@ from proxy.identity import DERIVED
 from proxy.intake import ChatRequest
 from proxy.learned import MOST_MODELS, LearnedWindows
 from proxy.lru import Lru
+from proxy.relay import Settle
 from proxy.telemetry import Telemetry
 from proxy.truncation import LONGER, Judged, Reply, Sign, Standing, setting_of
 from proxy.usage import Usage, UsageReader
@@ -20,7 +21,6 @@ from proxy.usage import Usage, UsageReader
 _log = logging.getLogger(__name__)
 
 Learn = Callable[[Usage, bool], None]
-Settle = Callable[[Mapping[str, Any] | None], Awaitable[None]]
 
 
 class Watched:
@@ -52,13 +52,13 @@ class Watcher:
         self._told: Lru[tuple[str, Sign | None], bool] = Lru(MOST_MODELS)
 
     def settling(self, request: ChatRequest, decision: Decision, watched: Watched) -> Settle:
-        """What is done when a reply has come whole: what it says is learned, then the session is stored."""
+        """What is done when a reply has come whole: what it says is learned at once, then the session is stored."""
 
         # The decision lets go of them when its request is over: that may be before this is begun.
         learn, store = decision.learn, decision.settle
         needs_ending = store is not None and decision.source == DERIVED
 
-        async def settle(message: Mapping[str, Any] | None) -> None:
+        def settle(message: Mapping[str, Any] | None) -> Awaitable[None] | None:
             # Nothing may come between a reply's end and the beginning of what is stored of it.
             try:
                 if needs_ending:
@@ -67,8 +67,7 @@ class Watcher:
             except Exception:  # noqa: BLE001
                 # A defect costs what the reply would have taught, not the session.
                 _log.exception("nothing was learned from a reply")
-            if store is not None:
-                await store(message)
+            return store(message) if store is not None else None
 
         return settle
 

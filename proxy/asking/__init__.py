@@ -21,7 +21,7 @@ from typing import Protocol
 from proxy.asking.ballots import poll
 from proxy.asking.calls import Calls
 from proxy.asking.embeddings import Embedded, Embeddings
-from proxy.asking.lanes import Lanes
+from proxy.asking.lanes import Lane, Lanes
 from proxy.asking.questions import Caller, Roles, question
 from proxy.asking.ways import Call, Ways
 from proxy.setting_tables import BackgroundSettings, ModelRole
@@ -59,6 +59,7 @@ class Asking:
         self._upstream = upstream
         own = upstream.server(None)
         self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and serial())
+        self._own = self._lanes.to(own)
         ways = Ways(upstream, self._lanes, clock, told, own_key)
         self._calls = Calls(upstream, ways)
         self._embeddings = Embeddings(upstream, ways)
@@ -80,15 +81,18 @@ class Asking:
 
     def arrived(self) -> None:
         """A client's request for the upstream has come."""
-        self._lanes.to(self._upstream.server(None)).arrived()
+        self._own.arrived()
 
     def foreground(self, base_url: str | None = None) -> AbstractContextManager[None]:
         """Holds while a client's request to a server is under way, by default to the upstream itself."""
-        return self._lanes.to(self._upstream.server(base_url)).foreground()
+        return self._lane(base_url).foreground()
 
     def refused(self, base_url: str | None, retry_after: str | None) -> None:
         """A client's request got 429 or 503, with this `Retry-After`; None stands for the upstream itself."""
-        self._lanes.to(self._upstream.server(base_url)).refused(retry_after)
+        self._lane(base_url).refused(retry_after)
+
+    def _lane(self, base_url: str | None) -> Lane:
+        return self._lanes.to(self._upstream.server(base_url)) if base_url else self._own
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):

@@ -18,12 +18,13 @@ turn is made at once as that client's, and one that is running is not broken off
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
 from proxy.asking.crowd import Crowd
+from proxy.holding import Holding
 from proxy.setting_tables import BackgroundSettings, Mode
 from proxy.waiters import NOBODY, Waiters
 
@@ -57,6 +58,7 @@ class Lane:
         self._careful = False
         self._closed_until = 0.0
         self._foreground = 0
+        self._holding = Holding(self._comes, self._goes)
         self._crowd = Crowd()
         self._taken = 0
         self._running: dict[asyncio.Timeout, tuple[Mode, Waiters]] = {}
@@ -67,16 +69,17 @@ class Lane:
         """A client's request for the server has come; it may be a while until it is under way there."""
         self._crowd.arrived(self._clock())
 
-    @contextmanager
-    def foreground(self) -> Iterator[None]:
+    def foreground(self) -> Holding:
         """Holds while a request that somebody waits for is under way."""
+        return self._holding
+
+    def _comes(self) -> None:
         self._foreground += 1
         self._break_off()
-        try:
-            yield
-        finally:
-            self._foreground -= 1
-            self._admit()
+
+    def _goes(self) -> None:
+        self._foreground -= 1
+        self._admit()
 
     @asynccontextmanager
     async def background(
@@ -163,6 +166,8 @@ class Lane:
 
     def _admit(self) -> None:
         """Gives places to those who wait, first come first served, as far as the lane is open to them."""
+        if not self._waiting:
+            return
         now = self._clock()
         for turn, mode in list(self._waiting.items()):
             if not turn.done() and not self._is_open(now):
@@ -183,6 +188,8 @@ class Lane:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._admit)
 
     def _break_off(self) -> None:
+        if not self._running:
+            return
         now = asyncio.get_running_loop().time()
         for scope, (mode, waiters) in list(self._running.items()):
             if self._yields(mode) and not waiters.any:

@@ -49,7 +49,7 @@ async def body_of(incoming: Incoming, limit: int) -> bytes:
     """The request's body; raises `BodyTooLarge` as soon as it is."""
     parts: list[bytes] = []
     size = 0
-    async for part in incoming.body():
+    while (part := await incoming.part()) is not None:
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
@@ -97,11 +97,14 @@ class _Answering:
         self._want_window(decision)
         # Not earlier: a request that waits for what is prepared for it must not stand in its way.
         self.under_way.enter_context(services.asking.foreground())
-        with self.keep_alive.elsewhere():
+        self.keep_alive.is_elsewhere = True
+        try:
             reply, decided = await services.retrier.answered(asked, decision, self._send)
             self.under_way.callback(decided.let_go)
             again = partial(self._send, decided)
             searched = await services.searcher.searched(decided, asked.model, reply, again)
+        finally:
+            self.keep_alive.is_elsewhere = False
         return self._relay(searched, decided)
 
     async def _tell_keep_alive(self, decision: Decision) -> None:

@@ -7,6 +7,8 @@ Neither follows redirects or reads proxies from the environment: a request goes 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from proxy.errors import BadRequest
 from proxy.headers import Headers
 from proxy.setting_tables import UpstreamSettings
@@ -17,6 +19,7 @@ from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest
 __all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
 PREFIX = "/v1"
+_PATHS = 64
 _REACHABLE_WITHIN = 5.0
 
 
@@ -35,7 +38,7 @@ class Upstream:
 
         Raises `UpstreamUnavailable`, and `BadRequest` for a path that does not stay behind the base.
         """
-        url = self._url(request)
+        url = self._base.server + self._base.path + _target(request.path, request.query)
         headers = self._base.signed(request.framed())
         pairs = _as_text(headers)
         if self._forwarder is None or pairs is None:
@@ -80,16 +83,26 @@ class Upstream:
     def _address(self, base_url: str | None) -> Address:
         return address(base_url) if base_url else self._base
 
-    def _url(self, request: UpstreamRequest) -> str:
-        """The base URL with what follows `/v1`; nothing in a request can change host or climb out of it."""
-        rest = request.path.removeprefix(PREFIX.encode())
-        if not is_plain(rest):
-            raise BadRequest("The path has segments that climb.", code="bad_path")
-        target = rest + b"?" + request.query if request.query else rest
-        try:
-            return self._base.server + self._base.path + target.decode()
-        except UnicodeDecodeError:
-            raise BadRequest("The path is not UTF-8.", code="bad_path") from None
+
+def _target(path: bytes, query: bytes) -> str:
+    """What stands behind a base URL; nothing in it can change the host or climb. Raises `BadRequest`."""
+    return f"{_rest(path)}?{_text(query)}" if query else _rest(path)
+
+
+@lru_cache(_PATHS)
+def _rest(path: bytes) -> str:
+    # Kept, for nearly all requests have one of a few paths.
+    rest = path.removeprefix(PREFIX.encode())
+    if not is_plain(rest):
+        raise BadRequest("The path has segments that climb.", code="bad_path")
+    return _text(rest)
+
+
+def _text(part: bytes) -> str:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("The path is not UTF-8.", code="bad_path") from None
 
 
 def is_plain(path: bytes) -> bool:

@@ -12,7 +12,7 @@ import functools
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import aiohttp
@@ -20,8 +20,10 @@ from aiohttp import hdrs
 from aiohttp.abc import AbstractStreamWriter, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.payload import Payload
+from multidict import CIMultiDict
 from yarl import URL
 
+from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers
 from proxy.setting_tables import UpstreamSettings
 from proxy.upstream.messages import late, unreachable
@@ -29,7 +31,7 @@ from proxy.upstream.messages import late, unreachable
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
 _ACKED_AT, _ACKED_UP_TO = 120, 128  # where Linux has `tcpi_bytes_acked` in what TCP_INFO gives
-_AUTOMATIC = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
+_UNWANTED: CIMultiDict[None] = CIMultiDict({hdrs.CONTENT_TYPE: None})
 _BUFFER = 65_536
 _LONGEST_LINE = 65_536
 _MOST_HEADERS = 1_000
@@ -53,7 +55,6 @@ class Forwarder:
             connector=_Pool(settings, tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             request_class=_Request,
-            skip_auto_headers=_AUTOMATIC,
             auto_decompress=False,
             read_bufsize=_BUFFER,
             max_line_size=_LONGEST_LINE,
@@ -100,17 +101,9 @@ class ForwardedReply:
         self.status = response.status
         self.headers: Headers = list(response.raw_headers)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come in; what came in together is one chunk."""
-        content = self._response.content
-        try:
-            while chunk := await content.readany():
-                yield chunk
-        except (TimeoutError, aiohttp.ClientError) as error:
-            # What came in before the end is still to be had, though the public methods raise first.
-            if rest := content._read_nowait(-1):  # noqa: SLF001
-                yield rest
-            raise (late() if isinstance(error, TimeoutError) else unreachable(error)) from error
+        return _Chunks(self._response.content)
 
     async def close(self) -> None:
         """Ends the call. A connection that is still at work is cut: a farewell would wait for the other side."""
@@ -120,8 +113,36 @@ class ForwardedReply:
         self._response.close()
 
 
+class _Chunks(AsyncIterator[bytes]):
+    """What is read of a body; as an object, for the loop keeps a register of generators."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+        self._failure: UpstreamUnavailable | None = None
+
+    async def __anext__(self) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            chunk = await self._content.readany()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            self._failure = late() if isinstance(error, TimeoutError) else unreachable(error)
+            self._failure.__cause__ = error
+            # What came in before the end is still to be had, though the public methods raise first.
+            if rest := self._content._read_nowait(-1):  # noqa: SLF001
+                return rest
+            raise self._failure from error
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+
 class _Request(aiohttp.ClientRequest):
-    """A request without the `content-length: 0` that the library gives to every method but GET."""
+    """A request without headers of the library's own, and its `content-length: 0` for every method but GET."""
+
+    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:
+        # Told which ones to skip, the library would sort and copy them for each request.
+        self._skip_auto_headers = _UNWANTED
 
     def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
         if body is not None:
@@ -203,6 +224,11 @@ class _Connection(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         self._heard = True
         super().data_received(data)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Called with each of HTTP's chunks that is read; parses nothing and tells nobody where nothing was paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def eof_received(self) -> None:
         # Now, for the socket may be closed when the connection is said to be lost.

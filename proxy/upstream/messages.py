@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(NamedTuple):
     """What is sent: `path` and `query` as they came in, `body` whole or as a stream."""
 
     method: str

@@ -207,6 +207,7 @@ def test_for_a_client_that_leaves_among_comments_nothing_is_forwarded() -> None:
     with silent(replies.stream(*SAID)) as (stage, gate):
         with waiting(stage.proxy):
             stage.upstream.journal.await_arrival()
+        stage.proxy.served()
         gate.set()
         stage.proxy.quiet()
         assert stage.forwarded == []

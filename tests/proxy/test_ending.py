@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,6 +54,39 @@ def test_of_a_long_stream_its_last_bytes_are_enough() -> None:
     data = stream(TEXT)
     for cut in (1, len(data) // 4):
         assert ending_of(data[cut:], whole=False) == ending(TEXT)
+
+
+def said(text: str, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, **more}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+QUOTED = 'He said: "no", "content": "x\\y" \u00fc {"content": "z"} ' * 3
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda _: {},
+        lambda at: {"padding": "x" * (at % 7)},
+        lambda at: {"padding": "x" * (at // 9)},
+        lambda _: {"logprobs": {"content": [{"token": "z"}]}},
+        lambda at: {"message": {"content": f"not {at}"}},
+        lambda at: {"index": at // 20} if at > 20 else {},
+    ],
+    ids=["alike", "padded", "padded now and then", "with other content", "with another text", "of several choices"],
+)
+def test_events_that_differ_in_more_than_their_text_are_read_as_those_that_do_not(
+    more: Callable[[int], dict[str, Any]],
+) -> None:
+    events = [said(letter, **more(at)) for at, letter in enumerate(QUOTED)]
+    several = "index" in more(len(events) - 1)
+    assert ending_of(b"".join(events), whole=True) == ("" if several else ending(QUOTED))
+
+
+def test_a_member_between_two_texts_is_no_part_of_them() -> None:
+    twice = said("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
+    assert ending_of(twice + said("a"), whole=True) == ending("ca")
 
 
 def test_where_the_last_bytes_have_too_little_of_the_text_nothing_is_told() -> None:

@@ -16,13 +16,14 @@ class Client:
     """Sends a body, and leaves when it is told to."""
 
     def __init__(self) -> None:
-        self.leaves = asyncio.Event()
+        self.watched, self.leaves = asyncio.Event(), asyncio.Event()
         self._has_sent = False
 
     async def receive(self) -> Message:
         if not self._has_sent:
             self._has_sent = True
             return {"type": "http.request", "body": b"{}", "more_body": False}
+        self.watched.set()
         await self.leaves.wait()
         return {"type": "http.disconnect"}
 
@@ -73,12 +74,8 @@ async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() 
 async def test_a_client_that_leaves_between_two_pieces_of_work_ends_the_second() -> None:
     client = Client()
     incoming = await read(client)
-
-    async def first() -> str:
-        return "done"
-
     before = asyncio.all_tasks()
-    assert await incoming.unless_gone(first()) == "done"
+    await incoming.unless_gone(client.watched.wait())
     watching = asyncio.all_tasks() - before
     client.leaves.set()
     await asyncio.wait(watching)
@@ -87,18 +84,29 @@ async def test_a_client_that_leaves_between_two_pieces_of_work_ends_the_second()
 
 
 async def test_nobody_waits_for_the_client_any_more_when_it_is_closed() -> None:
-    incoming = await read(Client())
+    client = Client()
+    incoming = await read(client)
     before = asyncio.all_tasks()
-
-    async def work() -> set[asyncio.Task[object]]:
-        await asyncio.sleep(0)
-        return asyncio.all_tasks() - before
-
-    watching = await incoming.unless_gone(work())
+    await incoming.unless_gone(client.watched.wait())
+    watching = asyncio.all_tasks() - before
     assert len(watching) == 1
     incoming.close()
     await asyncio.wait(watching)
     assert all(task.cancelled() for task in watching)
+
+
+async def test_work_that_ends_at_once_costs_no_task() -> None:
+    client = Client()
+    incoming = await read(client)
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    before = asyncio.all_tasks()
+    await incoming.unless_gone(work())
+    assert asyncio.all_tasks() == before
+    incoming.close()
+    assert not client.watched.is_set()
 
 
 async def test_work_that_ends_well_although_it_was_cancelled_keeps_its_result() -> None:

@@ -101,8 +101,9 @@ def reply(prompt_tokens: int) -> Watched:
 
 async def ends(built: Services, decision: Decision, asked: ChatRequest, watched: Watched) -> asyncio.Task[None]:
     """The end of a request under way: what the relay awaits before the last byte."""
-    settle = built.watcher.settling(asked, decision, watched)
-    task = asyncio.ensure_future(settle(None))
+    storing = built.watcher.settling(asked, decision, watched)(None)
+    assert storing is not None
+    task = asyncio.ensure_future(storing)
     assert isinstance(task, asyncio.Task)
     return task
 
@@ -129,7 +130,9 @@ async def test_a_request_that_is_over_before_its_end_is_begun_has_its_session_st
         decision = await built.condenser.decide(asked)
         settle = built.watcher.settling(asked, decision, reply(decision.tokens_after))
         decision.let_go()
-        await settle(None)
+        storing = settle(None)
+        assert storing is not None
+        await storing
         assert await store.load(KEY) is not None
         assert decision.usage == Usage(decision.tokens_after)
 
