@@ -1,4 +1,4 @@
-"""Processor time for each request: that of a proxy's process, beside a naive one, on a machine with other work.
+"""Processor time for each request: that of a proxy's process beside others, on a machine that does other work too.
 
 Throughput and latency say little where others use the same cores; what a process has computed for a request says more.
 For each kind of request every target is sent the same number of them, round by round in turn, and the least of the
@@ -8,18 +8,17 @@ rounds counts: other work only ever adds.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench.load import CELLS, CONNECTIONS, NAIVE, Cell, job_for, load_of, started, store_url
-from bench.processes import Served, condenser, naive, stub
+from bench.load import CELLS, CONNECTIONS, Cell, add_peers, job_for, load_of, started
+from bench.processes import Served
+from bench.targets import DIRECT, STORES, targets
 
 ROUNDS = 5
-STORES = ("memory", "sqlite", "redis")
-REQUESTS = {"small": 1_600, "medium": 960, "large": 320}
-"""So many take about a second and a half of the naive proxy."""
+REQUESTS = {"small": 1_200, "medium": 800, "large": 320}
+"""So many take about a second of the naive proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES[:2])
     parser.add_argument("--only", metavar="TEXT", default="", help="cells whose name has this in it, such as 'small'")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="(default: %(default)s)")
+    add_peers(parser)
 
 
 def measure(
@@ -45,39 +45,36 @@ def measure(
     stores: Sequence[str] = STORES[:2],
     only: str = "",
     connections: int = CONNECTIONS,
+    peers: Sequence[str] = (),
     requests: int | None = None,
 ) -> list[Row]:
-    """All rows; about two minutes. So many `requests` in each round, by default those of `REQUESTS`."""
-    with ExitStack() as stack:
-        upstream = stack.enter_context(stub())
-        targets = {NAIVE: stack.enter_context(naive(upstream.port))}
-        for name in stores:
-            if (url := store_url(name, stack)) is not None:
-                targets[name] = stack.enter_context(condenser(upstream.port, url))
+    """All rows; about three minutes. So many `requests` in each round, by default those of `REQUESTS`."""
+    with targets(stores, peers) as found:
+        measured = {name: target for name, target in found.items() if name != DIRECT}
         cells = [cell for cell in CELLS if cell.state != "cold" and only in str(cell)]
         return [
             row
             for cell in cells
-            for row in _cell(cell, targets, rounds, connections, requests or REQUESTS[cell.payload])
+            for row in _cell(cell, measured, rounds, connections, requests or REQUESTS[cell.payload])
         ]
 
 
-def _cell(cell: Cell, targets: dict[str, Served], rounds: int, connections: int, requests: int) -> list[Row]:
+def _cell(cell: Cell, found: Mapping[str, Served], rounds: int, connections: int, requests: int) -> list[Row]:
     """A row for each target; the first requests, which are not warm, are not counted."""
-    each, names = max(requests // connections, 1), list(targets)
+    each, names = max(requests // connections, 1), list(found)
     used: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
-        _taken(cell, targets[name], connections, 2)
+        _taken(cell, found[name], connections, 2)
     for number in range(rounds):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
-            used[name].append(_taken(cell, targets[name], connections, each))
+            used[name].append(_taken(cell, found[name], connections, each))
     return [Row(str(cell), name, min(times), sorted(times)[len(times) // 2]) for name, times in used.items()]
 
 
 def _taken(cell: Cell, target: Served, connections: int, each: int) -> float:
     """Milliseconds that a target computes for each request, of which every connection sends so many."""
-    job = replace(job_for(cell, target, connections, seconds=0.0), least=each)
+    job = replace(job_for(cell, target.port, connections, seconds=0.0), least=each)
     before = target.cpu
     with started(job) as process:
         done = load_of(process)
@@ -85,15 +82,15 @@ def _taken(cell: Cell, target: Served, connections: int, each: int) -> float:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One line for each kind of request: the least times, and the naive one's to them."""
-    targets = list(dict.fromkeys(row.target for row in rows))
+    """One line for each kind of request: the least times, and those of the others to ours."""
+    names = list(dict.fromkeys(row.target for row in rows))
+    ratios = [(other, name) for other in names if other not in STORES for name in names if name in STORES]
     least = {(row.cell, row.target): row.least for row in rows}
-    lines = [["CPU ms a request", *targets, *(f"naive / {name}" for name in targets if name != NAIVE)]]
+    lines = [["CPU ms a request", *names, *(f"{other} / {name}" for other, name in ratios)]]
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for cell in dict.fromkeys(row.cell for row in rows):
-        times = [f"{least[cell, name]:.2f}" for name in targets]
-        ratios = [f"{least[cell, NAIVE] / least[cell, name]:.2f}" for name in targets if name != NAIVE]
-        lines.append([cell, *times, *ratios])
+        times = [f"{least[cell, name]:.2f}" for name in names]
+        lines.append([cell, *times, *(f"{least[cell, other] / least[cell, name]:.2f}" for other, name in ratios)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

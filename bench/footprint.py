@@ -1,7 +1,8 @@
 """What it takes to be there: seconds until it serves, and memory after many sessions on Redis, and over a while.
 
 Ready is when `/readyz` says so, from the start of the process. Memory is what is resident, in megabytes: when it is
-ready, after so many sessions of small conversations, and once a minute under a mix of requests (`--minutes`).
+ready, after so many named sessions of small conversations, after many forks of one history, each of which ends with
+another message, and once a minute under a mix of requests (`--minutes`).
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ from time import perf_counter, sleep
 from typing import Any
 
 from bench.generator import Job
-from bench.load import load_of, started
+from bench.load import TURNS, load_of, started
 from bench.processes import Served, condenser, stub
 from tests.support.redis_server import RedisServer
 from tests.support.redis_server import available as redis_available
 
 SESSIONS = 10_000
+FORKS = 3_000
+CLIENTS = 8
 STARTS = 3
 MOST_RESIDENT = 150.0
 MOST_SECONDS = 1.5
+FORKED_WINDOW = 24_000
+"""A window of which the medium payload takes so much that each fork of it is a session that is stored."""
 FLAT = 1.05
 """How much more may be resident at the end of a soak than after its first fifth."""
 _SLICE = 60.0
 _READY_WITHIN = 30.0
+_SENT_WITHIN = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +49,23 @@ class Row:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What of it can be chosen on the command line."""
-    parser.add_argument("--sessions", type=int, default=SESSIONS)
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="(default: %(default)s)")
+    parser.add_argument("--forks", type=int, default=FORKS, help="(default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=0.0, help="of soak; 0 for none, 20 for the one that counts")
 
 
-def measure(sessions: int = SESSIONS, minutes: float = 0.0, starts: int = STARTS) -> list[Row]:
-    """All rows; a minute without a soak. Over SQLite's memory where Redis is not installed."""
+def measure(sessions: int = SESSIONS, forks: int = FORKS, minutes: float = 0.0, starts: int = STARTS) -> list[Row]:
+    """All rows; two minutes without a soak. Over SQLite's memory where Redis is not installed."""
     with ExitStack() as stack:
         store = stack.enter_context(RedisServer()).url if redis_available() else "memory://"
         upstream = stack.enter_context(stub())
         seconds = [_start(upstream, store) for _ in range(starts)]
         served = stack.enter_context(condenser(upstream.port, store))
         rows = [Row("start to ready, median", median(seconds), "s", MOST_SECONDS), Row("ready", served.resident, "MB")]
-        _sent(Job(served.port, "small", False, True, 8, 0.0, least=-(-sessions // 8), first=1))
+        _sent(Job(served.port, "small", False, True, CLIENTS, 0.0, -(-sessions // CLIENTS), first=1, named=True))
         rows.append(Row(f"after {sessions:,} sessions", served.resident, "MB", MOST_RESIDENT))
+        _sent(Job(served.port, "medium", False, False, CLIENTS, 0.0, -(-forks // CLIENTS), window=FORKED_WINDOW))
+        rows.append(Row(f"after {forks:,} forks of a history", served.resident, "MB"))
         return rows + (_soak(served, minutes) if minutes else [])
 
 
@@ -87,7 +96,7 @@ def _connected(port: int) -> Iterator[HTTPConnection]:
 
 def _sent(job: Job) -> None:
     with started(job) as process:
-        load_of(process)
+        load_of(process, within=_SENT_WITHIN)
 
 
 def _soak(served: Served, minutes: float) -> list[Row]:
@@ -97,7 +106,7 @@ def _soak(served: Served, minutes: float) -> list[Row]:
     for number in range(slices):
         _mixed(served.port, minutes * 60 / slices, 10_000_000 * (number + 1))
         resident.append(served.resident)
-    settled, end = resident[slices // 5], resident[-1]
+    settled, end = resident[slices // 5 - 1], resident[-1]
     rows = [Row(f"soak, slice {number + 1} of {slices}", each, "MB") for number, each in enumerate(resident)]
     return [*rows, Row(f"soak of {minutes:g} minutes, its end to its first fifth", end / settled, "x", FLAT)]
 
@@ -105,9 +114,9 @@ def _soak(served: Served, minutes: float) -> list[Row]:
 def _mixed(port: int, seconds: float, first: int) -> None:
     """Small and medium conversations that are new, and turns of long ones."""
     jobs = (
-        Job(port, "small", False, True, 4, seconds, first=first),
+        Job(port, "small", False, True, 4, seconds, first=first, named=True),
         Job(port, "medium", True, True, 2, seconds, first=first + 3_000_000),
-        Job(port, "large", True, False, 2, seconds, first=first + 6_000_000),
+        Job(port, "large", False, False, 2, seconds, first=first + 6_000_000, turns=TURNS),
     )
     with ExitStack() as stack:
         for process in [stack.enter_context(started(job)) for job in jobs]:

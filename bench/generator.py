@@ -28,7 +28,9 @@ PATIENCE = 60.0
 class Job:
     """What to send where, for how many `seconds`, from how many `connections`; `least` requests are sent in any case.
 
-    `first` is where the numbers of requests begin; of two jobs with the same numbers, the second is not cold.
+    Where they are `cold` no message was sent before; else all are but the last, or conversations go on for so many
+    `turns`: a request is the one before it, its reply and a new message. Where they are `named` a header tells their
+    session. `first` is where the numbers of requests begin; of two jobs with the same ones, the second is not cold.
     """
 
     port: int
@@ -40,6 +42,8 @@ class Job:
     least: int = 1
     first: int = 0
     window: int | None = None
+    named: bool = False
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class _Run:
     async def _client(self, place: int, started: float) -> None:
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(_Connection, "127.0.0.1", self._job.port)
-        for sent, data in enumerate(self._requests(place)):
+        for sent, data in enumerate(requests(self._job, place, self._numbers)):
             if sent >= self._job.least and perf_counter() - started > self._job.seconds:
                 break
             began = perf_counter()
@@ -116,25 +120,29 @@ class _Run:
             self.completes.append((perf_counter() - began) * 1_000)
         transport.close()
 
-    def _requests(self, place: int) -> Iterator[bytes]:
-        """The requests of one connection: warm, they are turns of one session; cold, each is a conversation."""
-        job = self._job
-        parts = request_parts(job.payload, streamed=job.streamed, cold=job.cold, window=job.window)
-        while True:
-            number = next(self._numbers)
-            yield parts.request(self._session(place, number).encode(), number)
 
-    def _session(self, place: int, number: int) -> str:
-        """A name of 13 characters: a new one each time where the job is cold, else that of a place in a cell."""
-        job = self._job
-        if job.cold:
-            return f"c{number:012d}"
-        return f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
+def requests(job: Job, place: int, numbers: Iterator[int]) -> Iterator[bytes]:
+    """The requests of one connection of a job, without end; each takes its number from those of the job."""
+    parts = request_parts(job.payload, streamed=job.streamed, cold=job.cold, named=job.named, window=job.window)
+    earlier: list[int] = []
+    for number in numbers:
+        yield parts.request(_session(job, place, number).encode(), number, earlier)
+        earlier = [*earlier, number] if len(earlier) + 1 < job.turns else []
+
+
+def _session(job: Job, place: int, number: int) -> str:
+    """A name: a new one each time where the job is cold, else that of a place in a cell."""
+    if job.cold:
+        return f"c{number:012d}"
+    return f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
 
 
 def main(text: str) -> None:
     """Does a job and prints what came of it as JSON."""
-    print(json.dumps(asdict(uvloop.run(_Run(Job(**json.loads(text))).load()))))
+    load = uvloop.run(_Run(Job(**json.loads(text))).load())
+    # Where Python is told not to buffer, print() loses what a full pipe does not take at once.
+    with open(sys.stdout.fileno(), "w", closefd=False) as out:
+        json.dump(asdict(load), out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What a history's length costs: its first request, which must grow with it, and a turn after that, which must not.
 
 Milliseconds that the proxy adds and stores for, by the stages of `bench.session`, over a store in memory, in a window
-that each history fills to a half. The least of some repeats is taken: what is more than that was the machine's.
+that each history fills to a half; no request names its session, which is found by its chain. The least of some repeats
+is taken: what is more than that was the machine's.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def measure(lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS, svg: Path 
 def _row(history: Sequence[Any], length: int, repeats: int) -> Row:
     window = 2 * TOKENS_PER_MESSAGE * length + 10_000
     found = [
-        asyncio.run(LongSession(history, "memory://", window, explicit=True).row("memory", length, TURNS))
+        asyncio.run(LongSession(history, "memory://", window, explicit=False).row("memory", length, TURNS))
         for _ in range(repeats)
     ]
     return Row(length, found[0].tokens, min(each.first for each in found), median(each.median for each in found))

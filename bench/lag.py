@@ -34,8 +34,9 @@ from typing import Any
 import uvicorn
 
 from bench.generator import Job
-from bench.load import REPLAYED_WINDOW, STORES, load_of, started, store_url
+from bench.load import REPLAYED_WINDOW, load_of, started
 from bench.processes import Served, condenser, stub
+from bench.targets import STORES, store_url
 
 MOST = 15.0
 """Milliseconds that a callback may hold the loop for."""

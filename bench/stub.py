@@ -1,7 +1,8 @@
 """An upstream that answers at once, as a process of its own: `python -m bench.stub PORT`.
 
 A chat completion is answered with the same bytes each time, whole or as 36 chunks of one event each, but for the
-prompt tokens of its usage: a quarter of the request's bytes. The text would do for a summary.
+prompt tokens of its usage: a quarter of the request's bytes. Usage has an event of its own, as where it was asked for.
+The text would do for a summary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import httptools
 import uvloop
 
 EVENTS = 35
-_SAID = "The record: the user asked for a fix of the parser; the agent read the module, changed it and ran the tests. "
+REPLY = 2 * "The record: the user asked for a fix of the parser; the agent read it, changed it and ran the tests. "
+"""The text of a reply that is not streamed."""
 _USAGE = {"prompt_tokens": "PROMPT", "completion_tokens": 35, "total_tokens": 99_999}
 _PROMPT = b'"PROMPT"'
 BYTES_PER_TOKEN = 4
@@ -24,18 +26,18 @@ _TAIL = 400
 
 
 def _plain() -> bytes:
-    choice = {"index": 0, "message": {"role": "assistant", "content": _SAID * 2}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": REPLY}, "finish_reason": "stop"}
     body = json.dumps({"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def _events() -> list[bytes]:
-    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *[{"content": " word"}] * (EVENTS - 2)]
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *[{"content": " word"}] * (EVENTS - 3)]
+    choices: list[dict[str, object]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o"}
-    events = [{**common, "choices": [choice]} for choice in choices] + [{**common, "choices": [last], "usage": _USAGE}]
+    events = [{**common, "choices": [choice]} for choice in choices] + [{**common, "choices": [], "usage": _USAGE}]
     return [_chunk(b"data: %b\n\n" % json.dumps(event).encode()) for event in events] + [_chunk(b"data: [DONE]\n\n")]
 
 

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.load import CELLS, DIRECT, NAIVE, Cell, Row, document, markdown, measure, verdict
+from bench.generator import Job, requests
+from bench.load import CELLS, TURNS, Cell, Row, document, job_for, markdown, measure, verdict
 from bench.payloads import request_parts
+from bench.stub import REPLY
+from bench.targets import AWECOMPRESS, DIRECT, NAIVE, targets
 from strategies.core.digest import message_digest
 
 CELL = Cell("small", False, "warm")
 ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 1.0, 0.4, 1.0, 9_000)
 DIRECTLY = replace(ROW, target=DIRECT, rate=50_000.0, cpu=None, p50=0.02, first_p50=0.02)
 NAIVELY = replace(ROW, target=NAIVE, rate=1_000.0, cpu=1.7, p50=1.0, first_p50=1.0)
+PEER = replace(ROW, target=AWECOMPRESS, rate=5_700.0)
+BESIDE = {DIRECT: DIRECTLY, NAIVE: NAIVELY}
+EXECUTABLE = 0o755
+
+
+def parsed(sent: bytes) -> tuple[list[str], dict[str, Any]]:
+    """The names of a request's headers and its body."""
+    head, _, body = sent.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    return [line.partition(b":")[0].decode() for line in head.splitlines()[1:]], json.loads(body)
+
+
+def sent_by(job: Job, number: int) -> list[dict[str, Any]]:
+    """The bodies of the first so many requests of a job's first connection."""
+    return [parsed(sent)[1] for sent in islice(requests(job, 0, count(job.first)), number)]
 
 
 def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
-    sent = request_parts(payload, streamed=False, cold=cold).request(b"s000000000001", number)
-    head, _, body = sent.partition(b"\r\n\r\n")
-    assert f"content-length: {len(body)}".encode() in head
-    return [message_digest(each) for each in json.loads(body)["messages"]]
+    _, body = parsed(request_parts(payload, streamed=False, cold=cold).request(b"s000000000001", number))
+    return [message_digest(each) for each in body["messages"]]
 
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
@@ -34,30 +55,97 @@ def test_of_warm_requests_only_the_last_message_differs_and_of_cold_ones_every_m
     assert not set(cold) & set(next_cold)
 
 
+@pytest.mark.parametrize("payload", ["small", "medium", "large"])
+def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) -> None:
+    headers, body = parsed(request_parts(payload, streamed=True, cold=False).request(b"s000000000001", 1))
+
+    assert headers == ["host", "authorization", "content-type", "content-length"]
+    assert body["stream_options"] == {"include_usage": True}
+    assert ("tools" in body) == (payload != "small")
+    called = {call["id"] for each in body["messages"] for call in each.get("tool_calls", [])}
+    assert called == {each["tool_call_id"] for each in body["messages"] if each["role"] == "tool"}
+
+
+def test_connections_differ_in_the_system_prompt_alone() -> None:
+    parts = request_parts("medium", streamed=False, cold=False)
+    first, second = (parsed(parts.request(name, 1))[1]["messages"] for name in (b"s1", b"s2"))
+
+    assert first[0] != second[0]
+    assert first[1:] == second[1:]
+
+
+def test_a_named_request_tells_its_session_in_a_header() -> None:
+    sent = request_parts("small", streamed=False, cold=False, named=True).request(b"s000000000001", 1)
+    assert b"\r\nx-condenser-session: s000000000001\r\n" in sent
+
+
+def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_one_begins() -> None:
+    first, second, third, other = sent_by(Job(0, "small", False, False, 1, 0.0, turns=3), 4)
+
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    assert third["messages"][: len(second["messages"])] == second["messages"]
+    assert [each["role"] for each in third["messages"][-3:]] == ["user", "assistant", "user"]
+    assert all(each["messages"][-2]["content"].startswith(REPLY) for each in (second, third))
+    assert third["messages"][-2] != second["messages"][-2]
+    assert len(other["messages"]) == len(first["messages"])
+
+
 def test_every_kind_of_request_is_measured_plain_and_streamed() -> None:
     assert {(cell.payload, cell.streamed) for cell in CELLS if cell.state == "warm"} == {
         (payload, streamed) for payload in ("small", "medium", "large") for streamed in (False, True)
     }
-    assert all(cell.goal is not None for cell in CELLS if cell.state == "warm")
+    assert {cell.state for cell in CELLS if cell.payload == "large"} == {"warm", "going on", "named", "cold", "replay"}
+    assert all((cell.goal is None) == (cell.state in ("cold", "replay")) for cell in CELLS)
+
+
+def test_only_the_cell_that_is_called_so_names_its_session_and_only_one_goes_on() -> None:
+    jobs = {cell: job_for(cell, 1, 1, 0.0) for cell in CELLS}
+    assert {cell.state for cell, job in jobs.items() if job.named} == {"named"}
+    assert {cell.state for cell, job in jobs.items() if job.turns == TURNS} == {"going on"}
 
 
 def test_a_goal_is_met_by_throughput_and_by_what_is_added() -> None:
-    assert verdict(ROW, DIRECTLY, NAIVELY) == "met"
-    assert verdict(replace(ROW, rate=5_000.0), DIRECTLY, NAIVELY) == "missed: 5.5 x"
-    assert verdict(replace(ROW, p50=0.6), DIRECTLY, NAIVELY) == "missed: 0.5 ms"
-    assert verdict(NAIVELY, DIRECTLY, NAIVELY) == "-"
+    assert verdict(ROW, BESIDE) == "met"
+    assert verdict(replace(ROW, rate=5_000.0), BESIDE) == "missed: 5.5 x naive"
+    assert verdict(replace(ROW, p50=0.6), BESIDE) == "missed: 0.5 ms"
+    assert verdict(NAIVELY, BESIDE) == "-"
+
+
+def test_the_peer_counts_where_it_was_measured() -> None:
+    assert verdict(ROW, {**BESIDE, AWECOMPRESS: PEER}) == "met"
+    assert verdict(ROW, {**BESIDE, AWECOMPRESS: replace(PEER, rate=5_800.0)}) == "missed: 1.05 x awecompress"
+    assert verdict(PEER, {**BESIDE, AWECOMPRESS: PEER}) == "-"
 
 
 def test_replaying_a_condensation_is_judged_by_its_processor_time() -> None:
     replayed = replace(ROW, cell=str(Cell("large", False, "replay")))
-    assert verdict(replayed, DIRECTLY, NAIVELY) == "met"
-    assert verdict(replace(replayed, cpu=4.1), DIRECTLY, NAIVELY) == "missed: 4 ms of CPU"
+    assert verdict(replayed, BESIDE) == "met"
+    assert verdict(replace(replayed, cpu=4.1), BESIDE) == "missed: 4 ms of CPU"
 
 
-def test_a_row_is_a_line_with_ratios_to_the_naive_proxy_and_what_is_added_to_none() -> None:
-    lines = markdown([DIRECTLY, NAIVELY, ROW]).splitlines()
-    assert lines[-1] == ("| small, plain, warm | memory | 6,000 | 6.00 | 0.40 ms | 0.38 ms | 0.00 ms | 0.38 ms | met |")
-    assert "(0.02 ms)" in lines[2]
+def test_a_row_is_a_line_with_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
+    head, _, direct, *_, last = markdown([DIRECTLY, NAIVELY, PEER, ROW]).splitlines()
+    assert head.startswith("| request | target | a second | x naive | x awecompress | CPU |")
+    assert "(0.02 ms)" in direct
+    assert last == (
+        "| small, plain, warm | memory | 6,000 | 6.00 | 1.05 | 0.40 ms | 0.38 ms | 0.00 ms | 0.38 ms | met |"
+    )
+
+
+def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / AWECOMPRESS
+    listen = "import os, sys; os.chdir(os.environ['AWECOMPRESS_CONFIG_DIR']); from http.server import test"
+    script.write_text(f"#!{sys.executable}\n{listen}; test(port=int(sys.argv[sys.argv.index('--port') + 1]))\n")
+    script.chmod(EXECUTABLE)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    with targets((), ()) as found:
+        assert list(found) == [DIRECT, NAIVE, AWECOMPRESS]
+        working = Path(f"/proc/{found[AWECOMPRESS].pid}/cwd").resolve()
+        assert working.is_dir()
+    assert not working.exists()
 
 
 def test_all_targets_are_measured_in_one_run() -> None:
