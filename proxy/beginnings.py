@@ -6,8 +6,8 @@ costs its new messages and not a step for each old one. The last message is left
 So are the system messages at the head: agents put the time of day into them, and applications the name of a user.
 
 A beginning hangs on its last element, so it is forgotten with it, and is found by looking back from a request's end. A
-conversation has one for each of what counts its tokens: it moves on with each request. What it says depends on bytes
-alone, like the elements.
+conversation has one for each of what counts its tokens, which moves on with each request, and the first one stays where
+it was: others may go on from there. What it says depends on bytes alone, like the elements.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class Summed(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """Some elements, and what was made of them by what counted their tokens."""
+    """Some elements, and what was made of them by what counted their tokens; `is_first` where none was known before."""
 
     elements: Sequence[Element]
     counted_by: str
     made: Summed
+    is_first: bool
 
 
 def behind_systems(elements: Sequence[Element]) -> int:
@@ -81,10 +82,12 @@ def remember(elements: Sequence[Element], counted_by: str, known: Beginning | No
     if known is None:
         made = Summed.of(added)
     else:
-        known.elements[-1].beginnings = _others(known.elements[-1], counted_by)
+        if not known.is_first:
+            known.elements[-1].beginnings = _others(known.elements[-1], counted_by)
         made = known.made.followed(added)
     last = elements[end - 1]
-    last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], Beginning(elements[:end], counted_by, made))
+    beginning = Beginning(elements[:end], counted_by, made, is_first=known is None)
+    last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], beginning)
 
 
 def _others(element: Element, counted_by: str) -> tuple[object, ...]:

@@ -182,6 +182,7 @@ class Keeper:
             created_at=self._clock(),
             parent=found.parent,
             inherited=found.inherited,
+            forked=found.inherited,
         )
 
     async def settle(self, found: Recognised, turn: Turn) -> None:

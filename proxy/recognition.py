@@ -194,10 +194,10 @@ class Recogniser:
         name, session = nearest
         node = next(digest for digest in nodes if found.get(digest.hex()) == name)
         inherited = transcript.digests.index(node) + 1
-        # A fork of that session's parent, where it would inherit nothing else: no line of forks grows out of retries.
-        is_sibling = inherited <= session.inherited and not (session.condensations or session.patches)
         known = await self._knowing(tenant, blank, session)
-        return known._replace(parent=session.parent if is_sibling else name, inherited=inherited)
+        # No line of forks grows out of conversations that begin alike: nobody would follow it to its end.
+        parent = name if session.passes_on(inherited) else session.parent
+        return known._replace(parent=parent, inherited=inherited)
 
     async def _knowing(self, tenant: str, blank: Recognised, session: Session) -> Recognised:
         """The same with what a session and its ancestors have recorded."""

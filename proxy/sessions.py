@@ -75,8 +75,8 @@ class Session(NamedTuple):
 
     `line` is the history that append mode has stored. `verdicts` are the newest ones of judges, oldest first, and
     `judging` is the last state of judgement, for people. `added` are memory cards that a person wrote, `forgotten` the
-    ids of those that a person does not want. `patches` are hidden rounds, the newest last. The blocks of the first
-    `inherited` messages are its parent's until it goes on.
+    ids of those that a person does not want. `patches` are hidden rounds, the newest last. It `forked` behind so
+    many messages of its parent, whose blocks are that one's until it goes on: so long they are `inherited`.
     """
 
     id: str
@@ -96,6 +96,7 @@ class Session(NamedTuple):
     forgotten: tuple[str, ...] = ()
     patches: tuple[Overlay, ...] = ()
     inherited: int = 0
+    forked: int = 0
     revision: int = 0
 
     @property
@@ -159,6 +160,11 @@ class Session(NamedTuple):
     def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         """The session with one more verdict, and the state of judgement after it."""
         return self._replace(verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
+
+    def passes_on(self, count: int) -> bool:
+        """Whether a fork behind its first `count` messages gets anything from it that its own parent has not."""
+        records = [each.covered for each in self.condensations] + [each.at for each in self.patches]
+        return count > self.forked or any(covered <= count for covered in records)
 
     def patched(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
         """The session with the hidden rounds of a request with these chain digests, if it had any.

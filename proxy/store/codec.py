@@ -55,6 +55,7 @@ def encode_session(session: Session) -> bytes:
             "added": json.loads(to_json(session.added)) if session.added else [],
             "forgotten": session.forgotten,
             "inherited": session.inherited,
+            "forked": session.forked,
         }
     )
 
@@ -94,6 +95,7 @@ def decode_session(snapshot: Snapshot, decode: Decode = decode_condensation) -> 
         added=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
         forgotten=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
+        forked=document.get("forked", 0),
         condensations=tuple(each for each in records if each is not None),
         revision=snapshot.revision,
     )

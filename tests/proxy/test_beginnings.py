@@ -97,11 +97,23 @@ def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(
         assert_same(reading.take(messages), Reading().take(messages))
 
 
-def test_a_conversation_has_one_beginning_which_moves_on_with_it() -> None:
+def test_a_conversation_has_a_beginning_which_moves_on_with_it_and_the_first_one() -> None:
     reading = Reading()
     for length in range(LEAST + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
-        assert reading.beginnings == [reading.body.elements[-2]]
+        assert set(reading.beginnings) == {reading.body.elements[LEAST], reading.body.elements[-2]}
+
+
+def test_conversations_that_begin_alike_go_on_from_the_same_beginning_though_others_have_left_it() -> None:
+    reading = Reading()
+    for name in ("one", "two", "three"):
+        forked = [*MESSAGES, {"role": "user", "content": name}]
+        reading.take(forked)
+        found = reading.found()
+        assert found is not None
+        assert found.is_first
+        assert len(found.elements) == len(MESSAGES) - 1
+        reading.take([*forked, {"role": "assistant", "content": f"{name}!"}, {"role": "user", "content": "And now?"}])
 
 
 def test_a_turn_goes_on_from_the_beginning_although_its_last_message_was_rewritten() -> None:
@@ -143,7 +155,7 @@ async def test_a_conversation_that_is_counted_in_two_ways_goes_on_from_a_beginni
             found = reading.found(kind)
             assert found is not None
             assert len(found.elements) == length - 2
-    assert reading.beginnings == [reading.body.elements[-2]]
+    assert set(reading.beginnings) == {reading.body.elements[LEAST], reading.body.elements[-2]}
 
 
 def test_counts_of_another_kind_are_not_mixed() -> None:

@@ -161,6 +161,27 @@ async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_ea
     assert len({fork.key for fork in forks}) == 3
 
 
+async def test_conversations_that_begin_alike_and_go_on_are_forks_of_the_first_not_of_each_other(
+    sessions: Sessions,
+) -> None:
+    first = await settled(sessions, "abcdefg")
+    await sessions.keep(first, condensation("ab"))
+    for letter in "QRSTUVWXYZ":
+        fork = await settled(sessions, f"abcdef{letter}")
+        assert fork.parent == first.key.session
+        await settled(sessions, f"abcdef{letter}--")
+    assert [each.id for each in (await recognised(sessions, "abcdef!")).condensations] == ["c-ab"]
+
+
+async def test_what_a_fork_has_condensed_of_what_it_shares_is_passed_on_to_its_forks(sessions: Sessions) -> None:
+    await settled(sessions, "abcdefg")
+    fork = await settled(sessions, "abcdefX")
+    await sessions.keep(fork, condensation("abc"))
+    again = await recognised(sessions, "abcdefY")
+    assert again.parent == fork.key.session
+    assert [each.id for each in again.condensations] == ["c-abc"]
+
+
 async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(sessions: Sessions) -> None:
     await settled(sessions, "abc")
     fork = await settled(sessions, "abXYZ")
