@@ -5,11 +5,13 @@ that was read is kept: its bytes, what was made of them, and which message follo
 compared with that. Where it goes on with the bytes of the message that followed before, it is that message, for no
 longer JSON value begins with a complete object. Such a message is neither decoded nor parsed, digested or counted
 again; it costs one comparison of memory. Where the guess fails, one message is parsed and looked up by its bytes, and
-guessing goes on behind it.
+guessing goes on behind it. Messages that stood side by side twice make a span, `SPAN` of them: their bytes are joined
+and compared at one go, for copying them takes less than a step for each.
 
 The messages used of late are kept, up to a number of bytes: what was used since it was the oldest gets another round,
-so that a use costs no more than a mark. What follows a message is held weakly, so that what
-was forgotten is not kept by its neighbours. Nothing here is thread-safe: there is one per app, on its event loop.
+so that a use costs no more than a mark. What follows a message is held weakly, so that what was forgotten is not kept
+by its neighbours; a span is dissolved with the first of its messages that is forgotten. Nothing here is thread-safe:
+there is one per app, on its event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import re
 from codecs import utf_8_decode
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -32,6 +34,10 @@ LARGEST_SHARE = 16
 """A message larger than this part of all is not kept."""
 ENTRY_BYTES = 1_250
 """About what keeping a message takes besides its bytes."""
+SPAN = 32
+"""Messages of a span: few enough that joining them costs little where they differ."""
+MOST_IN_SPAN = 16 * 1024
+"""The `cost` of a message up to which it may be in a span: a step for a larger one is not what takes the time."""
 
 _WINDOW = 2_048
 _WIDER = 8
@@ -45,11 +51,13 @@ class Element:
     `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
     `following` is the element that came next in the last body that had both. `beginnings` are what was made of the
     message list that ends with it, where that is kept (`proxy/beginnings.py`). `cost` is what keeping it takes in
-    bytes, 0 where it is not kept; `used` whether it was used since it was last about to be forgotten.
+    bytes, 0 where it is not kept; `used` whether it was used since it was last about to be forgotten. `span` is the
+    one that it is in; only what is kept is in any.
     """
 
     __slots__ = (
-        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "role", "used"),
+        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "role", "span"),
+        "used",
     )
 
     def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
@@ -61,7 +69,13 @@ class Element:
         self.beginnings: tuple[object, ...] = ()
         self.cost = 0
         self.used = False
+        self.span: Span | None = None
         self._value: Mapping[str, Any] | None = value
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may become part of a span: it is kept, not large, and in none."""
+        return self.span is None and 0 < self.cost <= MOST_IN_SPAN
 
     @classmethod
     def of(cls, raw: str) -> Element:
@@ -89,6 +103,25 @@ class Element:
         """Keeps what was made of it; the parsed form is dropped, for it takes more room than all the rest."""
         self.counted[counted_by] = message.lean()
         self._value = None
+
+
+class Span(NamedTuple):
+    """Kept elements that stood side by side, and the bytes of each; all of them hold it."""
+
+    elements: Sequence[Element]
+    texts: Sequence[bytes]
+
+    @classmethod
+    def bind(cls, elements: Sequence[Element]) -> None:
+        """Makes a span of free elements."""
+        span = cls(elements, [each.data for each in elements])
+        for each in elements:
+            each.span = span
+
+    def dissolve(self) -> None:
+        """Leaves its elements without one."""
+        for each in self.elements:
+            each.span = None
 
 
 class Run(NamedTuple):
@@ -171,19 +204,33 @@ class Seen:
             self._size -= oldest.cost
             # A beginning holds its own last element.
             oldest.cost, oldest.beginnings = 0, ()
+            if oldest.span:
+                oldest.span.dissolve()  # it holds all its elements
 
 
 def _followed(data: bytes, at: int, joint: bytes, elements: list[Element]) -> int:
     """Adds the elements that followed the last one before, while `data` has them; the place behind the last."""
-    starts, width = data.startswith, len(joint)
+    starts, width, free = data.startswith, len(joint), 0
     guess = elements[-1].following
     while guess is not None:
         element = guess()
-        if element is None or not starts(element.data, at + width) or not starts(joint, at):
+        if element is None or not starts(joint, at):
             break
-        elements.append(element)
-        at += width + len(element.data)
-        guess = element.following
+        span = element.span
+        if span and span.elements[0] is element and starts(whole := joint.join(span.texts), at + width):
+            elements += span.elements
+            at += width + len(whole)
+            free = 0
+        elif starts(element.data, at + width):
+            elements.append(element)
+            at += width + len(element.data)
+            free = free + 1 if element.is_free else 0
+        else:
+            break
+        if free == SPAN:
+            Span.bind(elements[-SPAN:])
+            free = 0
+        guess = elements[-1].following
     return at
 
 

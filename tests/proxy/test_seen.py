@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.nesting import DEEPEST
-from proxy.seen import ENTRY_BYTES, Element, Seen
+from proxy.seen import ENTRY_BYTES, MOST_BYTES, MOST_IN_SPAN, SPAN, Element, Seen
 from proxy.wire import Body, read
 from tests.proxy.test_wire import FEW, bodies
 
@@ -25,6 +27,9 @@ def user(text: str) -> dict[str, Any]:
 
 def body_bytes(messages: list[Any], **members: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, **members}, ensure_ascii=False).encode()
+
+
+LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN)]
 
 
 def read_and_kept(data: bytes, seen: Seen) -> Body:
@@ -162,3 +167,136 @@ def test_the_parsed_form_is_parsed_again_where_it_was_dropped() -> None:
     element = Element.of('{"role":"user","content":"\\ud800é"}')
     assert element.value == json.loads(element.raw)
     assert element.role == "user"
+
+
+def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def bound(seen: Seen, messages: list[Any]) -> Sequence[Element]:
+    """The elements of messages that came twice, so that their spans are made."""
+    for _ in range(2):
+        read_and_kept(body_bytes(messages), seen)
+    return read(body_bytes(messages), seen).elements
+
+
+def assert_whole(seen: Seen, elements: Sequence[Element]) -> None:
+    """What is in a span is kept, stands in it once with its own bytes, and so do all others of that span."""
+    for span in [each.span for each in elements if each.span]:
+        assert len(span.elements) == SPAN
+        assert [each.data for each in span.elements] == list(span.texts)
+        assert all(each.span is span and seen._kept.get(each.data) is each for each in span.elements)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[Any]:
+    """A long conversation as a client sends it: whole, or cut at either end, changed, shortened or forked within."""
+    start, length = (
+        draw(st.sampled_from([0, 0, 0, 1, SPAN])),
+        draw(st.sampled_from([len(LONG), 2 * SPAN + 3, SPAN - 1])),
+    )
+    sent = LONG[start:][:length]
+    at = draw(st.integers(0, len(LONG)))
+    change = draw(st.sampled_from(["", "edit", "drop", "put", "twice", "fork"]))
+    other = [user(f"other {i}") for i in range(2 * SPAN)]
+    changes = {
+        "edit": [*sent[:at], other[0], *sent[at + 1 :]],
+        "drop": [*sent[:at], *sent[at + 1 :]],
+        "put": [*sent[:at], other[1], *sent[at:]],
+        "twice": [*sent[:at], *sent],
+        "fork": [*sent[:at], *other],
+    }
+    return changes.get(change, sent)
+
+
+@FEW
+@given(
+    st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
+    st.sampled_from([MOST_BYTES, 4 * SPAN * (ENTRY_BYTES + 40), 2 * SPAN * (ENTRY_BYTES + 40)]),
+)
+def test_a_long_conversation_is_read_alike_whatever_its_spans_are_and_however_little_is_kept(
+    sent: list[tuple[list[Any], int, bool]], most_bytes: int
+) -> None:
+    seen = Seen(most_bytes)
+    for messages, times, is_compact in sent:
+        data = json.dumps({"messages": messages}, separators=(",", ":") if is_compact else None).encode()
+        for _ in range(times):
+            body = read_and_kept(data, seen)
+            assert_same(body, read(data))
+            assert_whole(seen, body.elements)
+            assert seen.size == sum(each.cost for each in seen._kept.values()) <= most_bytes
+
+
+def test_messages_that_stood_side_by_side_twice_are_compared_at_one_go() -> None:
+    seen = Seen()
+    once = read_and_kept(body_bytes(LONG), seen)
+    assert not any(each.span for each in once.elements)
+    elements = bound(seen, LONG)
+    assert [each.span is not None for each in elements] == [False, *[True] * 2 * SPAN, *[False] * (SPAN - 1)]
+    assert same_objects(elements, once.elements)
+
+
+def test_the_messages_of_later_turns_make_a_span_when_there_are_enough() -> None:
+    seen = Seen()
+    for length in range(1, len(LONG) + 1):
+        body = read_and_kept(body_bytes(LONG[:length]), seen)
+        assert sum(each.span is None for each in body.elements) <= SPAN + 1
+        assert_whole(seen, body.elements)
+
+
+@pytest.mark.parametrize("place", [1, 2, SPAN, SPAN + 1, SPAN + 2, len(LONG) - 1])
+def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
+    seen = Seen()
+    before = bound(seen, LONG)
+    edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
+    for _ in range(2):
+        after = read_and_kept(body_bytes(edited), seen).elements
+        assert [one is other for one, other in zip(before, after, strict=True)] == [
+            i != place for i in range(len(LONG))
+        ]
+    assert same_objects(read(body_bytes(LONG), seen).elements, before)
+
+
+def test_conversations_that_share_part_of_a_span_are_both_found_again() -> None:
+    seen = Seen()
+    forks = [LONG, [*LONG[: SPAN // 2], *(user(f"other {i}") for i in range(2 * SPAN))]]
+    first, second = (bound(seen, each) for each in forks)
+    assert same_objects(first[: SPAN // 2], second[: SPAN // 2])
+    assert second[-1].span is not None or second[-SPAN].span is not None
+    for _ in range(2):
+        assert same_objects(read_and_kept(body_bytes(forks[0]), seen).elements, first)
+        assert same_objects(read_and_kept(body_bytes(forks[1]), seen).elements, second)
+    assert_whole(seen, [*first, *second])
+
+
+def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
+    seen = Seen()
+    before = bound(seen, LONG)
+    texts = [json.dumps(each, ensure_ascii=False) for each in LONG]
+    for joint in (",", " ,\n", ", "):
+        body = read(b'{"messages":[' + joint.join(texts).encode() + b"]}", seen)
+        assert same_objects(body.elements, before)
+
+
+def test_a_large_message_is_in_no_span() -> None:
+    seen = Seen()
+    elements = bound(seen, [user("x"), user("y" * MOST_IN_SPAN), *LONG])
+    assert elements[1].span is None
+    assert elements[2].span is not None
+
+
+def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_none_of_them() -> None:
+    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    elements = bound(seen, LONG[: SPAN + 1])
+    used, gone = elements[SPAN // 2], [ref(each) for each in elements if each is not elements[SPAN // 2]]
+    del elements
+    gc.disable()
+    try:
+        for i in range(12 * SPAN):
+            read_and_kept(body_bytes([user(f"another {i}")]), seen)
+            seen.keep([used])
+        assert used.cost
+        assert used.span is None
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
