@@ -118,7 +118,7 @@ class Measurer:
         systems, later = list(map(message, listed.systems)), list(map(message, listed.later))
         self._seen.keep((*listed.systems, *listed.others))
         remember(listed.others, counted_by, listed.known)
-        return (listed.known.made.followed(later) if listed.known else Summed.of(later)).led_by(systems)
+        return listed.known.made.followed(later).led_by(systems) if listed.known else Summed.of([*systems, *later])
 
     async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """The messages of elements that no message was made of; only what is not known by its hash is counted."""

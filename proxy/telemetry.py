@@ -44,12 +44,13 @@ class Telemetry:
             buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10),
             registry=self.registry,
         )
-        self._calibration = Gauge(
+        calibration = Gauge(
             "condenser_calibration_error",
             "Mean relative error of the estimated prompt tokens, of requests without and with an anchor.",
             ("model", "kind"),
             registry=self.registry,
         )
+        self._calibration = cache(calibration.labels)
         self._in_flight = 0
         self._under_way = Holding(self._begun, self._ended)
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
@@ -78,7 +79,7 @@ class Telemetry:
         """What is known of how a model counts has changed."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
             if error is not None:
-                self._calibration.labels(model, kind).set(error)
+                self._calibration(model, kind).set(error)
 
     def asked(self, call: Call) -> None:
         """A call of our own has ended."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor, Asked, Growth, growth
 from proxy.calibration.ledger import Line
-from strategies.core.budget import Scale
+from strategies.core.budget import UNSCALED, Scale
 
 LEAST, MOST = 0.3, 4.0
 """Tokens of the upstream for one of our own."""
@@ -26,7 +26,7 @@ class Calibrated(NamedTuple):
     not known.
     """
 
-    scale: Scale = Scale()
+    scale: Scale = UNSCALED
     anchor: Anchor | None = None
     grown: Growth | None = None
     error: float | None = None

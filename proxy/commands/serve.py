@@ -17,6 +17,7 @@ from proxy.admin import admin_token, is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.collecting import tended
+from proxy.commands.joining import JoiningProtocol
 from proxy.identity import tenant_key
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
@@ -108,6 +109,7 @@ def server_config(settings: Settings) -> uvicorn.Config:
         port=settings.port,
         workers=settings.workers,
         lifespan="on",
+        http=JoiningProtocol,
         ws="none",
         access_log=False,
         log_level="warning",

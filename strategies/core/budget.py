@@ -12,6 +12,7 @@ known to run higher or lower, the caller scales the budget (`Budget.scaled`), so
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from strategies.core.ledger import LEDGER, LedgerCaps
 
@@ -42,8 +43,7 @@ class Marks:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """From our own count of a view to the upstream's: `offset` + `slope` × own.
 
     The offset, in tokens of the upstream, is what it adds by itself, such as a hidden prompt.
@@ -65,6 +65,10 @@ class Scale:
         return int(upstream / self.slope)
 
 
+UNSCALED = Scale()
+"""The scale of an upstream that counts as we do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement.
@@ -82,7 +86,7 @@ class Budget:
     prompt_window: int | None = None
     ledger: LedgerCaps = LEDGER
     nominal: Budget | None = None
-    scale: Scale = Scale()
+    scale: Scale = UNSCALED
 
     @classmethod
     def of(
@@ -168,7 +172,7 @@ class Budget:
 
     def scaled(self, scale: Scale) -> Budget:
         """This budget, which is in tokens of the upstream, in our own; `goal` is its target."""
-        if scale == Scale():
+        if scale == UNSCALED:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
