@@ -29,7 +29,7 @@ from strategies.core.digest import message_digest
 from strategies.core.parsing import decode, loads
 from strategies.core.transcript import Message
 
-MOST_BYTES = 18 * 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 16
 """A message larger than this part of all is not kept."""
 ENTRY_BYTES = 1_250

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import anyio.lowlevel
+
 from proxy.admin import Admin, admin_token
 from proxy.asking import Asking, Resolver
 from proxy.attempts import Attempts
@@ -104,6 +106,8 @@ async def services(
             stack.push_async_callback(store.close)
         upstream = Upstream(settings.upstream, transport)
         stack.push_async_callback(upstream.close)
+        # What httpx imports at its first use would hold up the requests beside it for 16 ms.
+        await anyio.lowlevel.checkpoint()
         pool = CountingPool()
         stack.callback(pool.close)
         stored = StoredSessions(store, settings.store.timeout)
