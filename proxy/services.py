@@ -104,10 +104,8 @@ async def services(
         if store is None:
             store = await _opened(settings, clock)
             stack.push_async_callback(store.close)
-        upstream = Upstream(settings.upstream, transport)
+        upstream = await _upstream(settings, transport)
         stack.push_async_callback(upstream.close)
-        # What httpx imports at its first use would hold up the requests beside it for 16 ms.
-        await anyio.lowlevel.checkpoint()
         pool = CountingPool()
         stack.callback(pool.close)
         stored = StoredSessions(store, settings.store.timeout)
@@ -153,6 +151,12 @@ async def services(
             memory_admin=_memory_admin(settings, stored, clock),
             clock=clock,
         )
+
+
+async def _upstream(settings: Settings, transport: Transport | None) -> Upstream:
+    # What httpx imports at its first use would hold up the requests beside it for 16 ms.
+    await anyio.lowlevel.checkpoint()
+    return Upstream(settings.upstream, transport)
 
 
 async def _opened(settings: Settings, clock: Callable[[], float]) -> SessionStore:
