@@ -88,12 +88,15 @@ class _Listed(NamedTuple):
 
 
 class Measurer:
-    """Reads and counts messages; one per app. What it has measured is kept in `seen`."""
+    """Reads and counts messages; one per app. What it has measured is kept in `seen`, of `most_known` the counts."""
 
-    def __init__(self, reader: Reader, pool: CountingPool, seen: Seen | None = None) -> None:
+    def __init__(
+        self, reader: Reader, pool: CountingPool, seen: Seen | None = None, most_known: int = _MOST_KNOWN
+    ) -> None:
         self._reader = reader
         self._pool = pool
         self._seen = Seen() if seen is None else seen
+        self._most_known = most_known
         self._known: OrderedDict[bytes, Known] = OrderedDict()
         self._overheads: OrderedDict[bytes, int] = OrderedDict()
 
@@ -126,7 +129,9 @@ class Measurer:
     async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """The messages of elements that no message was made of; only what is not known by its hash is counted."""
         keys = [_hash(each.data, counter.cache_key) for each in elements]
-        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in self._known}
+        # Taken out now: other requests, and this one itself, may have it forgotten before its turn comes.
+        known = {key: found for key in keys if (found := self._known.get(key)) is not None}
+        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in known}
         counts = await self._pool.messages(counter, [each.value for each in uncounted.values()])
         tokens = dict(zip(uncounted, counts, strict=True))
         messages: list[Message] = []
@@ -134,16 +139,13 @@ class Measurer:
             if start:
                 await asyncio.sleep(0)  # a long history is not all that others wait for
             piece = zip(elements[start : start + _AT_ONCE], keys[start : start + _AT_ONCE], strict=True)
-            messages += [self._message(each, key, counter, tokens) for each, key in piece]
+            messages += [self._message(each, key, counter, known.get(key) or tokens[key]) for each, key in piece]
         return messages
 
-    def _message(self, element: Element, key: bytes, counter: Counter, tokens: Mapping[bytes, int]) -> Message:
-        known = self._known.get(key)
-        if known is None:
-            message = self._reader.read_bytes(element.data, element.value, tokens[key])
-        else:
-            message = self._reader.read_bytes(element.data, element.value, known.tokens, known.digest)
-        _put(self._known, key, Known(message.digest, message.tokens), _MOST_KNOWN)
+    def _message(self, element: Element, key: bytes, counter: Counter, known: Known | int) -> Message:
+        tokens, digest = (known, None) if isinstance(known, int) else (known.tokens, known.digest)
+        message = self._reader.read_bytes(element.data, element.value, tokens, digest)
+        _put(self._known, key, Known(message.digest, message.tokens), self._most_known)
         element.settle(counter.cache_key, message)
         return message
 

@@ -50,6 +50,13 @@ def test_the_tokens_are_those_of_all_messages_and_of_what_frames_them() -> None:
     assert found.exact
 
 
+def test_what_is_forgotten_while_a_request_is_measured_is_known_to_that_request() -> None:
+    measurer = Measurer(Reader(), CountingPool(), most_known=1)
+    alone = measured(measurer, body_of(HISTORY[1:]))
+    both = measured(measurer, body_of([{"role": "user", "content": "Before."}, *HISTORY[1:]]))
+    assert both.transcript.chain[-1].tokens == alone.transcript.chain[-1].tokens
+
+
 def test_a_turn_costs_its_new_messages_only() -> None:
     pool = Tallying()
     measurer = Measurer(Reader(), pool)
