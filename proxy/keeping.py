@@ -27,8 +27,8 @@ from proxy.calibration.anchor import Anchor
 from proxy.memory.scopes import with_shared
 from proxy.recognition import Recognised
 from proxy.sessions import MAIN, NO_BLOCK, Block, Session
-from proxy.store.base import SessionKey, StoreError, Write
-from proxy.store.codec import encode_condensation, encode_session, record_name
+from proxy.store.base import SessionKey, StoreError
+from proxy.store.codec import encode_condensation, record_name
 from proxy.stored import TRIES, StoredSessions
 from proxy.usage import Usage
 from strategies.core.cards import MemoryCard
@@ -204,20 +204,21 @@ class Keeper:
             session = _advanced(before, turn, self._clock())
             index = _nodes(turn.transcript) if session.derived else ()
             blocks = {**turn.blocks, **self._new_messages(before, turn)}
-            write = Write(encode_session(session), before.revision, self._ttl, blocks, index)
-            if await self._saved(found.key, write, turn):
+            if await self._saved(found.key, session, blocks, index, is_line=turn.line is not None):
                 return
             found = _parted(found._replace(session=await self._stored.load(found.key)), turn)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _saved(self, key: SessionKey, write: Write, turn: Turn) -> bool:
+    async def _saved(
+        self, key: SessionKey, session: Session, blocks: Mapping[str, bytes], index: Sequence[str], *, is_line: bool
+    ) -> bool:
         """Whether the write won; over its quota a session goes on without the text of its new messages."""
         try:
-            return await self._stored.store.save(key, write)
+            return await self._stored.save(key, session, self._ttl, blocks, index)
         except StoreError as error:
-            if error.reason != "store-quota" or turn.line is not None:
+            if error.reason != "store-quota" or is_line:
                 raise
-            return await self._stored.store.save(key, replace(write, blocks={}))
+            return await self._stored.save(key, session, self._ttl, index=index)
 
     def _new_messages(self, session: Session, turn: Turn) -> dict[str, bytes]:
         """The blocks of what this request adds to a session; append mode has its own."""

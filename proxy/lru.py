@@ -1,9 +1,9 @@
-"""A bounded memory: values by key, of which the one that was left alone for longest goes first."""
+"""Bounded memories: values by key, of which the one that was left alone for longest goes first."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, ItemsView, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -24,6 +24,11 @@ class Lru(Generic[K, V]):
         """The value at a key, None where there is none."""
         return self._kept.get(key)
 
+    def first(self, keys: Iterable[K]) -> V | None:
+        """The value at the first of the keys that has one, None where there is none."""
+        kept = self._kept
+        return next((kept[key] for key in keys if key in kept), None)
+
     def use(self, key: K, make: Callable[[], V]) -> V:
         """The value at a key, made where there is none."""
         if key in self._kept:
@@ -43,3 +48,29 @@ class Lru(Generic[K, V]):
     def items(self) -> ItemsView[K, V]:
         """Keys and values, the oldest first."""
         return self._kept.items()
+
+
+class SizedLru(Generic[K, V]):
+    """Values of `most` bytes together, by what they are said to take; the last one is kept in any case."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def use(self, key: K) -> V | None:
+        """The value at a key, None where there is none; a look is a use."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        self._kept.move_to_end(key)
+        return kept[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keeps a value of so many bytes in place of the one before."""
+        if (before := self._kept.pop(key, None)) is not None:
+            self._size -= before[1]
+        self._kept[key] = value, size
+        self._size += size
+        while self._size > self._most and len(self._kept) > 1:
+            self._size -= self._kept.popitem(last=False)[1][1]

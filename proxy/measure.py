@@ -106,7 +106,7 @@ class Measurer:
         listed = _Listed.of(body, name)
         new = [each for each in listed.unknown if name not in each.counted]
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
-        made = self._made(listed, name, lambda each: read.get(id(each)) or each.counted[name])
+        made = self._made(body, listed, name, lambda each: read.get(id(each)) or each.counted[name])
         outside = body.frame.outside
         overhead = await self._overhead(outside, body, made.transcript, counter)
         return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
@@ -114,15 +114,15 @@ class Measurer:
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
         listed = _Listed.of(body, BY_LENGTH)
-        made = self._made(listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
+        made = self._made(body, listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
         rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
         outside = body.frame.outside.hex()
         return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
 
-    def _made(self, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:
+    def _made(self, body: Body, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:
         """What is made of a body's messages; `message` gives that of an element behind what is known."""
         systems, later = list(map(message, listed.systems)), list(map(message, listed.later))
-        self._seen.keep((*listed.systems, *listed.others))
+        self._seen.keep(body.alone)
         remember(listed.others, counted_by, listed.known)
         return listed.known.made.followed(later).led_by(systems) if listed.known else Summed.of([*systems, *later])
 

@@ -83,7 +83,9 @@ class OpenedReply:
         """Whether there was another chunk before a time of the loop's clock."""
         if self._next is None:
             self._next = asyncio.ensure_future(_following(self._chunks))
-        await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+            await asyncio.sleep(0)  # what came in with the head is there at the task's first step
+        if not self._next.done():
+            await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
         if not self._next.done() or isinstance(self._next.exception(), UpstreamUnavailable):
             return False  # what it raised, it raises again for who relays it
         chunk = self._next.result()

@@ -1,49 +1,55 @@
-"""Records of condensations as this process has read them.
+"""What the store holds of sessions, as this process has read or written it.
 
-A record never changes, so it is decoded and checked once; those that were left alone for longest are forgotten when all
-of them together exceed a number of bytes.
+Bytes say all: a document or a record with the same ones is the same, so it is decoded and checked once, whichever
+process wrote it. What was left alone for longest is forgotten when all of it together exceeds a number of bytes.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from hashlib import blake2b
-from typing import NamedTuple
 
-from proxy.store.codec import decode_condensation
+from proxy.lru import SizedLru
+from proxy.sessions import Session
+from proxy.store.base import Snapshot
+from proxy.store.codec import decode_condensation, decode_document
 from strategies.core.condensation import Condensation
 
 MOST_BYTES = 16 * 1024 * 1024
-
-
-class _Read(NamedTuple):
-    condensation: Condensation | None
-    size: int
+MOST_DOCUMENTS = 512 * 1024
+"""Bytes of documents; decoded they take several times as much."""
 
 
 class Records:
-    """Reads records; one per app."""
+    """Reads sessions and records; one per app."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._read: OrderedDict[bytes, _Read] = OrderedDict()
-        self._size = 0
+    def __init__(self, most_bytes: int = MOST_BYTES, most_documents: int = MOST_DOCUMENTS) -> None:
+        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(most_bytes)
+        self._documents: SizedLru[bytes, Session] = SizedLru(most_documents)
+
+    def session(self, snapshot: Snapshot) -> Session | None:
+        """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""
+        session = self._documents.use(snapshot.meta)
+        if session is None:
+            session = decode_document(snapshot.meta)
+            if session is None:
+                return None
+            self.wrote(snapshot.meta, session)
+        standing = snapshot.standing
+        records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
+        known = tuple(each for each in records if each is not None)
+        return session._replace(condensations=known, revision=snapshot.revision)
+
+    def wrote(self, meta: bytes, session: Session) -> None:
+        """Keeps a session whose document is `meta`, so that it is not decoded when it is read."""
+        self._documents.put(meta, session, len(meta))
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         """The condensation in a record, None where a newer version wrote it; raises one of `UNREADABLE`."""
         name = blake2b(data, digest_size=16).digest()
-        read = self._read.get(name)
+        read = self._records.use(name)
         if read is None:
-            read = _Read(decode_condensation(data, standing=standing), len(data))
-            self._keep(name, read)
-        self._read.move_to_end(name)
-        found = read.condensation
+            read = (decode_condensation(data, standing=standing),)
+            self._records.put(name, read, len(data))
+        (found,) = read
         return found if found is None or found.standing is standing else replace(found, standing=standing)
-
-    def _keep(self, name: bytes, read: _Read) -> None:
-        self._read[name] = read
-        self._size += read.size
-        while self._size > self._most_bytes and len(self._read) > 1:
-            _, oldest = self._read.popitem(last=False)
-            self._size -= oldest.size

@@ -9,9 +9,9 @@ guessing goes on behind it. Messages that stood side by side twice make a span, 
 and compared at one go, for copying them takes less than a step for each.
 
 The messages used of late are kept, up to a number of bytes: what was used since it was the oldest gets another round,
-so that a use costs no more than a mark. What follows a message is held weakly, so that what was forgotten is not kept
-by its neighbours; a span is dissolved with the first of its messages that is forgotten. Nothing here is thread-safe:
-there is one per app, on its event loop.
+so that a use costs no more than a mark, one for a whole span. What follows a message is held weakly, so that what was
+forgotten is not kept by its neighbours; a span is dissolved with the first of its messages that is forgotten. Nothing
+here is thread-safe: there is one per app, on its event loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 from codecs import utf_8_decode
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -39,6 +40,7 @@ SPAN = 32
 MOST_IN_SPAN = 16 * 1024
 """The `cost` of a message up to which it may be in a span: a step for a larger one is not what takes the time."""
 
+_IS_TEXT = attrgetter("is_text")
 _WINDOW = 2_048
 _WIDER = 8
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
@@ -51,13 +53,13 @@ class Element:
     `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
     `following` is the element that came next in the last body that had both. `beginnings` are what was made of the
     message list that ends with it, where that is kept (`proxy/beginnings.py`). `cost` is what keeping it takes in
-    bytes, 0 where it is not kept; `used` whether it was used since it was last about to be forgotten. `span` is the
-    one that it is in; only what is kept is in any.
+    bytes, 0 where it is not kept; `used` is the number of the last body that had it by itself, and `passed` that of
+    the newest one when it was last about to be forgotten. `span` is the one that it is in; only what is kept is in any.
     """
 
     __slots__ = (
-        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "role", "span"),
-        "used",
+        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "passed", "role"),
+        *("span", "used"),
     )
 
     def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
@@ -67,8 +69,7 @@ class Element:
         self.counted: dict[str, Message] = {}
         self.following: ref[Element] | None = None
         self.beginnings: tuple[object, ...] = ()
-        self.cost = 0
-        self.used = False
+        self.cost = self.used = self.passed = 0
         self.span: Span | None = None
         self._value: Mapping[str, Any] | None = value
 
@@ -105,29 +106,42 @@ class Element:
         self._value = None
 
 
-class Span(NamedTuple):
-    """Kept elements that stood side by side, and the bytes of each; all of them hold it."""
+class Span:
+    """Kept elements that stood side by side, and the bytes of each; all of them hold it.
 
-    elements: Sequence[Element]
-    texts: Sequence[bytes]
+    `used` is the number of the last body that had them so.
+    """
+
+    __slots__ = ("elements", "is_text", "texts", "used")
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self.elements = elements
+        self.texts = [each.data for each in elements]
+        self.is_text = are_text(elements)
+        self.used = 0
 
     @classmethod
     def bind(cls, elements: Sequence[Element]) -> None:
         """Makes a span of free elements."""
-        span = cls(elements, [each.data for each in elements])
+        span = cls(elements)
         for each in elements:
             each.span = span
 
     def dissolve(self) -> None:
         """Leaves its elements without one."""
         for each in self.elements:
-            each.span = None
+            each.span, each.used = None, max(each.used, self.used)
 
 
 class Run(NamedTuple):
-    """The elements of an array, and the place behind the last one and the space that follows it."""
+    """The elements of an array: `alone` are those of them that were not found by one of the `spans`.
+
+    `end` is the place behind the last one and the space that follows it.
+    """
 
     elements: list[Element]
+    alone: list[Element]
+    spans: list[Span]
     end: int
 
 
@@ -140,6 +154,7 @@ class Seen:
         self._size = 0
         self._kept: OrderedDict[bytes, Element] = OrderedDict()
         self._opening: ref[Element] | None = None
+        self._bodies = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -151,20 +166,22 @@ class Seen:
 
     def run(self, data: bytes, at: int) -> Run:
         """The objects of the array in `data` whose first one stands at `at`; raises `ValueError` for anything else."""
+        self._bodies += 1
         first = self._guessed(data, at, self._opening) or self._parsed(data, at)
         self._opening = ref(first)
-        elements = [first]
+        run = Run([first], [first], [], at)
         at += len(first.data)
         while joint := _JOINT.match(data, at):
-            behind = _followed(data, at, joint[0], elements)
+            behind = self._followed(data, at, joint[0], run)
             if behind == at:
                 element = self._parsed(data, joint.end())
-                elements[-1].following = ref(element)
-                elements.append(element)
+                run.elements[-1].following = ref(element)
+                run.elements.append(element)
+                run.alone.append(element)
                 behind = joint.end() + len(element.data)
             at = behind
         end = _SPACE.match(data, at)
-        return Run(elements, end.end() if end else at)
+        return run._replace(end=end.end() if end else at)
 
     def _guessed(self, data: bytes, at: int, guess: ref[Element] | None) -> Element | None:
         element = guess() if guess is not None else None
@@ -176,13 +193,42 @@ class Seen:
         text = data[at:end]
         return self._kept.get(text) or Element(text, _checked(value, text))
 
+    def _followed(self, data: bytes, at: int, joint: bytes, run: Run) -> int:
+        """Adds the elements that followed the last one before, while `data` has them; the place behind the last."""
+        starts, width, free = data.startswith, len(joint), 0
+        elements, alone = run.elements, run.alone
+        guess = elements[-1].following
+        while guess is not None:
+            element = guess()
+            if element is None or not starts(joint, at):
+                break
+            span = element.span
+            if span and span.elements[0] is element and starts(whole := joint.join(span.texts), at + width):
+                elements += span.elements
+                run.spans.append(span)
+                span.used = self._bodies
+                at += width + len(whole)
+                free = 0
+            elif starts(element.data, at + width):
+                elements.append(element)
+                alone.append(element)
+                at += width + len(element.data)
+                free = free + 1 if element.is_free else 0
+            else:
+                break
+            if free == SPAN:
+                Span.bind(elements[-SPAN:])
+                free = 0
+            guess = elements[-1].following
+        return at
+
     def keep(self, elements: Iterable[Element]) -> None:
-        """Keeps elements, as the most recently used ones."""
+        """Keeps elements, as the most recently used ones; those of a run's spans are so without it."""
         for element in elements:
             if element.cost:
-                element.used = True
+                element.used = self._bodies
             elif other := self._kept.get(element.data):
-                other.used = True
+                other.used = self._bodies
             else:
                 self._add(element)
         while self._size > self._most:
@@ -192,14 +238,14 @@ class Seen:
         cost = _cost(element)
         if cost <= self._most // LARGEST_SHARE:
             self._kept[element.data] = element
-            element.cost = cost
+            element.cost, element.passed = cost, self._bodies
             self._size += cost
 
     def _forget_one(self) -> None:
         """Forgets the oldest element that was not used since it was the oldest the last time."""
         data, oldest = self._kept.popitem(last=False)
-        if oldest.used:
-            oldest.used, self._kept[data] = False, oldest
+        if max(oldest.used, oldest.span.used if oldest.span else 0) > oldest.passed:
+            oldest.passed, self._kept[data] = self._bodies, oldest
         else:
             self._size -= oldest.cost
             # A beginning holds its own last element.
@@ -208,30 +254,9 @@ class Seen:
                 oldest.span.dissolve()  # it holds all its elements
 
 
-def _followed(data: bytes, at: int, joint: bytes, elements: list[Element]) -> int:
-    """Adds the elements that followed the last one before, while `data` has them; the place behind the last."""
-    starts, width, free = data.startswith, len(joint), 0
-    guess = elements[-1].following
-    while guess is not None:
-        element = guess()
-        if element is None or not starts(joint, at):
-            break
-        span = element.span
-        if span and span.elements[0] is element and starts(whole := joint.join(span.texts), at + width):
-            elements += span.elements
-            at += width + len(whole)
-            free = 0
-        elif starts(element.data, at + width):
-            elements.append(element)
-            at += width + len(element.data)
-            free = free + 1 if element.is_free else 0
-        else:
-            break
-        if free == SPAN:
-            Span.bind(elements[-SPAN:])
-            free = 0
-        guess = elements[-1].following
-    return at
+def are_text(elements: Iterable[Element | Span]) -> bool:
+    """Whether none of them has anything whose tokens its bytes do not bound, such as a picture."""
+    return False not in map(_IS_TEXT, elements)
 
 
 def _value_at(data: bytes, at: int) -> tuple[Any, int]:

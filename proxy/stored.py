@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.records import Records
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
-from proxy.store.codec import UNREADABLE, decode_session, encode_session
+from proxy.store.codec import UNREADABLE, encode_session
 from strategies.core.condensation import Condensation
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ T = TypeVar("T")
 TRIES = 8
 LAST_SHARE = 0.25
 """The share of a whole patience that the last step is waited for at the least, however much the others took."""
+
+NONE: Mapping[str, bytes] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -112,19 +115,29 @@ class StoredSessions:
         """The session under a key, or None; raises `StoreError`."""
         snapshot = await self.store.load(key)
         try:
-            return decode_session(snapshot, self._decoded) if snapshot else None
+            return self._records.session(snapshot) if snapshot else None
         except UNREADABLE as error:
             raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         """The condensation in a record, None where a newer version wrote it; raises `StoreError` for a broken one."""
         try:
-            return self._decoded(data, standing)
+            return self._records.condensation(data, standing=standing)
         except UNREADABLE as error:
             raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
 
-    def _decoded(self, data: bytes, standing: bool) -> Condensation | None:
-        return self._records.condensation(data, standing=standing)
+    async def save(
+        self, key: SessionKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
+    ) -> bool:
+        """Writes a session with its new blocks and what shall lead to it; False where another writer was first.
+
+        Raises `StoreError`.
+        """
+        meta = encode_session(session)
+        if not await self.store.save(key, Write(meta, session.revision, ttl, blocks, index)):
+            return False
+        self._records.wrote(meta, session._replace(condensations=()))
+        return True
 
     async def change(
         self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int
@@ -141,8 +154,7 @@ class StoredSessions:
                 changed = await asyncio.to_thread(change, session)
                 if changed is None:
                     return None
-                write = Write(encode_session(changed), session.revision if session else 0, ttl)
-                if await self.store.save(key, write):
+                if await self.save(key, changed, ttl):
                     return changed
         raise StoreError("store-contended", "other writers were always first")
 

@@ -17,16 +17,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.frame import TOO_DEEP, Frame, Member, check_depth, skip
 from proxy.nesting import DEEPEST
-from proxy.seen import Element, Seen
+from proxy.seen import Element, Seen, Span, are_text
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
-_IS_TEXT = attrgetter("is_text")
 EXTENSION = "condenser"
 
 
@@ -41,12 +39,15 @@ class Hole(NamedTuple):
 class Body:
     """A chat completion request as it came in.
 
-    The text of `frame` is that of `data`, without the messages where they were read apart (`hole`).
+    The text of `frame` is that of `data`, without the messages where they were read apart (`hole`). `alone` are those
+    of its `elements` that were not found by one of the `spans`.
     """
 
     data: bytes
     frame: Frame
     elements: Sequence[Element]
+    alone: Sequence[Element]
+    spans: Sequence[Span] = ()
     hole: Hole | None = None
     supplied: int = 0
 
@@ -63,12 +64,12 @@ class Body:
     @cached_property
     def is_text(self) -> bool:
         """Whether no message has anything whose tokens its bytes do not bound, such as a picture."""
-        return False not in map(_IS_TEXT, self.elements)
+        return are_text(self.spans) and are_text(self.alone)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with all `elements` as its messages."""
         supplied = sum(len(each.data) for each in elements)
-        return replace(self, elements=elements, supplied=supplied)
+        return replace(self, elements=elements, alone=elements, spans=(), supplied=supplied)
 
     def get(self, key: str) -> Any:
         """The parsed value of a member, or None; not for `messages`."""
@@ -148,9 +149,9 @@ def _read_apart(data: bytes, seen: Seen) -> Body | None:
     if opening is None:
         return None
     start = opening.end()
-    elements, end = seen.run(data, start)
+    elements, alone, spans, end = seen.run(data, start)
     frame = seen.frames.around(data[:start], data[end:])
-    return None if frame is None else Body(data, frame, elements, Hole(start, end))
+    return None if frame is None else Body(data, frame, elements, alone, spans, Hole(start, end))
 
 
 def _read_whole(data: bytes) -> Body:
@@ -167,7 +168,7 @@ def _read_whole(data: bytes) -> Body:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
     check_depth(frame.values.values(), DEEPEST)
     check_depth([each.value for each in elements], DEEPEST - 1)
-    return Body(data, frame, elements)
+    return Body(data, frame, elements, elements)
 
 
 def _elements(members: Mapping[str, Member]) -> list[Element]:

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from proxy.records import Records
+from proxy.sessions import Session
+from proxy.store.codec import decode_document
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 
@@ -15,6 +18,22 @@ from tests.support.upstream import ScriptedUpstream
 settings.register_profile("tests", deadline=None, max_examples=60)
 settings.load_profile("tests")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price list at import
+
+
+@pytest.fixture(autouse=True)
+def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    others: list[tuple[Session | None, Session]] = []
+    wrote = Records.wrote
+
+    def compared(records: Records, meta: bytes, session: Session) -> None:
+        read = decode_document(meta)
+        if read != session._replace(revision=0):
+            others.append((read, session))
+        wrote(records, meta, session)
+
+    monkeypatch.setattr(Records, "wrote", compared)
+    yield
+    assert others == []
 
 
 @pytest.fixture

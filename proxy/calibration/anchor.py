@@ -155,7 +155,5 @@ class Anchors:
         """The anchor of the longest beginning of a transcript with these chain digests, one of more than `least`."""
         if not self._kept:
             return None
-        for digest in reversed(digests[max(len(digests) - DEEPEST, least) :]):
-            if (anchor := self._kept.get((tenant, model, digest))) is not None:
-                return anchor
-        return None
+        newest = reversed(digests[max(len(digests) - DEEPEST, least) :])
+        return self._kept.first((tenant, model, digest) for digest in newest)

@@ -8,14 +8,13 @@ messages are written as one range. Pieces are sent to upstreams, so what is stor
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from proxy.append import Line
 from proxy.calibration import anchor as anchors
 from proxy.sessions import NO_BLOCK, Block, Branch, Session
-from proxy.store.base import Snapshot
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.parsing import loads
@@ -25,7 +24,8 @@ VERSION = 1
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What decoding raises for bytes that nobody of ours has written so."""
 
-Decode = Callable[[bytes, bool], Condensation | None]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""One for all: `json.dumps` would make an encoder for each document."""
 
 
 def encode_session(session: Session) -> bytes:
@@ -72,12 +72,11 @@ def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
     return replace(Condensation(**known), standing=standing)
 
 
-def decode_session(snapshot: Snapshot, decode: Decode = decode_condensation) -> Session | None:
-    """The session in a snapshot, its records read by `decode`; None where a newer version wrote it."""
-    document = json.loads(snapshot.meta)
+def decode_document(meta: bytes) -> Session | None:
+    """The session in a document, without its condensations; None where a newer version wrote it."""
+    document = json.loads(meta)
     if document["v"] > VERSION:
         return None
-    records = (decode(data, name in snapshot.standing) for name, data in snapshot.records.items())
     return Session(
         id=document["id"],
         source=document["source"],
@@ -96,8 +95,6 @@ def decode_session(snapshot: Snapshot, decode: Decode = decode_condensation) -> 
         forgotten=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
         forked=document.get("forked", 0),
-        condensations=tuple(each for each in records if each is not None),
-        revision=snapshot.revision,
     )
 
 
@@ -193,4 +190,4 @@ def _literal(raw: Any, kind: Kind, origin: int | None, before: int) -> Literal:
 
 
 def _dump(document: Any) -> bytes:
-    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
+    return _encode(document).encode()

@@ -33,6 +33,8 @@ IDLE = 4.0
 _ACKED_AT, _ACKED_UP_TO = 120, 128  # where Linux has `tcpi_bytes_acked` in what TCP_INFO gives
 _UNWANTED: CIMultiDict[None] = CIMultiDict({hdrs.CONTENT_TYPE: None})
 _BUFFER = 65_536
+_APART = 65_536
+"""Bytes of a body from which on it is not copied to be one packet with its head."""
 _LONGEST_LINE = 65_536
 _MOST_HEADERS = 1_000
 
@@ -165,6 +167,9 @@ class _Bytes(Payload):
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
+        if len(self._value) >= _APART:
+            # By itself: the library would copy the body to join it with the head. The loop writes both at one go.
+            writer.send_headers()
         await writer.write(self._value)
 
 

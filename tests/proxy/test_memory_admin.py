@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.memory.editing import standing_for, with_card, without
+from proxy.records import Records
 from proxy.sessions import Session
 from proxy.store.base import Snapshot
-from proxy.store.codec import decode_session, encode_session
+from proxy.store.codec import encode_session
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Role
@@ -214,5 +215,5 @@ def test_what_a_person_wrote_is_seen_where_the_twin_that_came_with_a_condensatio
 
 def test_what_was_added_and_forgotten_is_stored() -> None:
     changed = without(with_card(session(), card("A.")), {"x"})
-    again = decode_session(Snapshot(encode_session(changed), 0))
+    again = Records().session(Snapshot(encode_session(changed), 0))
     assert again == changed

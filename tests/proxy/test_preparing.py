@@ -15,11 +15,11 @@ from proxy.asking import Caller, Roles
 from proxy.decision import Action, Decision, Timing, Trigger
 from proxy.identity import session_key
 from proxy.intake import ChatRequest
+from proxy.records import Records
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store.base import Lease, SessionKey
-from proxy.store.codec import decode_session
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
@@ -90,7 +90,7 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_requ
         judges.gate.set()
         await built.tasks.idle()
         snapshot = await store.load(KEY)
-        session = decode_session(snapshot) if snapshot else None
+        session = Records().session(snapshot) if snapshot else None
         assert session is not None
         (judged,) = [each for each in session.condensations if each.trigger == Trigger.JUDGE]
         assert (judged.parent, judged.depth) == (None, 1)

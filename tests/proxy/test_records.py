@@ -11,7 +11,7 @@ import pytest
 from proxy.records import Records
 from proxy.sessions import Session
 from proxy.store import open_store
-from proxy.store.base import SessionKey, StoreError, Write
+from proxy.store.base import SessionKey, Snapshot, StoreError, Write
 from proxy.store.codec import UNREADABLE, encode_condensation, encode_session, record_name
 from proxy.stored import StoredSessions
 from strategies.core.condensation import Condensation, Keep, Kind, Literal
@@ -103,3 +103,32 @@ def test_as_many_records_are_kept_as_there_is_room_for_and_the_last_one_in_any_c
         records = Records(most_bytes)
         read = {each: records.condensation(each, standing=True) for each in (data, other)}
         assert all(records.condensation(each, standing=True) is read[each] for each in kept)
+
+
+def test_a_session_that_was_read_or_written_is_not_decoded_again() -> None:
+    session, records = Session("s", "given", 0.0, settings={"strategy": "mask"}), Records()
+    meta = encode_session(session)
+    first, again = records.session(Snapshot(meta, 3)), records.session(Snapshot(bytes(bytearray(meta)), 4))
+    assert first == session._replace(revision=3)
+    assert again == session._replace(revision=4)
+    assert first is not None
+    assert again is not None
+    assert first.settings is again.settings
+    fresh = Records()
+    fresh.wrote(meta, session)
+    written = fresh.session(Snapshot(meta, 1))
+    assert written is not None
+    assert written.settings is session.settings
+
+
+def test_a_session_has_the_records_of_its_snapshot_whatever_it_was_read_with_before() -> None:
+    meta, data, records = encode_session(Session("s", "given", 0.0)), encode_condensation(MADE), Records()
+    snapshots = [
+        Snapshot(meta, 1),
+        Snapshot(meta, 1, {"n": data}),
+        Snapshot(meta, 1, {"n": data}, frozenset("n")),
+        Snapshot(meta, 1),
+    ]
+    read = [records.session(snapshot) for snapshot in snapshots]
+    known = [[each.standing for each in session.condensations] for session in read if session is not None]
+    assert known == [[], [False], [True], []]

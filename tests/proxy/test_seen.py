@@ -34,7 +34,7 @@ LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN)]
 
 def read_and_kept(data: bytes, seen: Seen) -> Body:
     body = read(data, seen)
-    seen.keep(body.elements)
+    seen.keep(body.alone)
     return body
 
 
@@ -300,3 +300,15 @@ def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_non
         assert [each() for each in gone] == [None] * len(gone)
     finally:
         gc.enable()
+
+
+def test_the_messages_of_a_span_that_is_used_are_not_forgotten() -> None:
+    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    elements = bound(seen, LONG[: SPAN + 1])
+    for i in range(12 * SPAN):
+        read_and_kept(body_bytes([user(f"another {i}")]), seen)
+        body = read_and_kept(body_bytes(LONG[: SPAN + 1]), seen)
+        assert len(body.spans) == 1
+        assert body.alone == [elements[0]]
+    assert same_objects(body.elements, elements)
+    assert all(each.cost for each in elements)

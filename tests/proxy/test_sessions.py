@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.ending import ending
+from proxy.records import Records
 from proxy.sessions import MOST_BRANCHES, Session, branch_name, is_answered_alike, node_before, with_depth
 from proxy.store.base import Snapshot
-from proxy.store.codec import decode_session, encode_session
+from proxy.store.codec import encode_session
 from strategies.core.digest import ROOT, chain, message_digest
 from strategies.core.protocol import Verdict
 from tests.support.transcripts import assistant, tool, transcript_of, user
@@ -174,11 +175,11 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
 def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
     verdict = Verdict(True, b"ab", 3, 900, 1.0, {"judge_votes": []}, (b"cd", b"ef"))
     document = json.loads(encode_session(DERIVED.judged(verdict, {})))
-    again = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    again = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert again is not None
     assert again.verdicts == (verdict,)
     del document["verdicts"][0]["earlier"]
-    older = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
     assert older.verdicts == (replace(verdict, earlier=()),)
 
@@ -186,8 +187,8 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
     session, branch = DERIVED.advanced(nodes("abc"), 1.0, reply="0123456789abcdef")
     document = json.loads(encode_session(session))
-    assert decode_session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
+    assert Records().session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
     document["branches"][0].pop()
-    older = decode_session(Snapshot(json.dumps(document).encode(), 1))
+    older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
     assert older.branches == (replace(branch, reply=""),)

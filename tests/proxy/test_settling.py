@@ -16,11 +16,11 @@ from proxy.identity import session_key
 from proxy.intake import ChatRequest
 from proxy.memory.inject import Injector
 from proxy.memory.recall import Recall
+from proxy.records import Records
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, Write
-from proxy.store.codec import decode_session
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from proxy.usage import Usage, UsageReader
@@ -185,6 +185,6 @@ async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str
 
 async def judging(store: SqliteStore) -> Any:
     snapshot = await store.load(KEY)
-    session = decode_session(snapshot) if snapshot else None
+    session = Records().session(snapshot) if snapshot else None
     assert session is not None
     return session.judging

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from proxy.memory.offering import standing_patches
+from proxy.records import Records
 from proxy.sessions import MOST_PATCH_CHARS, MOST_PATCHES, Session
 from proxy.store.base import Snapshot
-from proxy.store.codec import decode_session, encode_session
+from proxy.store.codec import encode_session
 from strategies.core.condensation import Overlay
 from tests.strategies.test_hidden_rounds import patch_at
 from tests.support.transcripts import Body, agent, assistant, call, tool, transcript_of, user
@@ -49,7 +50,7 @@ def test_what_a_head_covers_goes_and_what_is_of_another_line_stays() -> None:
 
 def test_patches_come_back_from_the_store_as_they_were() -> None:
     session = BLANK.patched(patch_at(LONG, 3, "ünï 桶 \ud800"), LONG.digests, 0)
-    found = decode_session(Snapshot(encode_session(session), 1, {}, frozenset()))
+    found = Records().session(Snapshot(encode_session(session), 1, {}, frozenset()))
     assert found is not None
     assert found.patches == session.patches
 
