@@ -30,6 +30,10 @@ KEYS = (
 )
 _LEAST_WINDOW = 256
 _LONGEST_ID = 256
+_QUOTED = 64
+_LONGEST_MODEL = 512
+_LONGEST_OPTIONS = 4_096
+"""Characters. What is known of models and of ways to treat a request is kept by these: no client may fill that."""
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -101,9 +105,14 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
 
 
 def split_model(model: object) -> tuple[str | None, Pipeline | None]:
-    """The model's name without its suffix, and the pipeline that the suffix names, if it names one."""
+    """The model's name without its suffix, and the pipeline that the suffix names, if it names one.
+
+    Raises `BadRequest` for a name that can be none.
+    """
     if not isinstance(model, str):
         return None, None
+    if len(model) > _LONGEST_MODEL:
+        raise BadRequest(f"'model' has more than {_LONGEST_MODEL} characters.", param="model")
     name, mark, suffix = model.rpartition("@")
     pipeline = parse(suffix) if mark and name else None
     return (name, pipeline) if pipeline else (model, None)
@@ -152,7 +161,9 @@ def _strategy(given: Given) -> Pipeline:
     pipeline = parse(value) if isinstance(value, str) else None
     if pipeline is None:
         known = ", ".join(TABLE)
-        raise BadRequest(f"{param}: there is no strategy '{value}'; known: {known}, joined with '+'.", param=param)
+        raise BadRequest(
+            f"{param}: there is no strategy '{str(value)[:_QUOTED]}'; known: {known}, joined with '+'.", param=param
+        )
     return pipeline
 
 
@@ -160,6 +171,8 @@ def _options(given: Given | None) -> Mapping[str, object]:
     if given is None:
         return {}
     param, value = given
+    if len(value if isinstance(value, str) else repr(value)) > _LONGEST_OPTIONS:
+        raise BadRequest(f"{param} has more than {_LONGEST_OPTIONS:,} characters.", param=param)
     if isinstance(value, Mapping):
         return {str(key): each for key, each in value.items()}
     if not isinstance(value, str):

@@ -17,6 +17,9 @@ from proxy.holding import Holding
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"
+MOST_MODELS = 256
+"""Models that have a label of their own."""
+OTHER = "other"
 _log = logging.getLogger(LOGGER)
 
 
@@ -51,6 +54,7 @@ class Telemetry:
             registry=self.registry,
         )
         self._calibration = cache(calibration.labels)
+        self._models: set[str] = set()
         self._in_flight = 0
         self._under_way = Holding(self._begun, self._ended)
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
@@ -79,7 +83,13 @@ class Telemetry:
         """What is known of how a model counts has changed."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
             if error is not None:
-                self._calibration(model, kind).set(error)
+                self._calibration(self._named(model), kind).set(error)
+
+    def _named(self, model: str) -> str:
+        """A model as a label: those that come when there are many are one, for clients choose the names."""
+        if len(self._models) < MOST_MODELS:
+            self._models.add(model)
+        return model if model in self._models else OTHER
 
     def asked(self, call: Call) -> None:
         """A call of our own has ended."""

@@ -66,9 +66,17 @@ class Pipeline:
         return self.names == ("off",)
 
 
-@lru_cache(maxsize=256)
+LONGEST = 256
+"""Characters of a text that may name a pipeline."""
+
+
 def parse(text: str) -> Pipeline | None:
-    """The pipeline that `text` names, or None where a name is unknown or `off` is not alone."""
+    """The pipeline that `text` names, or None where a name is unknown or `off` is not alone, or it is too long."""
+    return _parsed(text) if len(text) <= LONGEST else None
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Pipeline | None:
     observe = text.startswith(OBSERVE)
     names = tuple(name.strip() for name in text.removeprefix(OBSERVE).split("+"))
     known = all(name in TABLE for name in names)

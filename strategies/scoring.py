@@ -100,7 +100,7 @@ class MessageImportanceScorer:
         return text if len(text) <= self._most else f"{text[:half]}\n{text[-half:]}"
 
     def _kind_of(self, calls: Iterable[Call]) -> Kind:
-        names = [_plain_name(call.name) for call in calls]
+        names = [_plain_name(call.name[:_LONGEST_NAME]) for call in calls]
         if not names:
             return Kind.TEXT
         return Kind.EDIT if any(name in self._wording.editing_tool for name in names) else Kind.CALL
@@ -119,6 +119,9 @@ class MessageImportanceScorer:
 def body(message: Message) -> str:
     """What a message says and what it calls."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.calls)]).strip()
+
+
+_LONGEST_NAME = 256
 
 
 @lru_cache(maxsize=1_024)

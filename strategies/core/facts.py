@@ -16,6 +16,8 @@ LOOKED_AT = 8_000
 MOST_OF_ONE = 3
 """How often one message may count for the same fact."""
 LONGEST = 160
+_LONGEST_WORD = 4 * LONGEST
+"""Characters of a word that are looked at, and kept."""
 _HEAD = LOOKED_AT * 6 // 10
 
 
@@ -72,7 +74,7 @@ def exact(text: str) -> Iterator[str]:
         if error:
             yield error.group().strip()[:LONGEST]
         for word in line.split():
-            yield from _in_word(word)
+            yield from _in_word(word[:_LONGEST_WORD])
         yield from (each.group() for each in _APART.finditer(line))
 
 
@@ -93,7 +95,7 @@ def _in_word(word: str) -> tuple[str, ...]:
     """The facts in what stands between two spaces; the same words come again and again."""
     if _is_plain(word):
         return ()
-    found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word[: 4 * LONGEST]))
+    found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
     return tuple(each for each in found if 1 < len(each) <= LONGEST)
 
 

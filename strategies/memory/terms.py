@@ -92,9 +92,17 @@ def _grams(run: str) -> Iterator[str]:
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
 
 
-@lru_cache(maxsize=32_768)
+_LONGEST_WORD = 64
+"""Letters; what is longer is no word of a language, and is not kept as one."""
+
+
 def stem(word: str) -> str:
-    """A word without its English ending; short words and other alphabets stay as they are."""
+    """A word without its English ending; short words, other alphabets and what is no word stay as they are."""
+    return _stem(word) if len(word) <= _LONGEST_WORD else word
+
+
+@lru_cache(maxsize=32_768)
+def _stem(word: str) -> str:
     if len(word) <= 3 or not _ENGLISH.fullmatch(word):
         return word
     word = _bare_form(_singular(word))

@@ -111,10 +111,12 @@ BAD = [
     ("strategy", "off+mask"),
     ("strategy", "observe:"),
     ("strategy", "Mask"),
+    ("strategy", "+".join(["mask"] * 60)),
     ("options", "keep"),
     ("options", "keep="),
     ("options", "=1"),
     ("options", "a=1,b"),
+    ("options", f"a={'1' * 5_000}"),
     ("window", ""),
     ("window", "255"),
     ("window", "-1"),
@@ -153,6 +155,8 @@ def test_a_bad_value_names_its_header(key: str, value: str) -> None:
         ("strategy", {}),
         ("options", [1]),
         ("options", True),
+        ("options", {"keep": "1" * 5_000}),
+        ("options", {"1" * 5_000: 1}),
         ("window", True),
         ("window", 8192.5),
         ("window", -1),
@@ -232,3 +236,18 @@ def test_a_model_without_a_known_suffix_keeps_its_name(model: str) -> None:
     name, pipeline = split_model(model)
     assert (name == model) or re.fullmatch(r".+@.+", model, re.DOTALL)
     assert (pipeline is None) == (name == model)
+
+
+def test_a_model_whose_name_no_model_has_is_refused_for_what_is_known_is_kept_by_names() -> None:
+    assert split_model("m" * 512) == ("m" * 512, None)
+    for name in ("m" * 513, "m" * 600 + "@mask", "@" * 1_000_000):
+        with pytest.raises(BadRequest) as raised:
+            split_model(name)
+        assert raised.value.param == "model"
+        assert len(raised.value.message) < 100
+
+
+def test_what_a_client_calls_a_strategy_is_quoted_in_part() -> None:
+    with pytest.raises(BadRequest) as raised:
+        read([], {"strategy": "x" * 1_000_000}, None)
+    assert len(raised.value.message) < 1_000
