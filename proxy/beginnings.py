@@ -5,9 +5,10 @@ A conversation's next request has the same messages, and a few behind them. They
 costs its new messages and not a step for each old one. The last message is left out of it: clients rewrite that one.
 So are the system messages at the head: agents put the time of day into them, and applications the name of a user.
 
-A beginning hangs on its last element, so it is forgotten with it, and is found by looking back from a request's end. A
-conversation has one for each of what counts its tokens, which moves on with each request, and the first one stays where
-it was: others may go on from there. What it says depends on bytes alone, like the elements.
+A beginning hangs on its last element and is found by looking back from a request's end. It is forgotten with that
+element, or soon after another of its own was. A conversation has one for each of what counts its tokens, which moves on
+with each request, and the first one stays where it was: others may go on from there. What it says depends on bytes
+alone, like the elements.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class Beginning(NamedTuple):
     made: Summed
     is_first: bool
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether none of its elements was forgotten."""
+        return all(each.cost for each in self.elements)
+
 
 def behind_systems(elements: Sequence[Element]) -> int:
     """Where in a message list the first one stands that is no system message."""
@@ -67,7 +73,7 @@ def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | No
     """The beginning of a message list, without the system messages at its head, as it was the last time; or None."""
     for element in reversed(elements[-MOST_NEW:]):
         for known in element.beginnings:
-            if isinstance(known, Beginning) and known.counted_by == counted_by:
+            if known.counted_by == counted_by:
                 return known if known.elements == elements[: len(known.elements)] else None
     return None
 
@@ -75,8 +81,8 @@ def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | No
 def remember(elements: Sequence[Element], counted_by: str, known: Beginning | None) -> None:
     """Keeps the beginning of such a list, all but the last; `known` is the one that was found for it."""
     first, end = len(known.elements) if known else 0, len(elements) - 1
-    # One that is not kept would never let go of what holds it.
-    if end < LEAST or first >= end or not elements[end - 1].cost:
+    # One that is not kept would never let go of what holds it, nor be counted among what is.
+    if end < LEAST or first >= end or not all(each.cost for each in elements[first:end]):
         return
     added = [each.counted[counted_by] for each in elements[first:end]]
     if known is None:
@@ -90,6 +96,6 @@ def remember(elements: Sequence[Element], counted_by: str, known: Beginning | No
     last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], beginning)
 
 
-def _others(element: Element, counted_by: str) -> tuple[object, ...]:
+def _others(element: Element, counted_by: str) -> tuple[Beginning, ...]:
     """The beginnings of an element that something else counted."""
-    return tuple(each for each in element.beginnings if isinstance(each, Beginning) and each.counted_by != counted_by)
+    return tuple(each for each in element.beginnings if each.counted_by != counted_by)

@@ -197,7 +197,7 @@ class Relay(Response):
 
     async def _stream(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})
-        left = _length(self._reply.headers)
+        left, in_events = _length(self._reply.headers), is_event_stream(self._sent)
         tail = b""
         whole = False
         try:
@@ -206,12 +206,12 @@ class Relay(Response):
                 whole = left == 0
                 self._noted(chunk)
                 edited = self._edited(chunk, whole=whole)
-                await self._pass_on(send, edited, whole=whole)
+                await self._pass_on(send, edited, _done_at(edited, tail) if in_events else -1, whole=whole)
                 tail = edited[-4:] or tail
         except UpstreamUnavailable as error:
             # Its message may quote what the upstream has said, and that the request.
             _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
-            if not whole and is_event_stream(self._sent):
+            if not whole and in_events:
                 rest = self._edited(b"", whole=True)
                 await send(_body(rest + _event(error, (tail + rest)[-4:]), more=False))
             return
@@ -224,9 +224,11 @@ class Relay(Response):
             return chunk
         return self._editor.feed(chunk) + (self._editor.end() if whole else b"")
 
-    async def _pass_on(self, send: Send, chunk: bytes, *, whole: bool) -> None:
-        """Sends a chunk. What ends the reply waits for what is stored; what came in with it does not."""
-        done = chunk.rfind(_DONE, -_LONGEST_DONE)
+    async def _pass_on(self, send: Send, chunk: bytes, done: int, *, whole: bool) -> None:
+        """Sends a chunk, in which the stream's end stands at `done`, -1 where it has none.
+
+        What ends the reply waits for what is stored; what came in with it does not.
+        """
         if done > 0:
             try:
                 await send(_body(chunk[:done]))
@@ -279,6 +281,17 @@ async def _guarded(storing: Awaitable[None]) -> None:
         await storing
     except Exception:  # noqa: BLE001
         _log.exception("a reply was not settled")
+
+
+def _done_at(chunk: bytes, tail: bytes) -> int:
+    """Where in a chunk behind the bytes `tail` the event stands that ends a stream; -1 where it does not end with one.
+
+    A text may speak of it, but not in a line of its own: in a stream's JSON there are no bare line ends.
+    """
+    at = chunk.rfind(_DONE, -_LONGEST_DONE)
+    if at < 0 or chunk[at:].rstrip() != _DONE:
+        return -1
+    return at if (chunk[:at] or tail)[-1:] in b"\r\n" else -1
 
 
 def _body(part: bytes, *, more: bool = True) -> Message:

@@ -21,7 +21,7 @@ from codecs import utf_8_decode
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from proxy.frame import Frames
@@ -29,6 +29,9 @@ from proxy.nesting import DEEPEST, is_deeper, may_be_deeper
 from strategies.core.digest import message_digest
 from strategies.core.parsing import decode, loads
 from strategies.core.transcript import Message
+
+if TYPE_CHECKING:
+    from proxy.beginnings import Beginning
 
 MOST_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 16
@@ -68,7 +71,7 @@ class Element:
         self.is_text = _is_text(value.get("content"))
         self.counted: dict[str, Message] = {}
         self.following: ref[Element] | None = None
-        self.beginnings: tuple[object, ...] = ()
+        self.beginnings: tuple[Beginning, ...] = ()
         self.cost = self.used = self.passed = 0
         self.span: Span | None = None
         self._value: Mapping[str, Any] | None = value
@@ -246,6 +249,8 @@ class Seen:
         data, oldest = self._kept.popitem(last=False)
         if max(oldest.used, oldest.span.used if oldest.span else 0) > oldest.passed:
             oldest.passed, self._kept[data] = self._bodies, oldest
+            # They hold all their elements, and what is forgotten must not stay by that.
+            oldest.beginnings = tuple(each for each in oldest.beginnings if each.is_kept)
         else:
             self._size -= oldest.cost
             # A beginning holds its own last element.

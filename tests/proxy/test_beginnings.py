@@ -183,7 +183,6 @@ def test_a_beginning_is_forgotten_with_its_last_message_and_leaves_no_garbage() 
     reading.take(MESSAGES)
     [last] = reading.beginnings
     (known,) = last.beginnings
-    assert isinstance(known, Beginning)
     gone = [ref(each) for each in known.elements]
     del last, known
     gc.disable()
@@ -199,3 +198,26 @@ def test_messages_that_are_not_kept_leave_none() -> None:
     reading = Reading(most_bytes=0)
     reading.take(MESSAGES)
     assert reading.beginnings == []
+
+
+def test_a_conversation_with_a_message_too_large_to_be_kept_leaves_none() -> None:
+    reading = Reading(most_bytes=16 * 64 * ENTRY_BYTES)
+    large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
+    reading.take([large, *MESSAGES])
+    reading.take([*MESSAGES, large, *MESSAGES[:LEAST]])
+    assert reading.beginnings == []
+
+
+def test_a_beginning_does_not_keep_what_was_forgotten_though_its_last_message_is_used_on_and_on() -> None:
+    reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
+    reading.take(MESSAGES)
+    [last] = reading.beginnings
+    gone = [ref(each) for each in last.beginnings[0].elements[:-1]]
+    gc.disable()
+    try:
+        for i in range(6 * len(MESSAGES)):
+            reading.take([{"role": "user", "content": f"another one {i}"}, last.value])
+        assert last.cost
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()

@@ -18,6 +18,7 @@ from tests.support.signals import BOUND
 pytestmark = pytest.mark.anyio
 
 DONE = b"data: [DONE]\n\n"
+SPOKEN = b'data: {"content":"\\ndata: [DONE]"}\n\n'
 STREAM: Headers = [(b"content-type", b"text/event-stream")]
 
 
@@ -90,8 +91,16 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
         (Reply([(b"content-length", b"4")], b"{", b'"":'), [b"{"], [b'"":']),
         (Reply([(b"content-length", b"0")]), [], [b""]),
         (Reply([], b"{}"), [b"{}"], [b""]),
+        (Reply(STREAM, SPOKEN, DONE), [SPOKEN], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\ndata: [DO", b"NE]\n\n"), [b"data: 1\n\ndata: [DO", b"NE]\n\n"], [b""]),
+        (Reply(STREAM, b"data: 1\r\n\r\n", b"data: [DONE]"), [b"data: 1\r\n\r\n"], [b"data: [DONE]", b""]),
+        (Reply(STREAM, b'data: "', DONE, DONE), [b'data: "', DONE], [DONE, b""]),
+        (Reply([], b'{"x": "data: [DONE]', b'"}'), [b'{"x": "data: [DONE]', b'"}'], [b""]),
     ],
-    ids=["stream", "stream in one chunk", "stream without its end", "length", "nothing", "no length"],
+    ids=[
+        *("stream", "stream in one chunk", "stream without its end", "length", "nothing", "no length"),
+        *("an end that is spoken of", "an end in two chunks", "an end without its line's", "within a line", "in JSON"),
+    ],
 )
 async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
     reply: Reply, before: list[bytes], after: list[bytes]
