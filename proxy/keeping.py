@@ -203,30 +203,43 @@ class Keeper:
             before = found.session or self._new(found)
             session = _advanced(before, turn, self._clock())
             index = _nodes(turn.transcript) if session.derived else ()
-            blocks = {**turn.blocks, **self._new_messages(before, turn)}
-            if await self._saved(found.key, session, blocks, index, is_line=turn.line is not None):
+            if await self._saved(found.key, self._ways(before, session, turn), index):
                 return
             found = _parted(found._replace(session=await self._stored.load(found.key)), turn)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _saved(
-        self, key: SessionKey, session: Session, blocks: Mapping[str, bytes], index: Sequence[str], *, is_line: bool
-    ) -> bool:
-        """Whether the write won; over its quota a session goes on without the text of its new messages."""
-        try:
-            return await self._stored.save(key, session, self._ttl, blocks, index)
-        except StoreError as error:
-            if error.reason != "store-quota" or is_line:
-                raise
-            return await self._stored.save(key, session, self._ttl, index=index)
+    async def _saved(self, key: SessionKey, ways: Sequence[_Way], index: Sequence[str]) -> bool:
+        """Whether the write won, in the first of some ways that is within the quotas."""
+        *others, last = ways
+        for session, blocks in others:
+            try:
+                return await self._stored.save(key, session, self._ttl, blocks, index)
+            except StoreError as error:
+                if error.reason != "store-quota":
+                    raise
+        return await self._stored.save(key, last.session, self._ttl, last.blocks, index)
 
-    def _new_messages(self, session: Session, turn: Turn) -> dict[str, bytes]:
-        """The blocks of what this request adds to a session; append mode has its own."""
+    def _ways(self, before: Session, session: Session, turn: Turn) -> list[_Way]:
+        """How a session may be stored: over its quota it goes on without text, but in append mode.
+
+        A fork that goes on stores what it shares with its parent. Where that is too much, it inherits it as before.
+        """
         if turn.line is not None:
-            return {}
-        runs = session.new_in(turn.transcript.digests)
-        made = [new_block(turn.transcript, run.start, run.stop, with_text=self._with_text) for run in runs]
-        return {name: data for block in made for name, data in block.items()}
+            return [_Way(session, turn.blocks)]
+        *shared, own = [
+            new_block(turn.transcript, run.start, run.stop, with_text=self._with_text)
+            for run in before.new_in(turn.transcript.digests)
+        ]
+        inheriting = session._replace(inherited=before.inherited)
+        whole = {name: data for block in (*shared, own) for name, data in block.items()}
+        return [_Way(session, whole), *([_Way(inheriting, own)] if any(shared) else ()), _Way(inheriting, {})]
+
+
+class _Way(NamedTuple):
+    """A session to be stored, with the blocks that it has more."""
+
+    session: Session
+    blocks: Mapping[str, bytes]
 
 
 def _new_id(found: Recognised) -> str:

@@ -34,6 +34,7 @@ UNKNOWN_SHARE = 0.25  # of what was refused without a number, where nothing has 
 GOAL_SHARE = 0.8  # of the most that may be sent
 
 Send = Callable[[Decision], Awaitable[Answer]]
+Ours = Callable[[Awaitable[Decision | None]], Awaitable[Decision | None]]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -66,13 +67,13 @@ class Retrier:
         self._profiles = profiles
         self._told = told
 
-    async def answered(self, request: ChatRequest, decision: Decision, send: Send) -> Answered:
-        """The reply to a request; raises `UpstreamUnavailable`."""
+    async def answered(self, request: ChatRequest, decision: Decision, send: Send, ours: Ours) -> Answered:
+        """The reply to a request; raises `UpstreamUnavailable`. What waits for our models is within `ours`."""
         reply, refusal, _ = await self._taken(request, decision, send)
         if refusal is None or refusal.kind is Kind.OUTPUT:
             return Answered(reply, decision)
         try:
-            again = await self._guarded(request, decision, refusal)
+            again = await ours(self._guarded(request, decision, refusal))
             second = await self._second(request, again, send) if again is not None else None
         except BaseException:
             await reply.close()

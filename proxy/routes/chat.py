@@ -99,7 +99,7 @@ class _Answering:
         self.under_way.enter_context(services.asking.foreground())
         self.keep_alive.is_elsewhere = True
         try:
-            reply, decided = await services.retrier.answered(asked, decision, self._send)
+            reply, decided = await services.retrier.answered(asked, decision, self._send, self.keep_alive.ours)
             self.under_way.callback(decided.let_go)
             again = partial(self._send, decided)
             searched = await services.searcher.searched(decided, asked.model, reply, again)
@@ -109,8 +109,6 @@ class _Answering:
 
     async def _tell_keep_alive(self, decision: Decision) -> None:
         self.keep_alive.decided = decision.headers
-        if (again := decision.again) is not None:
-            decision.again = lambda policy, aim: self.keep_alive.ours(again(policy, aim))
         if decision.policy.pipeline.is_off:
             # Nothing of ours is in the way: the client waits for its upstream as it would without us.
             await self.keep_alive.silence()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.client import HTTPResponse
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from tests.support.searching import TOOL, answered, assembled, search
 from tests.support.signals import BOUND, Signal
 
 SOON = 0.01
+LATER = 0.5
+"""Seconds in which a request that nobody is asked for is decided on, on a busy machine too."""
 COMMENT = b": keep-alive\n\n"
 FORCE = ("X-Condenser-Force", "true")
 HI = b'{"model":"scripted-1","stream":true,"messages":[{"role":"user","content":"hi"}]}'
@@ -129,7 +132,7 @@ def test_an_error_in_time_keeps_its_status() -> None:
 def test_an_upstream_whose_first_event_is_slow_is_waited_for_under_its_own_head() -> None:
     first, gate = replies.stream(*SAID), Signal("the first event may come")
     slow = replace(first, headers=(*first.headers, ("x-request-id", "1")), steps=(gate, *first.steps))
-    with staged(keepalive_interval=SOON, strategy="half-window") as stage, ThreadPoolExecutor(1) as pool:
+    with staged(keepalive_interval=LATER, strategy="half-window") as stage, ThreadPoolExecutor(1) as pool:
         stage.upstream.answer(lambda exchange: summary().after(gate) if is_own(exchange) else slow)
         waits = pool.submit(stage.post, body_of(garden(6), stream=True))
         stage.upstream.journal.await_arrival()
@@ -188,6 +191,30 @@ def test_the_retry_after_an_overflow_is_still_made_behind_comments() -> None:
             gate.set()
             assert rest_of(response) == STREAM
         assert len(stage.forwarded) == 2
+
+
+def test_the_retry_after_an_overflow_that_was_told_in_another_form_is_made_behind_comments() -> None:
+    gate, overflown = Signal("what is made of the overflow may come"), list[int]()
+
+    def narrow(exchange: Exchange) -> Reply | None:
+        if is_own(exchange):
+            return summary().after(gate) if overflown else summary()
+        roles = [message["role"] for message in exchange.json()["messages"]]
+        if any(one == other for one, other in pairwise(roles)):
+            return replies.error(400, "Conversation roles must alternate user/assistant/user/assistant/...")
+        used = count(exchange.json())
+        if used <= 4_096:
+            return replies.stream(*SAID)
+        overflown.append(used)
+        return replies.overflow(4_096, used)
+
+    with staged(window=16_384, keepalive_interval=LATER, strategy="half-window") as stage:
+        stage.upstream.answer(narrow)
+        with waiting(stage.proxy, body_of(garden(60), stream=True)) as response:
+            assert overflown
+            gate.set()
+            assert rest_of(response) == STREAM
+        assert len(stage.forwarded) == 3
 
 
 def test_hidden_rounds_are_held_behind_comments() -> None:

@@ -216,7 +216,7 @@ def test_a_beginning_does_not_keep_what_was_forgotten_though_its_last_message_is
     gc.disable()
     try:
         for i in range(6 * len(MESSAGES)):
-            reading.take([{"role": "user", "content": f"another one {i}"}, last.value])
+            reading.take([{"role": "user", "content": f"another one {i}"}, dict(last.value)])
         assert last.cost
         assert [each() for each in gone] == [None] * len(gone)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import string
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -17,6 +18,7 @@ from proxy.identity import Identity
 from proxy.keeping import Keeper, Turn, is_small
 from proxy.recognition import Recognised, Recogniser
 from proxy.seen import Element
+from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Write
 from proxy.stored import StoredSessions
 from proxy.tokens.counter import Tokenizers
@@ -380,3 +382,30 @@ async def test_small_is_below_a_quarter_of_the_window(tokens: int, window: int |
 async def test_the_ids_of_forks_and_sessions_are_never_those_of_others(sessions: Sessions) -> None:
     shown: Sequence[str] = [(await settled(sessions, text)).key.session for text in ("abc", "xyz", "123")]
     assert len(set(shown)) == 3
+
+
+async def test_a_fork_that_may_not_store_what_it_shares_goes_on_to_inherit_it() -> None:
+    shared = string.ascii_letters[:40]
+    store = await open_store("memory://", max_tenant_bytes=3_200)
+    sessions = made(store)
+    await settled(sessions, shared)
+    fork = await settled(sessions, f"{shared[:-1]}1")
+    await settled(sessions, f"{shared[:-1]}123")
+    await settled(sessions, f"{shared[:-1]}12345")
+    assert sorted(await sessions.texts(fork.key)) == [*"12345"]
+    assert await sessions.texts(fork.key, whole=True) == [*shared[:-1], *"12345"]
+    await store.close()
+
+
+async def test_a_fork_that_may_store_nothing_still_inherits_what_it_shares() -> None:
+    shared = string.ascii_letters[:40]
+    store = await open_store("memory://", max_tenant_bytes=2_300)
+    sessions = made(store)
+    await settled(sessions, shared)
+    fork = await settled(sessions, f"{shared[:-1]}1")
+    await settled(sessions, f"{shared[:-1]}1{string.digits[2:] * 5}")
+    found = await recognised(sessions, f"{shared[:-1]}1{string.digits[2:] * 5}x")
+    assert found.key == fork.key
+    assert found.session is not None
+    assert found.session.inherited == len(shared) - 1
+    await store.close()
