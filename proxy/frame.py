@@ -11,7 +11,6 @@ value that was read here: it is that of every request with these bytes.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
+from proxy.lru import SizedLru
 from proxy.nesting import DEEPEST, is_deeper
 from strategies.core.parsing import decode
 
@@ -86,8 +86,7 @@ class Frames:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
-        self._size = 0
-        self._kept: OrderedDict[tuple[bytes, bytes], Frame] = OrderedDict()
+        self._kept: SizedLru[tuple[bytes, bytes], Frame] = SizedLru(most_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -98,8 +97,7 @@ class Frames:
         Raises `ValueError`, `RecursionError` or `BadRequest` where it can be read in no way.
         """
         key = before, behind
-        if (kept := self._kept.get(key)) is not None:
-            self._kept.move_to_end(key)
+        if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
         frame = Frame.of(opening + behind.decode())
@@ -107,18 +105,9 @@ class Frames:
         messages = frame.members.get("messages")
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None
-        self._keep(key, frame)
+        if (cost := _cost(key)) <= self._most // LARGEST_SHARE:
+            self._kept.put(key, frame, cost)
         return frame
-
-    def _keep(self, key: tuple[bytes, bytes], frame: Frame) -> None:
-        cost = _cost(key)
-        if cost > self._most // LARGEST_SHARE:
-            return
-        self._kept[key] = frame
-        self._size += cost
-        while self._size > self._most:
-            oldest, _ = self._kept.popitem(last=False)
-            self._size -= _cost(oldest)
 
 
 def _cost(key: tuple[bytes, bytes]) -> int:

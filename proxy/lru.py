@@ -58,6 +58,9 @@ class SizedLru(Generic[K, V]):
         self._size = 0
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def use(self, key: K) -> V | None:
         """The value at a key, None where there is none; a look is a use."""
         kept = self._kept.get(key)

@@ -9,20 +9,18 @@ body's length proves that it fits anyway, nothing is tokenized and the counts ar
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from proxy.beginnings import Beginning, Summed, beginning_of, behind_systems, remember
 from proxy.calibration.features import Features
 from proxy.frame import OUTSIDE
+from proxy.lru import Lru
 from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
 from proxy.wire import Body
 from strategies.core.transcript import Message, Reader, Transcript
-
-T = TypeVar("T")
 
 BYTES_PER_TOKEN = 4
 _MOST_KNOWN = 20_000
@@ -96,9 +94,8 @@ class Measurer:
         self._reader = reader
         self._pool = pool
         self._seen = Seen() if seen is None else seen
-        self._most_known = most_known
-        self._known: OrderedDict[bytes, Known] = OrderedDict()
-        self._overheads: OrderedDict[bytes, int] = OrderedDict()
+        self._known: Lru[bytes, Known] = Lru(most_known)
+        self._overheads: Lru[bytes, int] = Lru(_MOST_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript with a count for each message."""
@@ -145,7 +142,7 @@ class Measurer:
     def _message(self, element: Element, key: bytes, counter: Counter, known: Known | int) -> Message:
         tokens, digest = (known, None) if isinstance(known, int) else (known.tokens, known.digest)
         message = self._reader.read_bytes(element.data, element.value, tokens, digest)
-        _put(self._known, key, Known(message.digest, message.tokens), self._most_known)
+        self._known.put(key, Known(message.digest, message.tokens))
         element.settle(counter.cache_key, message)
         return message
 
@@ -161,16 +158,8 @@ class Measurer:
         if tokens is None:
             chars = sum(len(body.written(key)) for key in OUTSIDE)
             tokens = await self._pool.overhead(counter, _outside(body, transcript), chars)
-        _put(self._overheads, key, tokens, _MOST_OVERHEADS)
+        self._overheads.put(key, tokens)
         return tokens
-
-
-def _put(cache: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:
-    """Keeps a value as the most recently used one of at most `most`."""
-    cache[key] = value
-    cache.move_to_end(key)
-    if len(cache) > most:
-        cache.popitem(last=False)
 
 
 def _hash(data: bytes, name: str) -> bytes:

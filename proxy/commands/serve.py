@@ -17,8 +17,8 @@ from proxy.admin import admin_token, is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.collecting import tended
-from proxy.commands.joining import JoiningProtocol
 from proxy.identity import tenant_key
+from proxy.joining import JoiningProtocol
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
 from proxy.store.base import StoreError

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.commands.joining import Joining, JoiningProtocol
+from proxy.joining import Joining, JoiningProtocol
 from tests.support.server import serve
 from tests.support.signals import BOUND, Signal
 

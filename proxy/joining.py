@@ -2,7 +2,8 @@
 
 An ASGI server writes a head and each part of a body by themselves, and each write is a call to the system and often a
 packet: the dearest thing that a small reply costs. A head is therefore held until the first part of its body is
-written, for one turn of the event loop at most: where nothing follows at once, it leaves alone. No body waits.
+written, for one turn of the event loop at most: where nothing follows at once, it leaves alone. No body waits, but for
+one that looks like a head, and that no longer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Joining:
         """Writes data, a head not before the turn is over."""
         if self._head:
             head, self._head = self._head, b""
-            self._transport.writelines((head, data))
+            self._transport.write(head + data)
         elif data.startswith(_BEGINS):
             self._head = data
             asyncio.get_running_loop().call_soon(self.flush)
