@@ -113,12 +113,6 @@ def appended(stored: History, sent: Sequence[Element], if_head: str | None) -> t
     if if_head is not None and if_head != line.head:
         line, before = stored.line_before, stored.elements_before
         if if_head != line.head or head_after((*before, *sent)) != stored.line.head:
-            raise _mismatch(stored, if_head)
+            raise HeadMismatch(stored.line.head, if_head)
     whole = (*before, *sent)
     return Append(line, tuple(sent), head_after(whole), stored.line.head), whole
-
-
-def _mismatch(stored: History, if_head: str) -> HeadMismatch:
-    return HeadMismatch(
-        f"The stored history ends with {stored.line.head}, not with {if_head}.", param="X-Condenser-If-Head"
-    )

@@ -42,7 +42,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.ready import JUDGED
 from strategies.core.replay import replay
-from strategies.core.requirement import RULES, Requirement
+from strategies.core.requirement import RULES, Requirement, required
 from strategies.core.view import View
 
 _log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Condenser:
         decision = undecided(case)
         pipeline = case.policy.pipeline
         if pipeline.is_off:
-            decision.reason = Reason.STRATEGY_OFF
+            decision.reason = decision.reason or Reason.STRATEGY_OFF
         elif pipeline.observe:
             await self._observe(decision, case)
         elif case.found.failure:
@@ -303,8 +303,11 @@ def _walk(decision: Decision, case: Case) -> None:
     """Makes the view without a store."""
     if case.policy.budget is None:
         return
+    wanted = required(decision.view.tokens, case.policy.budget, since=None)
     decision.view = walked(case, case.policy.budget)
     decision.tokens_after = decision.view.tokens
+    if wanted is not None and decision.view.changed:
+        decision.trigger = TRIGGERS[wanted]
     failure = decision.reason
     _refuse_if_hopeless(decision)
     decision.reason = failure

@@ -95,7 +95,7 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
         options=_options(values.get("options")),
         window=_window(values.get("window")),
         append=_history(values.get("history")),
-        if_head=_text(values.get("if-head")),
+        if_head=_if_head(values),
         memory=_memory(values.get("memory")),
         memory_scope=_memory_scope(values.get("memory-scope")),
         force=_flag(values.get("force")),
@@ -236,8 +236,14 @@ def memory_of(value: object) -> Memory | None:
     return MEMORY.get(value) if isinstance(value, str) else None
 
 
-def _text(given: Given | None) -> str | None:
-    return None if given is None else str(given[1])
+def _if_head(values: Mapping[str, Given]) -> str | None:
+    """The guard of an append; where nothing is appended it would guard nothing."""
+    if (given := values.get("if-head")) is None:
+        return None
+    param, value = given
+    if not _history(values.get("history")):
+        raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)
+    return str(value)
 
 
 def _flag(given: Given | None) -> bool:

@@ -21,7 +21,10 @@ DEFECT = "The proxy failed; its log says why."
 
 
 class ProxyError(Exception):
-    """An error of ours; `param` names what of the request is wrong, where anything is."""
+    """An error of ours; `param` names what of the request is wrong, where anything is.
+
+    `headers` are those of ours that are sent with it.
+    """
 
     status = 500
     type = "server_error"
@@ -32,6 +35,7 @@ class ProxyError(Exception):
         self.message = message
         self.param = param
         self.code = code or self.code
+        self.headers: list[tuple[str, str]] = []
 
     def to_json(self) -> bytes:
         """The body in OpenAI's form."""
@@ -53,11 +57,15 @@ class ContextLengthExceeded(BadRequest):
 
 
 class HeadMismatch(ProxyError):
-    """The stored history is not the one that an append was made for; the message names its head."""
+    """The stored history is not the one that an append was made for, but ends with `head`."""
 
     status = 409
     type = "conflict_error"
     code = "head_mismatch"
+
+    def __init__(self, head: str, given: str) -> None:
+        super().__init__(f"The stored history ends with {head}, not with {given}.", param="X-Condenser-If-Head")
+        self.headers = [("X-Condenser-Head", head)]
 
 
 class BodyTooLarge(ProxyError):

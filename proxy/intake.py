@@ -46,7 +46,8 @@ from strategies.core.view import item_for
 class ChatRequest(NamedTuple):
     """A chat completion request as the driver takes it; `model` is without a suffix.
 
-    `asked_at` is when it came, in seconds since the epoch.
+    `asked_at` is when it came, in seconds since the epoch. Where it came `packed`, that is its body as it came, and
+    `packed_as` are the headers that say how, which `headers` are without.
     """
 
     tenant: str
@@ -57,6 +58,8 @@ class ChatRequest(NamedTuple):
     controls: Controls
     query: bytes = b""
     asked_at: float = 0.0
+    packed: bytes = b""
+    packed_as: Sequence[tuple[bytes, bytes]] = ()
 
 
 class Case(NamedTuple):

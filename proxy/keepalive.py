@@ -192,7 +192,7 @@ class Awaited(Response):
 
 def refusal(error: ProxyError) -> Response:
     """An error of ours as a response."""
-    return Response(error.to_json(), error.status, media_type="application/json")
+    return Response(error.to_json(), error.status, dict(error.headers), media_type="application/json")
 
 
 def _body(part: bytes, *, more: bool) -> Message:

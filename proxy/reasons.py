@@ -63,4 +63,5 @@ class Reason(StrEnum):
     STORE_TIMEOUT = "store-timeout"
     STORE_UNAVAILABLE = "store-unavailable"
     ENCODED_BODY = "encoded-body"
+    UNREADABLE_BODY = "unreadable-body"
     INTERNAL_ERROR = "internal-error"

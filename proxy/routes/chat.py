@@ -9,18 +9,18 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy import controls, wire
 from proxy.capture import capture_for
 from proxy.decision import Decision
-from proxy.errors import BodyTooLarge
-from proxy.headers import encoded, first, to_upstream
+from proxy.errors import UpstreamUnavailable
+from proxy.headers import encoded, first
 from proxy.intake import ChatRequest
 from proxy.keepalive import Awaited, KeepAlive
 from proxy.opening import Answer
 from proxy.pending import beat
 from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reporting import editor_for
-from proxy.routes.passthrough import pass_through
+from proxy.routes.passthrough import pass_unread
+from proxy.routes.reading import Unread, read
 from proxy.services import Services
 from proxy.upstream import UpstreamRequest
 from proxy.watching import Watched
@@ -31,47 +31,18 @@ REFUSED = (429, 503)
 async def chat(request: Request) -> Response:
     """Reads the request; the response lets the driver decide, forwards, and relays the reply."""
     services: Services = request.app.state.services
-    if first(request.scope["headers"], b"content-encoding") not in (None, "identity"):
-        return await pass_through(request, reason="encoded-body")
     incoming = Incoming(request.receive)
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            asked = read(request, services, await body_of(incoming, services.settings.limits.body))
+            asked = await read(request, services, incoming)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Unread as unread:
+            return await pass_unread(request, incoming, unread)
         keep_alive, rest = _keep_alive(services, asked), under_way.pop_all()
     answering = _Answering(services, asked, incoming, keep_alive, rest)
     return Awaited(incoming, keep_alive, answering.response, rest)
-
-
-async def body_of(incoming: Incoming, limit: int) -> bytes:
-    """The request's body; raises `BodyTooLarge` as soon as it is."""
-    parts: list[bytes] = []
-    size = 0
-    while (part := await incoming.part()) is not None:
-        size += len(part)
-        if size > limit:
-            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def read(request: Request, services: Services, data: bytes) -> ChatRequest:
-    """The request as the driver takes it; raises `BadRequest`."""
-    headers, client = request.scope["headers"], request.scope.get("client")
-    body = wire.read(data, services.seen)
-    model, suffix = controls.split_model(body.get("model"))
-    return ChatRequest(
-        tenant=services.tenants.tenant(headers, client[0] if client else None),
-        headers=to_upstream(headers, services.own_key),
-        body=body,
-        model=model or "",
-        renamed=suffix is not None,
-        query=request.scope["query_string"],
-        controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
-        asked_at=services.clock(),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +74,9 @@ class _Answering:
             self.under_way.callback(decided.let_go)
             again = partial(self._send, decided)
             searched = await services.searcher.searched(decided, asked.model, reply, again)
+        except UpstreamUnavailable as error:
+            error.headers = decision.headers(taken=False)
+            raise
         finally:
             self.keep_alive.is_elsewhere = False
         return self._relay(searched, decided)
@@ -125,6 +99,8 @@ class _Answering:
         if self._reads(decision):
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
         sent = decision.body if body is None else body
+        if self.asked.packed and sent is self.asked.body.data:
+            sent, headers = self.asked.packed, [*headers, *self.asked.packed_as]
         request = UpstreamRequest("POST", b"/v1/chat/completions", self.asked.query, headers, sent)
         reply = await self.services.upstream.send(request)
         if reply.status in REFUSED:

@@ -37,7 +37,7 @@ async def readiness(services: Services) -> dict[str, Any]:
     return {
         "status": "ok" if store == "ok" else "degraded",
         "version": VERSION,
-        "upstream": services.settings.upstream.base_url,
+        "upstream": redacted(services.settings.upstream.base_url),
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
         "tokenizers": tokenizers,

@@ -7,9 +7,10 @@ Neither follows redirects or reads proxies from the environment: a request goes 
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, UpstreamUnavailable
 from proxy.headers import Headers
 from proxy.setting_tables import UpstreamSettings
 from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
@@ -21,6 +22,8 @@ __all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamReque
 PREFIX = "/v1"
 _PATHS = 64
 _REACHABLE_WITHIN = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class Upstream:
@@ -41,9 +44,13 @@ class Upstream:
         url = self._base.server + self._base.path + _target(request.path, request.query)
         headers = self._base.signed(request.framed())
         pairs = _as_text(headers)
-        if self._forwarder is None or pairs is None:
-            return await self._calls.forward(request.method, url, headers, request.body)
-        return await self._forwarder.send(request.method, url, pairs, request.body)
+        try:
+            if self._forwarder is None or pairs is None:
+                return await self._calls.forward(request.method, url, headers, request.body)
+            return await self._forwarder.send(request.method, url, pairs, request.body)
+        except UpstreamUnavailable as error:
+            _log.warning("the upstream gave no answer: %s", error.message)
+            raise
 
     def server(self, base_url: str | None) -> str:
         """What is one server to its clients: scheme, host and port of an address, or of the upstream's own."""

@@ -90,6 +90,7 @@ def test_a_guard_that_names_another_head_is_refused_and_nothing_is_sent(
     head = append(client, USER).headers["x-condenser-head"]
     refused = append(client, user("two"), headers={"X-Condenser-If-Head": "9-00"})
     assert refused.status_code == 409
+    assert refused.headers["x-condenser-head"] == head
     assert refused.json()["error"]["param"] == "X-Condenser-If-Head"
     assert head in refused.json()["error"]["message"]
     assert len(upstream.journal.to(CHAT)) == 1

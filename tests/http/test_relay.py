@@ -180,6 +180,18 @@ def test_an_upstream_that_refuses_connections_is_502_in_openai_form() -> None:
             assert_openai_error(answer.body)
 
 
+def test_what_was_decided_on_a_request_is_told_with_an_error_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
+    with listen() as closed:
+        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with proxying(nowhere) as proxy:
+        answer = wire.request(proxy.url, "POST", CHAT, HI, [*wire.JSON, ("X-Condenser-Session", "s")])
+        assert (answer.header("x-condenser-session"), answer.header("x-condenser-action")) == ("s", "passed")
+        answer = wire.request(proxy.url, "POST", "/v1/embeddings", b"{}", wire.JSON)
+        assert (answer.status, answer.header("x-condenser-action")) == (502, "bypassed")
+    said = [each.getMessage() for each in caplog.records if each.name == "proxy.upstream"]
+    assert said == ["the upstream gave no answer: The upstream cannot be reached (ClientConnectorError)."] * 2
+
+
 def test_an_upstream_that_hangs_up_before_its_status_line_is_502_in_openai_form(
     proxy: Proxy, upstream: ScriptedUpstream
 ) -> None:

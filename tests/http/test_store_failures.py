@@ -50,8 +50,18 @@ def test_a_small_request_passes_unchanged_while_the_store_is_out(redis: RedisSer
 
 def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
-    stage.ask(garden(12), asked(session="s", strategy="off"))
+    answer = stage.ask(garden(12), asked(session="s", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
+    assert answer.header("x-condenser-action") == "degraded"
+    assert (answer.header("x-condenser-reason") or "").startswith("store-")
+
+
+@pytest.mark.parametrize(("rounds", "trigger"), [(1, "none"), (60, "context_limit")])
+def test_what_a_view_without_a_store_was_cut_for_is_told(
+    rounds: int, trigger: str, redis: RedisServer, stage: Stage
+) -> None:
+    redis.kill()
+    assert stage.ask(garden(rounds), asked(session="s")).header("x-condenser-trigger") == trigger
 
 
 def test_without_a_store_no_model_is_asked_and_the_view_only_grows(redis: RedisServer, stage: Stage) -> None:

@@ -125,6 +125,7 @@ BAD = [
     ("window", "\u0668"),
     ("window", "1" * 10),
     ("history", "both"),
+    ("if_head", "1-00"),
     ("memory", "always"),
     ("memory_scope", ""),
     ("memory_scope", "a b"),

@@ -61,7 +61,7 @@ def proxying(
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
-    from proxy.joining import JoiningProtocol
+    from proxy.connection import Connection
     from proxy.settings import Settings
 
     upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
@@ -69,7 +69,7 @@ def proxying(
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
-    with serve(tap, http=JoiningProtocol) as url:
+    with serve(tap, http=Connection) as url:
         quiet = lambda bound=BOUND: watched.quiet(app.state.services.tasks.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
 

@@ -1,0 +1,143 @@
+"""Bodies that come packed, and bodies that nobody need read: the first are read, the others go on as they came."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.http.strict import assert_openai_error
+from tests.http.talking import WINDOW, Stage, asked, body_of, garden, staged
+from tests.http.test_bad_requests import UNREADABLE
+from tests.support.proxy import proxying
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import completion
+from tests.support.upstream import ScriptedUpstream
+from tests.support.wire import Answer
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "GZip": gzip.compress,
+    "deflate": zlib.compress,
+}
+SHORT, LONG = body_of(garden(1)), body_of(garden(12))
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with ScriptedUpstream() as upstream:
+        upstream.answer(lambda _: completion("Done."))
+        with proxying(upstream.url, window=WINDOW, strategy="recent") as proxy:
+            yield Stage(proxy, upstream)
+
+
+def forwarded(stage: Stage) -> Exchange:
+    """What has reached the upstream last."""
+    return stage.upstream.journal.to(CHAT)[-1]
+
+
+def assert_refused(answer: Answer, status: int) -> None:
+    assert answer.status == status
+    assert_openai_error(answer.body)
+
+
+@pytest.mark.parametrize("encoding", PACKS)
+def test_a_packed_body_that_is_not_changed_goes_on_as_it_came(encoding: str, stage: Stage) -> None:
+    packed = PACKS[encoding](SHORT)
+    answer = stage.post(packed, [("Content-Encoding", encoding)])
+    assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")
+    assert forwarded(stage).body == packed
+    assert forwarded(stage).header("content-encoding") == encoding
+
+
+@pytest.mark.parametrize("encoding", PACKS)
+def test_a_packed_body_that_is_condensed_goes_on_unpacked(encoding: str, stage: Stage) -> None:
+    answer = stage.post(PACKS[encoding](LONG), [("Content-Encoding", encoding), *asked(session=encoding)])
+    assert answer.header("x-condenser-action") == "condensed"
+    assert forwarded(stage).header("content-encoding") is None
+    assert len(forwarded(stage).json()["messages"]) < len(json.loads(LONG)["messages"])
+
+
+def test_what_stands_in_a_packed_body_for_the_proxy_is_taken_out_of_it(stage: Stage) -> None:
+    document = {**json.loads(SHORT), "model": "scripted-1@mask", "condenser": {"session": "packed"}}
+    answer = stage.post(gzip.compress(json.dumps(document).encode()), [("Content-Encoding", "gzip")])
+    assert answer.header("x-condenser-session") == "packed"
+    assert answer.header("x-condenser-strategy") == "mask"
+    assert forwarded(stage).json() == {**json.loads(SHORT), "model": "scripted-1"}
+
+
+def test_a_body_of_several_members_is_read_whole(stage: Stage) -> None:
+    packed = gzip.compress(SHORT[:50]) + gzip.compress(SHORT[50:])
+    answer = stage.post(packed, [("Content-Encoding", "gzip"), ("X-Condenser-Dry-Run", "true")])
+    assert answer.json()["messages"] == json.loads(SHORT)["messages"]
+
+
+@pytest.mark.parametrize("how", ["Identity", " identity ", ""])
+def test_an_encoding_that_is_none_is_none(how: str, stage: Stage) -> None:
+    answer = stage.post(SHORT, [("Content-Encoding", how)])
+    assert answer.header("x-condenser-action") == "passed"
+    assert forwarded(stage).body == SHORT
+
+
+@pytest.mark.parametrize("cut", [slice(0, -5), slice(5, None), slice(0, 0)], ids=["an end", "a beginning", "all"])
+def test_a_packed_body_that_is_broken_is_refused(cut: slice, stage: Stage) -> None:
+    before = len(stage.upstream.journal)
+    answer = stage.post(gzip.compress(SHORT)[cut], [("Content-Encoding", "gzip")])
+    assert_refused(answer, 400)
+    assert len(stage.upstream.journal) == before
+
+
+def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused() -> None:
+    bomb = gzip.compress(b'{"messages":[{"role":"user","content":"' + b"x" * 50_000_000)
+    with staged(limits={"body": 1_000_000}) as stage:
+        answer = stage.post(bomb, [("Content-Encoding", "gzip")])
+        assert_refused(answer, 413)
+        assert answer.json()["error"]["code"] == "body_too_large"
+        assert stage.forwarded == []
+
+
+def test_a_body_in_another_encoding_is_passed_on_unread(stage: Stage) -> None:
+    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "br")])
+    assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "encoded-body")
+    assert forwarded(stage).body == b"\x0b\x02\x80{}\x03"
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        (asked(dry_run="true"), "Content-Encoding"),
+        (asked(history="append", session="s"), "Content-Encoding"),
+        (asked(strategy="no-such"), "X-Condenser-Strategy"),
+        ([("X-Condenser-Window", "many")], "X-Condenser-Window"),
+    ],
+    ids=["dry run", "append", "strategy", "window"],
+)
+def test_what_needs_a_body_that_can_be_read_is_refused_with_another_one(
+    headers: list[tuple[str, str]], param: str, stage: Stage
+) -> None:
+    before = len(stage.upstream.journal)
+    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "br"), *headers])
+    assert_refused(answer, 400)
+    assert answer.json()["error"]["param"] == param
+    assert len(stage.upstream.journal) == before
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_off_passes_on_what_cannot_be_read(name: str, stage: Stage) -> None:
+    answer = stage.post(UNREADABLE[name], asked(strategy="off"))
+    assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "unreadable-body")
+    assert forwarded(stage).body == UNREADABLE[name]
+
+
+def test_a_proxy_that_is_off_passes_on_what_cannot_be_read_unless_a_request_wants_more(stage: Stage) -> None:
+    body = UNREADABLE["byte order mark"]
+    with proxying(stage.upstream.url, strategy="off") as proxy:
+        off = Stage(proxy, stage.upstream)
+        assert off.post(body).header("x-condenser-reason") == "unreadable-body"
+        assert forwarded(stage).body == body
+        assert_refused(off.post(body, asked(strategy="mask")), 400)
+        assert_refused(off.post(body, [*asked(strategy="off"), ("X-Condenser-Window", "many")]), 400)
