@@ -303,8 +303,9 @@ def _walk(decision: Decision, case: Case) -> None:
     """Makes the view without a store."""
     if case.policy.budget is None:
         return
-    wanted = required(decision.view.tokens, case.policy.budget, since=None)
-    decision.view = walked(case, case.policy.budget)
+    budget = case.policy.budget.coarse
+    wanted = required(decision.view.tokens, budget, since=None)
+    decision.view = walked(case, budget)
     decision.tokens_after = decision.view.tokens
     if wanted is not None and decision.view.changed:
         decision.trigger = TRIGGERS[wanted]

@@ -19,6 +19,7 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 RESERVE_AT_MOST = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 HARD_FLOOR = 512
+_STEPS = 8  # of a scale, to one
 LEAST_TRIGGER = 0.5
 """The least share of usable at which a strategy's own marks may condense."""
 
@@ -151,6 +152,16 @@ class Budget:
     def unscaled(self) -> Budget:
         """The budget in tokens of the upstream."""
         return self.nominal or self
+
+    @property
+    def coarse(self) -> Budget:
+        """The budget by a scale in steps of an eighth, and no less than one.
+
+        What is known of the scale moves with each reply. A view that nobody remembers is made by this one, so that it
+        comes out the same again.
+        """
+        ratio = self.unscaled.usable / max(self.usable, 1)
+        return self.unscaled.scaled(Scale(0, max(round(_STEPS * ratio) / _STEPS, 1.0)))
 
     @property
     def made_for(self) -> int:

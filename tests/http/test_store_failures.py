@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.http.strict import assert_view
 from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, on_file, staged, workshop
 from tests.support import wire
+from tests.support.proxy import proxying
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.upstream import Counting, ScriptedUpstream
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
@@ -73,6 +76,21 @@ def test_without_a_store_no_model_is_asked_and_the_view_only_grows(redis: RedisS
     assert stage.summaries == []
     for before, after in pairwise(views):
         assert after[: len(before)] == before
+
+
+def test_without_a_store_what_replies_teach_moves_no_cut() -> None:
+    with ScriptedUpstream(counting=Counting(lambda body: count(body) * 9 // 10)) as upstream:
+        known: dict[str, Any] = {
+            "window": WINDOW,
+            "strategy": "recent",
+            "store": {"url": "redis://127.0.0.1:1/0", "timeout": 0.5},
+        }
+        with proxying(upstream.url, **known) as proxy:
+            stage = Stage(proxy, upstream)
+            for _ in range(5):
+                stage.ask(garden(40, words=20), asked(session="s"))
+            views = [len(each.json()["messages"]) for each in stage.forwarded]
+    assert views == [views[0]] * 5
 
 
 def test_a_store_that_comes_back_is_used_again_and_what_it_held_stands(stage: Stage, redis: RedisServer) -> None:
