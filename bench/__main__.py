@@ -16,7 +16,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NAMES = ("load", "cpu", "lag", "waiting", "growth", "footprint", "plan", "session", "long_text", "memory", "form")
+NAMES = (
+    "load",
+    "cpu",
+    "lag",
+    "waiting",
+    "growth",
+    "footprint",
+    "scaling",
+    "plan",
+    "session",
+    "long_text",
+    "memory",
+    "form",
+)
 DEFAULT = "load"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.waiting import RECORDED
+from bench.waiting import RECORDED, present
 from proxy.asking import Caller, Roles
 from proxy.replaying.play import Player, Playing, ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, load
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(conversations: int) -> list[Row]:
     """A row for each strategy and form."""
-    found = list(_agents(load(RECORDED), conversations))
+    found = list(_agents(load(present(RECORDED)), conversations))
     return [asyncio.run(_played(name, form, found)) for name in STRATEGIES for form in ("isolated", "continue")]
 
 

@@ -40,7 +40,7 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
 from tests.support.passing import PassingTime, SlowStore
 
-RECORDED = Path("../shared/data/traces-dev-long.jsonl.gz")
+RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces-dev-long.jsonl.gz"
 STRATEGIES = ("mask+half-window", "half-window", "semantic", "dynacontext")
 WINDOWS = (16_384, 32_768, 65_536)
 REPLY = 3.0
@@ -91,9 +91,17 @@ def measure(
     pauses: Sequence[float] = PAUSES,
 ) -> list[Row]:
     """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
+    present(recorded)
     cells = list(product(strategies, windows, pauses))
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         return list(workers.map(partial(_cell, recorded, each), *zip(*cells, strict=True)))
+
+
+def present(recorded: Path) -> Path:
+    """The file of recorded conversations; where there is none, the program says so and ends."""
+    if not recorded.exists():
+        raise SystemExit(f"bench: the recorded conversations are missing: {recorded}")
+    return recorded
 
 
 def chosen(conversations: Sequence[Conversation], each: int) -> Iterator[Conversation]:
@@ -213,7 +221,7 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
     budget = now.policy.budget
     if before is None or budget is None:
         return True
-    most, grown = budget.usable - budget.floor, now.tokens_before - before.tokens_before
+    most, grown = budget.usable - budget.least_headroom, now.tokens_before - before.tokens_before
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -132,10 +133,15 @@ def admin_token(settings: Settings) -> str | None:
     """The token of the settings, else the one beside the store, made where only this machine can ask; else None."""
     if settings.admin.token is not None:
         return settings.admin.token.get_secret_value()
-    path = beside(settings.store.url, TOKEN_FILE)
-    if path is None or not is_loopback(settings.host):
+    path = token_file(settings)
+    return (made_once(path).decode("ascii", "replace").strip() or None) if path else None
+
+
+def token_file(settings: Settings) -> Path | None:
+    """The file that has the token of a proxy with these settings; None where no file has it."""
+    if settings.admin.token is not None or not is_loopback(settings.host):
         return None
-    return made_once(path).decode("ascii", "replace").strip() or None
+    return beside(settings.store.url, TOKEN_FILE)
 
 
 def known_token(settings: Settings, url: str | None = None) -> str | None:

@@ -24,12 +24,14 @@ from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import Requirement
+from strategies.core.transcript import Counter
 from strategies.core.view import View
 from strategies.pipeline import Outcome, attempt
 
 T = TypeVar("T")
 
 PROJECTED = "(here a model's summary would stand) "
+OF_CAP = 0.75  # of what a record may have; models are told a number of words that leaves some room
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Attempts:
 
     async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:
         """What would come of the policy's pipeline: nothing is asked, texts are of the size that was asked for."""
-        return await self._attempted(requirement, policy.stages, view, policy, past, _project)
+        return await self._attempted(requirement, policy.stages, view, policy, past, projecting(view.counter))
 
     async def attempt(
         self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
@@ -98,7 +100,7 @@ class Attempts:
 
     async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> Attempted:
         rest = [stage for stage in policy.stages if not stage.asks]
-        without = await self._attempted(requirement, rest, view, policy, past, _project)
+        without = await self._attempted(requirement, rest, view, policy, past, projecting(view.counter))
         return without._replace(reason=Reason.SUMMARY_TIMEOUT)
 
     async def _attempted(
@@ -172,12 +174,18 @@ def _stepped(
         return _Returned(stop.value)
 
 
-async def _project(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
-    return tuple(_projected(each) for each in effects)
+def projecting(counter: Counter) -> Resolve:
+    """What answers in place of models with texts of the size that they are asked for, by this count."""
+
+    async def project(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
+        return tuple([_projected(each, counter) for each in effects])
+
+    return project
 
 
-def _projected(effect: Effect) -> Result:
+def _projected(effect: Effect, counter: Counter) -> Result:
     if not isinstance(effect, Ask):
         return Failure("not-asked")
-    words = max(effect.max_tokens // 16, 1)
-    return Answer(f"<summary>{PROJECTED * words}</summary>")
+    most = effect.max_tokens if effect.record is None else effect.record
+    times = max(int(OF_CAP * most) // counter.text(PROJECTED), 1)
+    return Answer(f"<summary>{PROJECTED * times}</summary>")

@@ -10,11 +10,15 @@ from pathlib import Path
 _SQLITE = "sqlite:///"
 
 
+def embedded(store_url: str) -> Path | None:
+    """The file that the store is; None where it is none."""
+    return Path(store_url.removeprefix(_SQLITE)) if store_url.startswith(_SQLITE) else None
+
+
 def beside(store_url: str, name: str) -> Path | None:
     """The place of a file of that name beside the store; None where the store is no file."""
-    if not store_url.startswith(_SQLITE):
-        return None
-    return Path(store_url.removeprefix(_SQLITE)).parent / name
+    file = embedded(store_url)
+    return file.parent / name if file else None
 
 
 def made_once(path: Path) -> bytes:

@@ -52,19 +52,31 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Settings with the command line on top; raises `SettingsError`."""
-    if arguments.config:
-        os.environ[CONFIG_VARIABLE] = arguments.config
+    """Settings with the command line on top; raises `SettingsError`, also for what is given and empty."""
+    use_config(arguments.config)
+    return load_settings(**given_in(arguments))
+
+
+def given_in(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line has."""
     given: dict[str, Any] = {
         key: value
         for key in ("host", "port", "workers", "strategy", "window")
         if (value := getattr(arguments, key, None)) is not None
     }
-    if arguments.upstream:
+    if arguments.upstream is not None:
         given["upstream"] = {"base_url": arguments.upstream}
-    if arguments.store:
+    if arguments.store is not None:
         given["store"] = {"url": arguments.store}
-    return load_settings(**given)
+    return given
+
+
+def use_config(file: str | None) -> None:
+    """Has the settings read `file`, where one is given; raises `SettingsError` where its name is empty."""
+    if file == "":
+        raise SettingsError("--config is empty; leave it out where no file is meant")
+    if file is not None:
+        os.environ[CONFIG_VARIABLE] = file
 
 
 if __name__ == "__main__":

@@ -261,6 +261,8 @@ class Condenser:
             decision.tokens_after = folded(case, made.condensation).tokens
             decision.exact = decision.exact and not made.asked
             decision.metadata = made.condensation.metadata
+        elif requirement is Requirement.SOFT and case.policy.asks:
+            decision.reason = not_ready(case)
 
     def _write(self, decision: Decision, case: Case) -> None:
         decision.probed = self._usage_probe and probes(decision.view, case)

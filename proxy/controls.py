@@ -58,7 +58,7 @@ MEMORY = {
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The keys of one request; None and empty mean that the request does not say."""
+    """The keys of one request; None and empty mean that the request does not say. `named` is how it calls them."""
 
     session: str | None = None
     strategy: Pipeline | None = None
@@ -71,6 +71,11 @@ class Controls:
     force: bool = False
     no_store: bool = False
     dry_run: bool = False
+    named: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def param(self, key: str) -> str:
+        """What the request calls a key: its header, or the member of its body."""
+        return self.named.get(key) or _header(key)
 
     @property
     def treatment(self) -> Hashable:
@@ -101,6 +106,7 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
         force=_flag(values.get("force")),
         no_store=_flag(values.get("no-store")),
         dry_run=_flag(values.get("dry-run")),
+        named={key: param for key, (param, _) in values.items()},
     )
 
 
@@ -128,8 +134,12 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
             continue
         key = lowered.removeprefix(OURS).decode("latin-1")
         if key in KEYS:
-            found[key] = (f"X-Condenser-{key.title()}", value.decode("latin-1").strip())
+            found[key] = (_header(key), value.decode("latin-1").strip())
     return found
+
+
+def _header(key: str) -> str:
+    return f"X-Condenser-{key.title()}"
 
 
 def _from_body(extension: object) -> dict[str, Given]:

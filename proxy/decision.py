@@ -236,6 +236,8 @@ class Decision:
             "budget": budget_document(self.policy),
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
+            "floor": self.floor,
+            "upstream_tokens": self.calibrated.scale.upstream(self.tokens_after),
             "headroom": self.policy.budget.upstream_headroom(self.tokens_after) if self.policy.budget else None,
             "plan": dict(self.metadata),
             "messages": [message.body for message in self.view.messages()],
@@ -244,12 +246,11 @@ class Decision:
 
 
 def budget_document(policy: Policy) -> dict[str, int] | None:
-    """The effective numbers of a budget, in tokens."""
-    budget = policy.budget
-    if budget is None:
+    """The effective numbers of a budget, in tokens of the upstream."""
+    if policy.budget is None:
         return None
-    names = ("reserve", "usable", "prepare", "trigger", "target", "step", "floor")
-    return {name: getattr(budget, name) for name in names}
+    names = ("reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom")
+    return {name: getattr(policy.budget.unscaled, name) for name in names}
 
 
 def short(tokens: int) -> str:

@@ -11,11 +11,13 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from proxy.beside import beside, made_once
 from proxy.errors import BadRequest
 from proxy.headers import credential, first
+from proxy.peers import Peers
 from proxy.settings import Settings
 
 OWN = "X-Condenser-Session"
@@ -43,7 +45,7 @@ class Tenants:
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._source = settings.tenant.source
-        self._trusted = frozenset(settings.tenant.trusted_proxies)
+        self._trusted = Peers(settings.tenant.trusted_proxies)
         self._key = key[:64]
 
     def tenant(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> str:
@@ -70,8 +72,13 @@ def tenant_key(settings: Settings) -> bytes:
     """
     if settings.tenant.pepper is not None:
         return settings.tenant.pepper.get_secret_value().encode()
-    path = beside(settings.store.url, _KEY_FILE)
+    path = key_file(settings)
     return made_once(path) if path else _SHARED_KEY
+
+
+def key_file(settings: Settings) -> Path | None:
+    """The file that has the key of tenant digests; None where no file has it."""
+    return beside(settings.store.url, _KEY_FILE) if settings.tenant.pepper is None else None
 
 
 def listed(names: Iterable[str]) -> dict[bytes, str]:

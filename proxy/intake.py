@@ -333,10 +333,10 @@ def milliseconds(started: float) -> float:
 def _check_append(request: ChatRequest, identity: Identity, *, keeps_text: bool) -> None:
     """Append needs a name to store under, a store that keeps text, leave to store, and one reply."""
     if not keeps_text:
-        raise BadRequest('Append needs store.content = "full".', param="X-Condenser-History")
+        raise BadRequest('Append needs store.content = "full".', param=request.controls.param("history"))
     if identity.id is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if request.controls.no_store:
-        raise BadRequest("Append and no-store contradict each other.", param="X-Condenser-No-Store")
+        raise BadRequest("Append and no-store contradict each other.", param=request.controls.param("no-store"))
     if request.body.get("n") not in (None, 1):
         raise BadRequest("X-Condenser-History: append knows one choice only.", param="n")

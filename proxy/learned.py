@@ -214,7 +214,8 @@ def _read_whole(known: _Known, reply: Reply) -> None:
 
 def _encoded(known: _Known) -> bytes:
     window = known.window and [known.window.tokens, known.window.origin, known.window.until]
-    suspect = known.suspect and [known.suspect.sent, known.suspect.counted]
+    seen = known.suspect
+    suspect = seen and [seen.sent, seen.counted, seen.own, seen.exact]
     return json.dumps({"v": _VERSION, "window": window, "suspect": suspect}).encode()
 
 
@@ -225,4 +226,9 @@ def _decoded(fact: bytes) -> tuple[LearnedWindow | None, Reply | None]:
         return None, None
     window, suspect = document["window"], document["suspect"]
     learned = LearnedWindow(int(window[0]), Origin(window[1]), float(window[2])) if window else None
-    return learned, Reply(int(suspect[0]), int(suspect[1])) if suspect else None
+    return learned, _suspect(*suspect) if suspect else None
+
+
+def _suspect(sent: float, counted: float, own: float | None = None, exact: object = True) -> Reply:
+    """A suspicion in a fact; an older version has told less of it."""
+    return Reply(int(sent), int(counted), exact=bool(exact), own=None if own is None else int(own))

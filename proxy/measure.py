@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from proxy.beginnings import Beginning, Summed, beginning_of, behind_systems, remember
 from proxy.calibration.features import Features
-from proxy.frame import OUTSIDE
+from proxy.envelope import OUTSIDE
 from proxy.lru import Lru
 from proxy.seen import Element, Seen
 from proxy.tokens.counter import Counter, CountingPool
@@ -104,7 +104,7 @@ class Measurer:
         new = [each for each in listed.unknown if name not in each.counted]
         read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
         made = self._made(body, listed, name, lambda each: read.get(id(each)) or each.counted[name])
-        outside = body.frame.outside
+        outside = body.envelope.outside
         overhead = await self._overhead(outside, body, made.transcript, counter)
         return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
 
@@ -113,7 +113,7 @@ class Measurer:
         listed = _Listed.of(body, BY_LENGTH)
         made = self._made(body, listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
         rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
-        outside = body.frame.outside.hex()
+        outside = body.envelope.outside.hex()
         return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
 
     def _made(self, body: Body, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:

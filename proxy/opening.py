@@ -3,26 +3,33 @@
 An upstream that refuses a prompt for its length says so with an error status, with an error body under a good status,
 or with an error as the first event of a stream. Where that may be, the beginning is held back until it is known: a
 whole error body, or the first event. It is not held for long, nor for much; then it goes on as it came, byte for
-byte.
+byte. Many servers begin a stream by saying who speaks, before they have looked at the prompt: behind that the next
+event is waited for too, but only for a moment, for a client takes it for the sign that its answer is being written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
 from proxy.headers import Headers, first
+from proxy.loose_json import json_or_none
 from proxy.overflow import Refusal, recognise
-from proxy.overflow.reading import is_error, said_in
+from proxy.overflow.reading import tells_error
+from proxy.sse import is_event_stream
 from proxy.usage import decoder
 
 MOST_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds
+MOMENT = 0.25  # seconds that an event is held which says no more than who speaks
 _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+_BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
+"""The first event of a stream, with the comments before it, where it is one line of data."""
 _ERROR, _CHOICES = b'"error"', b'"choices"'
 
 
@@ -49,6 +56,8 @@ class OpenedReply:
         self.headers = reply.headers
         self._reply = reply
         self._chunks = aiter(reply.chunks())
+        self._is_stream = is_event_stream(reply.headers)
+        self._greets = False  # whether a stream has said who speaks
         self._held: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
 
@@ -72,12 +81,19 @@ class OpenedReply:
         await self._reply.close()
 
     async def beginning(self) -> bytes | None:
-        """As much of the body, decoded, as it takes to know what it refuses; None where it cannot be decoded."""
-        deadline = asyncio.get_running_loop().time() + LONGEST_HELD
+        """As much of the body, decoded, as it takes to know what it refuses; None where it cannot be decoded.
+
+        Of a stream the events are left out that say only who speaks.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + LONGEST_HELD
         while not self._is_enough() and sum(map(len, self._held)) < MOST_HELD:
+            if self._greets:
+                deadline = min(deadline, clock() + MOMENT)
             if not await self._held_one_more(deadline):
                 break
-        return self._decoded()
+        body = self._decoded()
+        return body if body is None or not self._is_stream else _greeted(body)[1]
 
     async def _held_one_more(self, deadline: float) -> bool:
         """Whether there was another chunk before a time of the loop's clock."""
@@ -102,8 +118,9 @@ class OpenedReply:
         body = self._decoded()
         if body is None:
             return True
-        if (first(self.headers, b"content-type") or "").startswith("text/event-stream"):
-            return _has_event(body)
+        if self._is_stream:
+            self._greets, rest = _greeted(body)
+            return _has_event(rest)
         return _ERROR not in body[:2048] or _CHOICES in body[:2048]
 
     def _decoded(self) -> bytes | None:
@@ -148,9 +165,7 @@ def is_packed_refusal(reply: Answer) -> bool:
 
 def _fails(status: int, body: bytes) -> bool:
     """Whether what was looked at is an error."""
-    if status >= HTTPStatus.BAD_REQUEST:
-        return True
-    return (_ERROR in body or _CHOICES not in body) and is_error(said_in(body))
+    return status >= HTTPStatus.BAD_REQUEST or tells_error(body)
 
 
 async def _following(chunks: AsyncIterator[bytes]) -> bytes | None:
@@ -161,3 +176,22 @@ def _has_event(body: bytes) -> bool:
     """Whether an event with data is there whole; comments that keep a connection alive are none."""
     whole = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
     return any(line.startswith(b"data:") for line in whole.split(b"\n"))
+
+
+def _greeted(body: bytes) -> tuple[bool, bytes]:
+    """Whether a stream begins with an event that says only who speaks, and what stands behind that."""
+    begun = _BEGINNING.match(body)
+    if begun is None or not _says_who(json_or_none(begun["data"])):
+        return False, body
+    return True, body[begun.end() :]
+
+
+def _says_who(chunk: object) -> bool:
+    """Whether a chunk tells a role, and nothing else."""
+    choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
+    return bool(choices) and isinstance(choices, list) and all(map(_is_greeting, choices))
+
+
+def _is_greeting(choice: object) -> bool:
+    delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
+    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]

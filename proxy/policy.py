@@ -188,7 +188,7 @@ class Policies:
         entry, summarizer = self._of(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
         window = self.window(controls.window, model)
-        made = self._stages(pipeline, options)
+        made = self._stages(pipeline, options, controls.param("options"))
         injection = self._injection(made)
         return Policy(
             pipeline=pipeline,
@@ -217,7 +217,7 @@ class Policies:
         if self._settings.memory.scopes:
             return controls.memory_scope or str(session.get("memory_scope", ""))
         if controls.memory_scope is not None:
-            param = "X-Condenser-Memory-Scope"
+            param = controls.param("memory-scope")
             raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
         return ""
 
@@ -263,11 +263,11 @@ class Policies:
             raise ValueError(f"settings were not checked: {text}")
         return pipeline
 
-    def _stages(self, pipeline: Pipeline, options: Mapping[str, object]) -> list[Strategy]:
+    def _stages(self, pipeline: Pipeline, options: Mapping[str, object], param: str) -> list[Strategy]:
         try:
             return stages(pipeline.names, addressed(pipeline, options), self._tables)
         except OptionError as error:
-            raise BadRequest(f"X-Condenser-Options: {error.detail}.", param="X-Condenser-Options") from None
+            raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
     def lowered(self, policy: Policy, learned: LearnedWindow, model: str, body: Mapping[str, Any]) -> Policy:
         """A policy for a window that was learned from the request that it was made for."""
@@ -324,7 +324,7 @@ class Policies:
     def _lowest_mark(self, model: str, window: Window, asked: int | None) -> int | None:
         budget = self.budget(window, self._of(model).entry, asked)
         own = int(budget.usable * LEAST_TRIGGER) if budget else 0
-        return min(budget.prepare, budget.usable - budget.floor, own) if budget else None
+        return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
 
     def budget(self, window: Window, entry: ModelSettings | None, asked: int | None) -> Budget | None:
         """The budget for a window; None where it is unknown."""

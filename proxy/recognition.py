@@ -1,8 +1,8 @@
 """Recognising a conversation: from a request to its session.
 
 An explicit id names its session. Without one the chain index is asked for the longest known prefix of the transcript;
-the session that it leads to is verified, for the index is only a hint. A derived session never holds two conversations:
-what forks from it gets a new id and a link to its parent, whose condensations it may read.
+a session that is to be continued is verified, for the index is only a hint. A derived session never holds two
+conversations: what forks from it gets a new id and a link to its parent, whose condensations it may read.
 
 Whatever fails is told in `failure`, and the request goes on as if nothing were known.
 """

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from proxy.headers import Headers, first
 from proxy.loose_json import json_or_none
-from proxy.sse import EventReader
+from proxy.sse import EventReader, Lines
 
 _KEY = b'"usage"'
 _COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
@@ -59,29 +59,26 @@ class StreamEditor:
     def __init__(self, more: int, *, hides: bool) -> None:
         self._more = more
         self._hides = hides
-        self._rest = b""
-        self._event = b""
+        self._lines = Lines()
+        self._event: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
         """The lines that have ended with this chunk, but for those of an event with a usage that has not."""
-        *lines, self._rest = (self._rest + chunk).splitlines(keepends=True) if chunk else [self._rest]
-        if self._rest.endswith(b"\n"):
-            lines, self._rest = [*lines, self._rest], b""
-        return b"".join([self._line(line) for line in lines])
+        return b"".join([self._line(line) for line in self._lines.feed(chunk)])
 
     def _line(self, line: bytes) -> bytes:
         if self._event or (line.startswith(b"data:") and _KEY in line):
-            self._event += line
+            self._event.append(line)
             return self._ended() if not line.strip() else b""
         return line
 
     def _ended(self) -> bytes:
-        event, self._event = self._event, b""
+        event, self._event = b"".join(self._event), []
         return b"" if self._hides and is_usage_alone(event) else with_more(event, self._more)
 
     def end(self) -> bytes:
         """What had no end."""
-        rest, self._event, self._rest = self._event + self._rest, b"", b""
+        rest, self._event = b"".join([*self._event, self._lines.rest()]), []
         return rest
 
 

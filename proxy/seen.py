@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from proxy.frame import Frames
+from proxy.envelope import Envelopes
 from proxy.nesting import DEEPEST, is_deeper, may_be_deeper
 from strategies.core.digest import message_digest
 from strategies.core.parsing import decode, loads
@@ -149,10 +149,10 @@ class Run(NamedTuple):
 
 
 class Seen:
-    """The messages that were read before, at most `most_bytes` of them, and the `frames` around them."""
+    """The messages that were read before, at most `most_bytes` of them, and the `envelopes` around them."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.frames = Frames()
+        self.envelopes = Envelopes()
         self._most = most_bytes
         self._size = 0
         self._kept: OrderedDict[bytes, Element] = OrderedDict()

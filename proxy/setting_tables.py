@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from proxy.cost import Prices
 from proxy.profiles import Profile
+from proxy.setting_values import (
+    HeaderNames,
+    HttpAddress,
+    KnownStrategy,
+    Networks,
+    Secret,
+    Text,
+    header_name,
+    not_empty,
+)
 from proxy.store import SCHEMES
-from strategies import TABLE, parse
 from strategies.core.budget import Marks
 from strategies.core.form import Form
 from strategies.core.ledger import LedgerCaps
@@ -47,25 +46,6 @@ class ProfileSettings(Table):
         return Profile(form, self.stream_options, self.token_limit)
 
 
-def http_address(value: str) -> str:
-    """An address without a slash at its end, with `/v1` where it has no path; raises `ValueError`."""
-    if not value.startswith(("http://", "https://")):
-        raise ValueError("must start with http:// or https://")
-    url = value.rstrip("/")
-    return url if urlsplit(url).path else url + "/v1"
-
-
-def known_strategy(value: str) -> str:
-    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
-    if parse(value) is None:
-        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
-    return value
-
-
-HttpAddress = Annotated[str, AfterValidator(http_address)]
-KnownStrategy = Annotated[str, AfterValidator(known_strategy)]
-
-
 class UpstreamSettings(Table):
     """Where requests go; an address without a path gets `/v1`.
 
@@ -74,7 +54,7 @@ class UpstreamSettings(Table):
     """
 
     base_url: HttpAddress = "https://api.openai.com/v1"
-    api_key: SecretStr | None = None
+    api_key: Secret | None = None
     connect_timeout: float = Field(5.0, gt=0)
     read_timeout: float = Field(600.0, gt=0)
     max_connections: int = Field(1_000, gt=0)
@@ -132,8 +112,8 @@ class ModelRole(Table):
     """
 
     base_url: HttpAddress | None = None
-    api_key: SecretStr | None = None
-    model: str | None = None
+    api_key: Secret | None = None
+    model: Text | None = None
     timeout: float = Field(300.0, gt=0)
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, gt=0)
@@ -209,20 +189,23 @@ class LedgerSettings(Table):
 class TokenizerSettings(Table):
     """Where the rank files are; by default those that were installed with the program."""
 
-    ranks_dir: Path | None = None
+    ranks_dir: Annotated[Path | None, BeforeValidator(not_empty)] = None
 
 
 class TenantSettings(Table):
     """Whose sessions are whose: by `credential`, all one (`fixed`), or `header:NAME` from a trusted proxy."""
 
     source: str = Field("credential", alias="from")
-    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
-    pepper: SecretStr | None = None
+    trusted_proxies: Networks = ("127.0.0.1", "::1")
+    pepper: Secret | None = None
 
     @field_validator("source")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in ("credential", "fixed") and not value.startswith("header:"):
+        kind, _, name = value.partition(":")
+        if kind == "header" and name:
+            header_name(name)
+        elif value not in ("credential", "fixed"):
             raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
         return value
 
@@ -230,13 +213,13 @@ class TenantSettings(Table):
 class AdminSettings(Table):
     """Who may see and delete sessions: whoever has the token. Unset: one is made where only this machine can ask."""
 
-    token: SecretStr | None = Field(None, min_length=1)
+    token: Secret | None = None
 
 
 class SessionSettings(Table):
     """Which headers of clients name a session, in order; `x-*-session-id` always comes after them."""
 
-    headers: tuple[str, ...] = (
+    headers: HeaderNames = (
         "x-session-id",
         "helicone-session-id",
         "x-litellm-session-id",
@@ -289,7 +272,7 @@ def background_mode(value: object) -> object:
 class ModelSettings(Table):
     """Settings for models whose name matches; the first match wins."""
 
-    match: str
+    match: Text
     window: int | None = Field(None, ge=256)
     max_input: int | None = Field(None, ge=256)
     reserve: int | None = Field(None, ge=0)

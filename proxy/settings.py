@@ -26,7 +26,6 @@ from proxy.setting_tables import (
     BackgroundSettings,
     CostSettings,
     JudgeRole,
-    KnownStrategy,
     LedgerSettings,
     LimitSettings,
     MarkSettings,
@@ -39,6 +38,7 @@ from proxy.setting_tables import (
     TokenizerSettings,
     UpstreamSettings,
 )
+from proxy.setting_values import KnownStrategy, Text
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
 from strategies.core.options import filled
@@ -46,6 +46,9 @@ from strategies.core.options import filled
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _NOT_SETTINGS = {CONFIG_VARIABLE}
+_ALONE = {"background": "mode"}
+"""Tables for which one of their keys may stand alone."""
+_IN_OUR_WORDS = {"tuple_type": "must be a list; in the environment it is one in JSON"}
 
 
 class SettingsError(Exception):
@@ -60,7 +63,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     port: int = Field(8484, ge=0, le=65_535)
     workers: int = Field(1, ge=1)
     open_to_all: bool = False
@@ -136,8 +139,9 @@ def gathered(data: Mapping[str, Any]) -> dict[str, Any]:
     Each source is gathered before they are merged.
     """
     rest = dict(data)
-    if isinstance(rest.get("background"), str):
-        rest["background"] = {"mode": rest["background"]}
+    for name, key in _ALONE.items():
+        if isinstance(rest.get(name), str):
+            rest[name] = {key: rest[name]}
     if "reserve" in rest:
         rest["marks"] = _merged({"reserve": rest.pop("reserve")}, rest.get("marks", {}))
     options: dict[str, Any] = {}
@@ -160,7 +164,11 @@ class _Environment(PydanticBaseSettingsSource):
         raise NotImplementedError("the whole tree is read at once")
 
     def __call__(self) -> dict[str, Any]:
-        return gathered(environment_tree(os.environ))
+        return _of_environment()
+
+
+def _of_environment() -> dict[str, Any]:
+    return gathered(environment_tree(os.environ))
 
 
 def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -169,15 +177,30 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS:
             continue
-        name = variable.removeprefix(PREFIX)
-        value = Path(text).read_text("utf-8").strip() if name.endswith("_FILE") else text
-        *tables, key = name.removesuffix("_FILE").lower().split("__")
-        _put(tree, tables, key, json.loads(value) if value[:1] in ("[", "{") else value)
+        value = _of_file_named_by(variable, text) if variable.endswith("_FILE") else text
+        *tables, key = variable.removeprefix(PREFIX).removesuffix("_FILE").lower().split("__")
+        _put(tree, tables, key, _json(variable, value) if value[:1] in ("[", "{") else value)
     return tree
+
+
+def _of_file_named_by(variable: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{variable} names a file that cannot be read: {error}") from None
+
+
+def _json(variable: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{variable} begins as JSON does, but cannot be read as such: {error}") from None
 
 
 def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
     for each in tables:
+        if each in _ALONE and isinstance(tree.get(each), str):
+            tree[each] = {_ALONE[each]: tree[each]}
         tree = tree.setdefault(each, {})
         if not isinstance(tree, dict):
             raise SettingsError(f"{PREFIX}{each.upper()} is given as a value and as a table")
@@ -191,8 +214,17 @@ class _ConfigFile(PydanticBaseSettingsSource):
         raise NotImplementedError("the whole file is read at once")
 
     def __call__(self) -> dict[str, Any]:
-        path = os.environ.get(CONFIG_VARIABLE)
-        return gathered(tomllib.loads(Path(path).read_text("utf-8"))) if path else {}
+        return _of_file()
+
+
+def _of_file() -> dict[str, Any]:
+    path = os.environ.get(CONFIG_VARIABLE)
+    return gathered(tomllib.loads(Path(path).read_text("utf-8"))) if path else {}
+
+
+def sources(**given: Any) -> dict[str, dict[str, Any]]:
+    """What each source sets for `load_settings` with the same arguments, by the source's name; the first wins."""
+    return {"command line": gathered(given), "environment": _of_environment(), "file": _of_file()}
 
 
 def load_settings(**given: Any) -> Settings:
@@ -209,7 +241,7 @@ def _in_words(error: Any) -> str:
     path = [str(part) for part in error["loc"]]
     key = ".".join(path)
     if error["type"] != "extra_forbidden":
-        return f"{key}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{key}: {_IN_OUR_WORDS.get(error['type'], error['msg'].removeprefix('Value error, '))}"
     nearest = difflib.get_close_matches(path[-1], _keys_beside(path), 1, 0)
     return f"unknown key '{key}'; did you mean '{'.'.join([*path[:-1], *nearest])}'?"
 

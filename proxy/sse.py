@@ -12,24 +12,48 @@ from collections.abc import Iterator
 from proxy.headers import Headers, first
 
 DONE = b"data: [DONE]\n\n"
-_LINE = re.compile(rb"([^\r\n]*)(\r\n|\n|\r(?!\Z))")
+# A line is looked for from its beginning only: one that has not ended would be tried from each of its bytes.
+_LINE = re.compile(rb"(?<![^\r\n])[^\r\n]*+(?:\r\n|\n|\r(?!\Z))")
+_END = re.compile(rb"[\r\n]")
+
+
+class Lines:
+    """Cuts bytes into lines; what has not ended is kept in pieces, and looked at again only when it may have."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in this chunk, with their ends."""
+        if not chunk:
+            return []
+        may_have_ended = bool(self._rest) and self._rest[-1].endswith(b"\r")
+        self._rest.append(chunk)
+        if not (may_have_ended or _END.search(chunk)):
+            return []
+        text = self.rest()
+        lines: list[bytes] = _LINE.findall(text)
+        if left := text[sum(map(len, lines)) :]:
+            self._rest.append(left)
+        return lines
+
+    def rest(self) -> bytes:
+        """What has not ended, which is forgotten."""
+        rest, self._rest = b"".join(self._rest), []
+        return rest
 
 
 class EventReader:
     """Reads one stream; `feed` gives the data of the events that a chunk completes."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._lines = Lines()
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[str]:
         """The data of each event that ends in this chunk."""
-        buffered = self._rest + chunk
-        done = 0
-        for found in _LINE.finditer(buffered):
-            done = found.end()
-            yield from self._line(found.group(1))
-        self._rest = buffered[done:]
+        for line in self._lines.feed(chunk):
+            yield from self._line(line.rstrip(b"\r\n"))
 
     def _line(self, line: bytes) -> Iterator[str]:
         if line.startswith(b"data:"):

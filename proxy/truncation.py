@@ -40,6 +40,8 @@ class Reply(NamedTuple):
 
     `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known. Where
     nothing was learned of the upstream's tokenizer yet, our count is not `calibrated`; one by length is not `exact`.
+    `own` is our count as it is without that; None where it is the same. It alone tells which of two prompts is longer:
+    what is sent between them may change how the same prompt is expected to be counted.
     """
 
     sent: int
@@ -47,6 +49,12 @@ class Reply(NamedTuple):
     prefix: int | None = None
     calibrated: bool = True
     exact: bool = True
+    own: int | None = None
+
+    def is_longer(self, other: Reply, times: float = 1.0) -> bool:
+        """Whether this prompt is that many `times` as long as another, or more; False where that cannot be known."""
+        ours, theirs = (each.sent if each.own is None else each.own for each in (self, other))
+        return self.exact is other.exact and ours > theirs and ours >= theirs * times
 
 
 class Standing(Enum):
@@ -73,7 +81,7 @@ def sign_of(reply: Reply, last: Reply | None = None) -> Sign | None:
         return None
     if reply.counted < (SHARE if reply.exact else SHARE_OF_LENGTH) * reply.sent:
         return Sign.BELOW_ESTIMATE
-    if last is not None and reply.counted == last.counted and reply.sent >= last.sent * LONGER:
+    if last is not None and reply.counted == last.counted and reply.is_longer(last, LONGER):
         return Sign.SAME_COUNT
     # Its own beginning had that count too; the last reply may be one of another conversation.
     return Sign.SAME_COUNT if reply.counted == reply.prefix and reply.counted * LONGER <= reply.sent else None
@@ -113,7 +121,7 @@ def _goes_along(reply: Reply, suspect: Reply) -> bool:
 
 def _confirms(reply: Reply, suspect: Reply, whole: int) -> bool:
     fewer, more = sorted((reply.counted, suspect.counted))
-    return reply.sent > suspect.sent and fewer >= max(LEAST_KEPT, ALIKE * more, OF_WHOLE * whole)
+    return reply.is_longer(suspect) and fewer >= max(LEAST_KEPT, ALIKE * more, OF_WHOLE * whole)
 
 
 _SETTINGS = (

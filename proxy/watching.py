@@ -90,7 +90,8 @@ class Watcher:
         if prefix is not None and usage.prompt * LONGER <= sent and decision.shows_reasoning:
             # That was counted with reasoning which this prompt may be without.
             sent, prefix = min(sent, decision.view.tokens), None
-        reply = Reply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact)
+        own = decision.view.tokens
+        reply = Reply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact, own=own)
         said = self._learned.replied(request.model, reply, shares=not request.controls.no_store)
         if said.standing is not Standing.WHOLE:
             self._telemetry.truncated(said.standing.name.lower())

@@ -1,6 +1,6 @@
 """The request body: read where each member stands, so that what is not changed keeps its bytes.
 
-A scan (`proxy/frame.py`) gives every member's value and its place in the text; and since only spans are replaced,
+A scan (`proxy/envelope.py`) gives every member's value and its place in the text; and since only spans are replaced,
 nothing that we do not touch is ever written again. A changed body differs inside `messages`, by the removed `condenser`
 member, and in the value of `model` where it carried a suffix.
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from proxy.envelope import TOO_DEEP, Envelope, Member, check_depth, skip
 from proxy.errors import BadRequest
-from proxy.frame import TOO_DEEP, Frame, Member, check_depth, skip
 from proxy.nesting import DEEPEST
 from proxy.seen import Element, Seen, Span, are_text
 
@@ -39,12 +39,12 @@ class Hole(NamedTuple):
 class Body:
     """A chat completion request as it came in.
 
-    The text of `frame` is that of `data`, without the messages where they were read apart (`hole`). `alone` are those
-    of its `elements` that were not found by one of the `spans`.
+    The text of `envelope` is that of `data`, without the messages where they were read apart (`hole`). `alone` are
+    those of its `elements` that were not found by one of the `spans`.
     """
 
     data: bytes
-    frame: Frame
+    envelope: Envelope
     elements: Sequence[Element]
     alone: Sequence[Element]
     spans: Sequence[Span] = ()
@@ -58,8 +58,8 @@ class Body:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """The members, each with its place in the text of `frame`."""
-        return self.frame.members
+        """The members, each with its place in the text of `envelope`."""
+        return self.envelope.members
 
     @cached_property
     def is_text(self) -> bool:
@@ -73,16 +73,16 @@ class Body:
 
     def get(self, key: str) -> Any:
         """The parsed value of a member, or None; not for `messages`."""
-        return self.frame.values.get(key)
+        return self.envelope.values.get(key)
 
     @property
     def values(self) -> Mapping[str, Any]:
         """All members but the messages."""
-        return self.frame.values
+        return self.envelope.values
 
     def written(self, key: str) -> str:
         """The text of a member's value as it came in, or ""; not for `messages`."""
-        return self.frame.written(key)
+        return self.envelope.written(key)
 
     def tools_with(self, tool: str) -> str:
         """The text of `tools` with one more; those that are there keep their bytes."""
@@ -107,7 +107,7 @@ class Body:
         if self.hole is not None and messages is None:
             at = self.members["messages"].end - 1
             edits.append((at, at, self.data[self.hole.start : self.hole.end]))
-        return _edited(self.frame.text, edits)
+        return _edited(self.envelope.text, edits)
 
     def _setting(self, key: str, text: str) -> tuple[int, int, bytes]:
         """The edit that gives a member a value."""
@@ -122,7 +122,7 @@ class Body:
 
     def _removal(self, key: str) -> tuple[int, int]:
         """The member with the comma that its going makes idle."""
-        member, text = self.members[key], self.frame.text
+        member, text = self.members[key], self.envelope.text
         after = skip(text, member.end)
         if text[after] == ",":
             return member.start, skip(text, after + 1)
@@ -150,8 +150,8 @@ def _read_apart(data: bytes, seen: Seen) -> Body | None:
         return None
     start = opening.end()
     elements, alone, spans, end = seen.run(data, start)
-    frame = seen.frames.around(data[:start], data[end:])
-    return None if frame is None else Body(data, frame, elements, alone, spans, Hole(start, end))
+    envelope = seen.envelopes.around(data[:start], data[end:])
+    return None if envelope is None else Body(data, envelope, elements, alone, spans, Hole(start, end))
 
 
 def _read_whole(data: bytes) -> Body:
@@ -160,15 +160,15 @@ def _read_whole(data: bytes) -> Body:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        frame = Frame.of(text)
-        elements = _elements(frame.members)
+        envelope = Envelope.of(text)
+        elements = _elements(envelope.members)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    check_depth(frame.values.values(), DEEPEST)
+    check_depth(envelope.values.values(), DEEPEST)
     check_depth([each.value for each in elements], DEEPEST - 1)
-    return Body(data, frame, elements, elements)
+    return Body(data, envelope, elements, elements)
 
 
 def _elements(members: Mapping[str, Member]) -> list[Element]:

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from proxy.cli import FAILED, OK, USAGE
-from proxy.commands.values import positive, strategy, window
+from proxy.commands.values import address, positive, strategy, window
 from strategies import DEFAULT
 
 WINDOW = 8_192
@@ -30,7 +30,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--window", metavar="TOKENS", type=window, default=WINDOW, help=f"the window ({WINDOW:,})")
     command.add_argument("--requests", metavar="N", type=positive, help="drive the first N requests only")
-    command.add_argument("--upstream", metavar="URL", help="a real model server, with its /v1 (key: OPENAI_API_KEY)")
+    command.add_argument(
+        "--upstream", metavar="URL", type=address, help="a real model server, with its /v1 (key: OPENAI_API_KEY)"
+    )
     command.add_argument("--model", metavar="NAME", help="the model to ask there")
 
 

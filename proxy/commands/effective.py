@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.controls import Controls
 from proxy.discovery import Stated, nothing_stated
-from proxy.policy import Policies, Policy, tables
+from proxy.policy import SETTINGS, Policies, Policy, Window, tables
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import bundled
-from strategies import DEFAULT, TABLE
+from strategies import DEFAULT, TABLE, Pipeline
 from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
 from strategies.core.protocol import Marking
 
@@ -28,61 +28,85 @@ _SHARES = ("paths",)
 """Options that are shares of usable."""
 
 
-def budget_lines(settings: Settings, model: str, discovered: Stated = nothing_stated) -> Iterator[str]:
-    """The lines for a model of that name; `discovered` are windows as the server states them."""
-    policies = Policies(settings, bundled(config_directory() / "models.toml"), discovered)
-    policy = policies.policy(Controls(), {}, model, {})
-    yield f"model       {model}"
-    yield f"  window    {policy.window} ({policy.window.source})"
+class Question(NamedTuple):
+    """What is to be shown: the numbers for a model, with the pipeline that a suffix of its name asks for.
+
+    `sources` is what each source sets, the first of them wins; without them all that is set is of the settings.
+    """
+
+    settings: Settings
+    model: str
+    suffix: Pipeline | None = None
+    sources: Mapping[str, Mapping[str, Any]] = {}
+
+    def origin(self, *path: str) -> str:
+        """The source that sets the key at a path."""
+        return next((name for name, tree in self.sources.items() if _has(tree, path)), SETTINGS)
+
+
+def _has(tree: Any, path: tuple[str, ...]) -> bool:
+    for key in path:
+        if not isinstance(tree, Mapping) or key not in tree:
+            return False
+        tree = tree[key]
+    return True
+
+
+def budget_lines(question: Question, discovered: Stated = nothing_stated) -> Iterator[str]:
+    """The lines that answer a question; `discovered` are windows as the server states them."""
+    policies = Policies(question.settings, bundled(config_directory() / "models.toml"), discovered)
+    policy = policies.policy(Controls(strategy=question.suffix), {}, question.model, {})
+    yield f"model       {question.model}"
+    yield f"  window    {policy.window} ({_window_origin(policy.window, question)})"
     if policy.budget is None:
         yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
         yield "  the server loads models when they are asked for, send it a request and check again"
     else:
-        yield from _numbers(policy, policy.budget, settings, model)
-    yield f"  strategy  {policy.pipeline} ({_strategy_origin(settings, model)})"
-    yield from _options(policy, settings)
+        yield from _numbers(policy, policy.budget, question)
+    yield f"  strategy  {policy.pipeline} ({_strategy_origin(question)})"
+    yield from _options(policy, question)
 
 
-def _numbers(policy: Policy, budget: Budget, settings: Settings, model: str) -> Iterator[str]:
+def _numbers(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
     if policy.window.max_input is not None:
-        yield f"  max input {policy.window.max_input:,} ({policy.window.source})"
-    origin = _reserve_origin(budget, settings, model)
+        yield f"  max input {policy.window.max_input:,} ({_window_origin(policy.window, question)})"
+    origin = _reserve_origin(budget, question)
     yield f"  reserve   {budget.reserve:,} ({origin}; a request's own length comes first)"
     yield f"  usable    {budget.usable:,} (what is left of the window)"
-    yield from _marks(policy, budget, settings, model)
-    yield f"  hard      headroom under {budget.floor:,} (a sixteenth of the window, at most 512)"
+    yield from _marks(policy, budget, question)
+    yield f"  hard      headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
     yield f"  record    {budget.replacement_cap:,} at most (a tenth of the window)"
     yield f"  task      {budget.task_cap:,} at most of the first user message (an eighth of the window, at most 2,000)"
-    yield f"  rules     {budget.ledger.rules:,} at most ({_origin(settings.ledger, 'rules_max_tokens')})"
-    yield f"  facts     {budget.ledger.facts:,} at most ({_origin(settings.ledger, 'facts_max_tokens')})"
+    yield f"  rules     {budget.ledger.rules:,} at most ({_ledger_origin(question, 'rules_max_tokens')})"
+    yield f"  facts     {budget.ledger.facts:,} at most ({_ledger_origin(question, 'facts_max_tokens')})"
     if budget.prompt_window is not None:
         yield f"  asks in   {budget.prompt_window:,} (the summarizer's window)"
 
 
-def _marks(policy: Policy, budget: Budget, settings: Settings, model: str) -> Iterator[str]:
+def _marks(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
     """The marks as they are used; a strategy's own stand in place of the settings'."""
-    entry = settings.for_model(model)
-    where = _OWN if entry and entry.marks else "settings"
-    said = (entry.marks if entry and entry.marks else settings.marks).to_marks()
+    entry = question.settings.for_model(question.model)
+    own = entry.marks if entry else None
+    said = (own or question.settings.marks).to_marks()
     stage = next((each for each in policy.stages if isinstance(each, Marking)), None)
     given = stage.marks(budget.marked(said)) if stage else said
     for name in _MARKS:
         share, used = getattr(given, name), getattr(budget.marks, name)
         clamped = "" if share == used else f", clamped from {share:g}"
-        origin = "default" if share == getattr(Marks(), name) else where
+        origin = "default" if share == getattr(Marks(), name) else _OWN if own else question.origin("marks", name)
         if share != getattr(said.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
         yield f"  {name:<9} {getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
-def _options(policy: Policy, settings: Settings) -> Iterator[str]:
+def _options(policy: Policy, question: Question) -> Iterator[str]:
     """Every option of every stage as it holds."""
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         for each in fields(options) if options is not None else ():
             value = getattr(options, each.name)
-            origin = _option_origin(settings, stage.name, each.name, value)
+            origin = _option_origin(question, stage.name, each.name, value)
             yield f"    {stage.name}.{each.name} = {_effective(each.name, value, origin, policy.budget)}"
 
 
@@ -98,32 +122,39 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
     return f"{shown} ({origin})"
 
 
-def _reserve_origin(budget: Budget, settings: Settings, model: str) -> str:
-    entry = settings.for_model(model)
+def _window_origin(window: Window, question: Question) -> str:
+    return question.origin("window") if window.source == SETTINGS else window.source
+
+
+def _reserve_origin(budget: Budget, question: Question) -> str:
+    entry = question.settings.for_model(question.model)
     own = entry.held_back if entry else None
-    said = settings.marks.reserve if own is None else own
+    said = question.settings.marks.reserve if own is None else own
     if said is None:
         return f"an eighth of the window, at most {RESERVE_AT_MOST:,}"
     clamped = "" if said == budget.reserve else f", clamped from {said:,}"
-    return ("settings" if own is None else _OWN) + clamped
+    return (question.origin("marks", "reserve") if own is None else _OWN) + clamped
 
 
-def _strategy_origin(settings: Settings, model: str) -> str:
-    entry = settings.for_model(model)
+def _strategy_origin(question: Question) -> str:
+    if question.suffix is not None:
+        return "suffix of the name"
+    entry = question.settings.for_model(question.model)
     if entry and entry.strategy:
         return _OWN
-    return "default" if settings.strategy == DEFAULT else "settings"
+    return "default" if question.settings.strategy == DEFAULT else question.origin("strategy")
 
 
-def _option_origin(settings: Settings, stage: str, name: str, value: object) -> str:
+def _option_origin(question: Question, stage: str, name: str, value: object) -> str:
     default = next(each.default for each in fields(TABLE[stage].options) if each.name == name)
-    if name in settings.options.get(stage, {}):
-        return "settings"
+    if name in question.settings.options.get(stage, {}):
+        return question.origin("options", stage, name)
     if value == default:
         return "default"
-    return "settings" if name in tables(settings)[stage] else "by its mode"
+    return SETTINGS if name in tables(question.settings)[stage] else "by its mode"
 
 
-def _origin(table: Any, name: str) -> str:
-    """Where a key of a table of the settings comes from."""
-    return "default" if getattr(table, name) == type(table).model_fields[name].default else "settings"
+def _ledger_origin(question: Question, name: str) -> str:
+    ledger = question.settings.ledger
+    default = getattr(ledger, name) == type(ledger).model_fields[name].default
+    return "default" if default else question.origin("ledger", name)

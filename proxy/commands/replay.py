@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.cli import OK, USAGE
+from proxy.cli import OK, USAGE, use_config
 from proxy.commands.values import positive, strategy, window
 from proxy.policy import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
@@ -80,8 +79,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     """The proxy's settings, but with a store in memory, which is never given up for being slow."""
-    if arguments.config:
-        os.environ[CONFIG_VARIABLE] = arguments.config
+    use_config(arguments.config)
     return load_settings(store={"url": "memory://", "timeout": 600.0})
 
 

@@ -7,6 +7,7 @@ import urllib.request
 from typing import NamedTuple
 
 from proxy.settings import load_settings
+from proxy.store import redacted
 
 TIMEOUT = 5.0
 _HEADERS = {"Content-Type": "application/json"}
@@ -34,7 +35,9 @@ def ask(
 
     A `body` is JSON.
     """
-    base = url or settings_url()
+    base = settings_url() if url is None else url
+    if "@" in base:
+        return Reply(0, problem=f"no proxy answers at {redacted(base)}: an address has no user and no password here")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(base.rstrip("/") + path, body, _HEADERS if body else {}, method=method)  # noqa: S310

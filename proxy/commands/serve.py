@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +18,8 @@ from proxy.admin import admin_token, is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.collecting import tended
+from proxy.connection import Connection
 from proxy.identity import tenant_key
-from proxy.joining import JoiningProtocol
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
 from proxy.store.base import StoreError
@@ -57,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if problem := asyncio.run(unopened(settings)):
         print(f"condenser: {problem}", file=sys.stderr)
         return NOT_STARTED
-    print(banner(settings), flush=True)
-    config = server_config(settings)
-    return _run_workers(config) if settings.workers > 1 else _run_here(config)
+    return _run_workers(settings) if settings.workers > 1 else _run_here(settings)
 
 
 async def unopened(settings: Settings) -> str:
@@ -76,15 +75,29 @@ async def unopened(settings: Settings) -> str:
     return ""
 
 
-def _run_here(config: uvicorn.Config) -> int:
-    server = uvicorn.Server(config)
+def _run_here(settings: Settings) -> int:
+    server = _Server(settings)
     server.run()
     return 0 if server.started else NOT_STARTED
 
 
-def _run_workers(config: uvicorn.Config) -> int:
+class _Server(uvicorn.Server):
+    """A server that says where it listens as soon as it does: which port 0 has become is not known before."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(server_config(settings))
+        self._settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(banner(self._settings, self.servers[0].sockets[0].getsockname()[1]), flush=True)
+
+
+def _run_workers(settings: Settings) -> int:
     """One process listens, the workers accept; one that dies is replaced, unless it could not start."""
+    config = server_config(settings)
     with config.bind_socket() as listening:
+        print(banner(settings, listening.getsockname()[1]), flush=True)
         watch = Multiprocess(config, sockets=[listening])
         watch.run()
     return NOT_STARTED if any(each.exitcode == NOT_STARTED for each in watch.processes) else 0
@@ -109,7 +122,7 @@ def server_config(settings: Settings) -> uvicorn.Config:
         port=settings.port,
         workers=settings.workers,
         lifespan="on",
-        http=JoiningProtocol,
+        http=Connection,
         ws="none",
         access_log=False,
         log_level="warning",
@@ -136,13 +149,13 @@ def worker(settings: Settings) -> FastAPI:
     return app
 
 
-def banner(settings: Settings) -> str:
-    """What a person wants to see first: the line to paste."""
+def banner(settings: Settings, port: int) -> str:
+    """What a person wants to see first: the line to paste, with the port that is listened on."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return (
-        f"condenser listens on http://{host}:{settings.port}/v1\n"
-        f"  upstream {settings.upstream.base_url}\n"
+        f"condenser listens on http://{host}:{port}/v1\n"
+        f"  upstream {redacted(settings.upstream.base_url)}\n"
         f"  store    {redacted(settings.store.url)}\n"
         f"  strategy {settings.strategy}\n"
-        f'  paste    OpenAI(base_url="http://{host}:{settings.port}/v1")'
+        f'  paste    OpenAI(base_url="http://{host}:{port}/v1")'
     )

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from typing import NamedTuple
 
-from proxy.setting_tables import known_strategy
+from proxy.controls import split_model
+from proxy.errors import BadRequest
+from proxy.setting_values import http_address, known_strategy
+from strategies import Pipeline
 
 LEAST_WINDOW = 256
+
+
+class Named(NamedTuple):
+    """A model, and the pipeline that a suffix of its name asks for."""
+
+    name: str
+    suffix: Pipeline | None = None
 
 
 def strategy(text: str) -> str:
@@ -15,6 +26,25 @@ def strategy(text: str) -> str:
         return known_strategy(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def address(text: str) -> str:
+    """The base URL of a model server."""
+    try:
+        return http_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def model(text: str) -> Named:
+    """A model as a client may name it."""
+    try:
+        name, suffix = split_model(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    if not name:
+        raise argparse.ArgumentTypeError("is empty")
+    return Named(name, suffix)
 
 
 def window(text: str) -> int:

@@ -5,6 +5,9 @@ once. What is refused still, or for any other reason, under whatever status, or 
 request, which the upstream has taken: where the client has no text of the reply yet, that is asked as it was, without
 the tool, and the search is forgotten. So an error is the client's only where its own request is refused too, or where
 a text cannot be taken back any more.
+
+What is no stream is looked at here, before it is followed. A stream flows at once; whoever relays it sees it fail, and
+asks for another one `instead` as long as the client has nothing of it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from proxy.errors import UpstreamUnavailable
-from proxy.memory.replies import is_good, read, reply_of
+from proxy.memory.replies import ReadReply, is_good, read, reply_of
 from proxy.memory.rounds import Rounds
 from proxy.opening import Answer, Opened, opened
-from proxy.overflow import Kind, Refusal
+from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
 from proxy.sse import is_event_stream
 
@@ -45,8 +48,17 @@ class Following:
 
         `spoken`: the client has text of the reply already.
         """
+        return await self._taken(self._asked(spoken=spoken), spoken=spoken)
+
+    async def instead(self, failed: ReadReply, *, spoken: bool) -> Answer:
+        """The reply in place of one that has `failed` before the client had anything of it; raises
+        `UpstreamUnavailable`. That one itself, where nothing can take its place."""
+        return await self._taken(self._looked_at(failed), spoken=spoken)
+
+    async def _taken(self, asked: Awaitable[Opened], *, spoken: bool) -> Answer:
+        """What was asked for, or what is asked for in its place where the upstream does not take it."""
         try:
-            following = await self._shortened(await self._asked(spoken=spoken), spoken=spoken)
+            following = await self._shortened(await asked, spoken=spoken)
             if not (spoken or is_event_stream(following.reply.headers)):
                 # In one piece the client has nothing of it before all is there, so it may still break off.
                 following = following._replace(reply=await read(following.reply))
@@ -60,7 +72,14 @@ class Following:
 
     async def _asked(self, *, spoken: bool) -> Opened:
         reply = await self._send(self._rounds.body())
-        following = await opened(reply, looks=not spoken or self._rounds.tokens >= LEAST)
+        flows = is_good(reply) and is_event_stream(reply.headers)
+        looks = not flows and (not spoken or self._rounds.tokens >= LEAST)
+        return self._learned(await opened(reply, looks=looks))
+
+    async def _looked_at(self, failed: ReadReply) -> Opened:
+        return self._learned(Opened(failed, recognise(failed.status, failed.data), failed.data))
+
+    def _learned(self, following: Opened) -> Opened:
         if following.refusal is not None and following.refusal.kind is Kind.INPUT:
             self._learn(following.refusal, self._rounds.tokens)
         return following

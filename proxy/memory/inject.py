@@ -83,7 +83,8 @@ class Injector:
     async def _chosen(self, view: View, case: Case, budget: Budget) -> Block | None:
         """The block for a new user message before a view; None where there is nothing to say, or no room."""
         last = case.history.last_user
-        left = min(room(budget.window, case.policy.injection.max_tokens), budget.usable - budget.floor - view.tokens)
+        free = budget.headroom(view.tokens) - budget.least_headroom
+        left = min(room(budget.window, case.policy.injection.max_tokens), free)
         if last is None or left < LEAST_ROOM or not (_hides(view) or case.is_told_more):
             return None
         question, wait = case.history.chain[last].text, self._settings.embeddings_inject_wait

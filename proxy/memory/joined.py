@@ -8,7 +8,7 @@ from dataclasses import replace
 from proxy.errors import UpstreamUnavailable
 from proxy.memory.following import Following
 from proxy.memory.heard import Heard, heard_in, told
-from proxy.memory.replies import ReadReply, is_good, read, said
+from proxy.memory.replies import ReadReply, is_good, read, reply_of, said
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
 from proxy.opening import Answer
@@ -44,37 +44,56 @@ class StreamedReply:
         self._rounds = rounds
         self._following = following
         self._splicer = Splicer(runs=rounds.runs)
+        self._failed: ReadReply | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come in; raises `UpstreamUnavailable`."""
         while True:
             async for passed in self._passed():
                 yield passed
-            if not self._splicer.goes_on:
+            if not (self._failed or self._splicer.goes_on):
                 return
-            self._rounds.count(self._splicer.heard)
             await self._reply.close()
-            self._reply = await self._next()
-            self._splicer.begin(runs=self._rounds.runs)
+            failed, self._failed = self._failed, None
+            self._reply = await self._next(failed)
+            replaceable = not self._rounds.is_given_up and self._reply is not failed
+            self._splicer.begin(runs=self._rounds.runs, replaceable=replaceable)
 
     async def _passed(self) -> AsyncIterator[bytes]:
         """What the client gets of one reply; hidden calls are run as soon as they are whole."""
         has_run = False
-        async for chunk in self._reply.chunks():
-            passed = self._splicer.feed(chunk)
-            if self._splicer.searches and not has_run:
-                has_run = True
-                await self._rounds.run(self._splicer.heard)
-            if passed:
-                yield passed
-            if self._splicer.is_over and self._splicer.goes_on:
-                return
+        try:
+            async for chunk in self._reply.chunks():
+                passed = self._splicer.feed(chunk)
+                if self._splicer.searches and not has_run:
+                    has_run = True
+                    await self._rounds.run(self._splicer.heard)
+                if passed:
+                    yield passed
+                if self._splicer.refused:
+                    self._failed = ReadReply(self.status, self.headers, self._splicer.refused)
+                    return
+                if self._splicer.is_over and self._splicer.goes_on:
+                    return
+        except UpstreamUnavailable as error:
+            if not self._splicer.is_unanswered:
+                raise
+            self._failed = reply_of(error)
+            return
+        if self._splicer.is_unanswered and not (self._splicer.is_over or self._splicer.goes_on):
+            self._failed = reply_of(UpstreamUnavailable("The upstream ended its reply before it said anything."))
+            return
         if rest := self._splicer.rest():
             yield rest
 
-    async def _next(self) -> Answer:
-        """The reply after a hidden round; an error instead of it ends the stream."""
-        reply = await self._following.reply(spoken=self._splicer.has_spoken)
+    async def _next(self, failed: ReadReply | None) -> Answer:
+        """The reply after a hidden round, or instead of one that has `failed`; an error ends the stream."""
+        spoken = self._splicer.has_spoken
+        if failed is None:
+            self._rounds.count(self._splicer.heard)
+            reply = await self._following.reply(spoken=spoken)
+        else:
+            reply = await self._following.instead(failed, spoken=spoken)
         if is_good(reply):
             return reply
         error = await read(reply)

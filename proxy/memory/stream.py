@@ -5,21 +5,23 @@ byte where nothing of it must change. Held back are the deltas of hidden calls, 
 follows: its finish reason, its usage, its `[DONE]`. What follows goes on under the id, the time and the model of the
 first reply, without telling the role again; the last usage counts what was completed in all.
 
-`feed` takes in a reply's bytes. When it `is_over` and `goes_on`, the driver asks again and calls `begin`.
+`feed` takes in a reply's bytes. When it `is_over` and `goes_on`, the driver asks again and calls `begin`. A later reply
+that fails before the client has anything of it is no end: its error is held back as `refused`, and the driver asks
+for another one in its place.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.loose_json import json_or_none
 from proxy.memory.deltas import Choice
 from proxy.memory.heard import Heard, summed
+from proxy.overflow.reading import tells_error
+from proxy.sse import Lines
 from strategies.core.transcript import dump
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))")
 _DONE = b"[DONE]"
 _TOLD_ONCE = ("id", "created", "model")
 
@@ -28,25 +30,21 @@ class Events:
     """Cuts bytes into events, each of which is given whole. A comment between events does not wait for more."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._cut = Lines()
         self._lines: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[list[bytes]]:
         """The lines of each event that ends in this chunk, with their line ends."""
-        buffered = self._rest + chunk
-        done = 0
-        for found in _LINE.finditer(buffered):
-            done = found.end()
-            self._lines.append(found.group())
-            is_comment = len(self._lines) == 1 and self._lines[0].startswith(b":")
-            if is_comment or not self._lines[-1].strip(b"\r\n"):
+        for line in self._cut.feed(chunk):
+            self._lines.append(line)
+            is_comment = len(self._lines) == 1 and line.startswith(b":")
+            if is_comment or not line.strip(b"\r\n"):
                 lines, self._lines = self._lines, []
                 yield lines
-        self._rest = buffered[done:]
 
     def rest(self) -> bytes:
         """What has come of an event that will not end any more."""
-        rest, self._lines, self._rest = b"".join(self._lines) + self._rest, [], b""
+        rest, self._lines = b"".join([*self._lines, self._cut.rest()]), []
         return rest
 
 
@@ -55,6 +53,7 @@ class Splicer:
 
     def __init__(self, *, runs: bool) -> None:
         self._runs = runs
+        self._replaceable = False
         self._identity: dict[str, Any] | None = None
         self._earlier: list[Heard] = []
         self._roles: set[int] = set()
@@ -65,12 +64,14 @@ class Splicer:
         self._choices: dict[int, Choice] = {}
         self._usage: Mapping[str, Any] | None = None
         self._failed = False
+        self._has_told = False
         self.is_over = False
+        self.refused = b""
 
-    def begin(self, *, runs: bool) -> None:
-        """Goes on with another reply."""
+    def begin(self, *, runs: bool, replaceable: bool = True) -> None:
+        """Goes on with another reply; `replaceable` says whether one may take its place where it fails."""
         self._earlier.append(self.heard)
-        self._runs = runs
+        self._runs, self._replaceable = runs, replaceable
         self._start()
 
     @property
@@ -83,6 +84,16 @@ class Splicer:
     def has_spoken(self) -> bool:
         """Whether the client has text of the answer."""
         return any(each.text for each in (*self._earlier, self.heard))
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether another reply may take the place of this one: the client has nothing of it."""
+        return self._replaceable and not self._has_told
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
+        return self.is_replaceable and not self.has_spoken
 
     @property
     def searches(self) -> bool:
@@ -106,6 +117,10 @@ class Splicer:
         return b"" if self.goes_on else rest
 
     def _passed(self, lines: list[bytes]) -> bytes:
+        if self.is_replaceable and tells_error(whole := b"".join(lines)):
+            self.refused = whole
+        if self.refused:
+            return b""
         data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
         if data == _DONE:
             self.is_over = True
@@ -147,7 +162,9 @@ class Splicer:
             kept = self._choices[index] = Choice(self._runs, index in self._roles, has_text)
         if "role" in (choice.get("delta") or {}):
             self._roles.add(index)
-        return kept.take(choice)
+        told = kept.take(choice)
+        self._has_told = self._has_told or (told is not None and _says_something(told))
+        return told
 
     def _with_usage(self, told: dict[str, Any]) -> dict[str, Any]:
         """A chunk with the usage of all replies; the usage of one that another follows is not told."""
@@ -166,6 +183,12 @@ def _is_choice(value: object) -> bool:
         and isinstance(value.get("index") or 0, int)
         and isinstance(value.get("delta") or {}, dict)
     )
+
+
+def _says_something(choice: Mapping[str, Any]) -> bool:
+    """Whether there is more in a choice than that somebody speaks: text, calls, reasoning, or an end."""
+    delta = choice.get("delta") or {}
+    return choice.get("finish_reason") is not None or any(value for key, value in delta.items() if key != "role")
 
 
 def _parsed(data: bytes) -> dict[str, Any] | None:

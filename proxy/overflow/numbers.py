@@ -37,7 +37,7 @@ _WINDOWS = (
     rf"{_CONTEXT}(?:(?!tokens|number|requested)[^.;\d]){{0,40}}(?:is|of|to|only|limit|maximum|:|=|\() ?\(?{_N}",
     (
         rf"max_(?:seq_len|model_len|num_tokens|input_length|position_embeddings|total_tokens"
-        rf"|prompt_tokens)\w*\)? ?[(=:]* ?{_N}"
+        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
     ),
     rf"\[ ?[01], ?{_N} ?\]",
     rf"(?:must be|should be) (?:<=?|less than|at most) {_N}",
@@ -77,7 +77,7 @@ _COUNTS = (
 _ASKED = (
     rf"{_N} (?:tokens )?(?:in|for|of) (?:the |your )?(?:completion|output|response|generation)",
     rf"requested {_N} output tokens",
-    rf"\d+ \+ {_N} >=? \d+",
+    rf"\d \+ {_N} >=? \d",
     rf"{_N} max_new_tokens",
     rf"max_(?:new_|completion_|output_)?tokens(?!\W*-\d)[^.;\d]{{0,40}}{_N}",
 )

@@ -14,7 +14,8 @@ from typing import Any
 
 from proxy.loose_json import json_or_none
 
-MOST_TEXT = 8_000  # characters of one text that are looked at; an error says early what it is
+_ERROR, _CHOICES = b'"error"', b'"choices"'
+MOST_TEXT, MOST_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
 DEEPEST = 32
 
 # Members in which validators and gateways quote the request, the reply or themselves.
@@ -68,6 +69,7 @@ def said_in(body: bytes) -> Said:
     text = body.decode("utf-8", "replace").strip()
     document, event = _document(text)
     texts: list[str] = []
+    left = MOST_TEXTS
     codes: set[str] = set()
     numbers: dict[str, int] = {}
     for key, value in _leaves(document, "", DEEPEST):
@@ -80,9 +82,16 @@ def said_in(body: bytes) -> Said:
                     codes.add(str(value))
             case str() if key in _CODES and " " not in value.strip():
                 codes.add(value.strip().lower())
-            case str():
+            case str() if left > 0:
                 texts.append(plain(value))
+                left -= len(texts[-1])
     return Said(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
+
+
+def tells_error(body: bytes) -> bool:
+    """Whether a body, or an event, that came with a good status is an error all the same."""
+    # Nearly all are the pieces of an answer: there is nothing to read.
+    return (_ERROR in body or _CHOICES not in body) and is_error(said_in(body))
 
 
 def is_error(said: Said) -> bool:

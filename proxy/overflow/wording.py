@@ -3,6 +3,8 @@
 Codes are exact, and few servers have them. The words are many, so what is looked for is their form: something that a
 prompt has (tokens, a context length) is compared with a bound. Three questions in this order: is it about how often one
 asks, or what one pays; is it about the length of the reply; is it about the length of the prompt.
+
+Every repetition that something follows is bounded, so that a text costs in proportion to its length.
 """
 
 from __future__ import annotations
@@ -76,17 +78,17 @@ _OUTPUT = (
     r"(?:range of|invalid|value for|reduce|lower|decrease|unsupported|illegal) (?:the )?(?:value (?:of|for) )?"
     + _REPLY,
     r"(?:completion|output|new|generated) tokens?[^.;]{0,40}(?:exceed|too (?:large|many)|at most|maximum|limit)",
-    r"(?:at most|maximum (?:allowed )?number of|supports? up to|limit of) ?[\d,]* (?:completion|output) tokens",
+    r"(?:at most|maximum (?:allowed )?number of|supports? up to|limit of) ?[\d,]{0,20} (?:completion|output) tokens",
     r"maximum (?:output )?tokens you requested exceed",
     r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
 )
 # The reply that is asked for is added to a prompt: shortening the prompt helps.
 _TOGETHER = (
     r"(?:input|inputs|prompt|query|messages?)\b[^.;]{0,60}(?:\+|\band\b|\bplus\b)[^.;]{0,40}" + _REPLY,
-    r"\d+ (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
-    r"(?:request|prompt|input)[^.;]{0,30}(?:has|have|contains?) (?:at least )?[\d,]+ (?:input |prompt )?tokens",
+    r"\d (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
+    r"(?:request|prompt|input)[^.;]{0,30}(?:has|have|contains?) (?:at least )?[\d,]{1,20} (?:input |prompt )?tokens",
     r"sum of (?:the )?prompt",
-    r"(?:passed|sent|got|given) [\d,]+ input tokens",
+    r"(?:passed|sent|got|given) [\d,]{1,20} input tokens",
     r"input and (?:maximum )?output tokens",
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # what the prompt has left of the window for the reply
 )
@@ -94,12 +96,12 @@ _TOGETHER = (
 _BOUND = (
     r"(?:context[ _-]?(?:length|window|size|limit|len)\b|\bn_ctx\b|\bcontext\b(?! (?:deadline|cancel))"
     r"|max_(?:model_len|seq_len|seq_length|num_tokens|input_tokens|input_length|context"
-    r"|position|prompt|total_tokens)\w*"
+    r"|position|prompt|total_tokens)\w{0,20}"
     r"|(?:max(?:imum)?|allowed|configured|supported)[^.;]{0,24}?(?:input|prompt|model|sequence|context)"
     r" ?(?:sequence )?(?:length|tokens?|size|limit|window)"
     r"|max(?:imum)? (?:allowed )?(?:number of )?(?:input |prompt |total )?tokens(?: allowed)?"
-    r"|(?:tokens?|input|prompt)[ _](?:length )?limit\b|(?:limit|maximum) of [\d,]+ tokens"
-    r"|max(?:imum)? seq\w* len\w*|max length\b|max_len\b|session_len\b|\b(?:kv[ -]?)?cache size)"
+    r"|(?:tokens?|input|prompt)[ _](?:length )?limit\b|(?:limit|maximum) of [\d,]{1,20} tokens"
+    r"|max(?:imum)? seq\w{0,20} len\w{0,20}|max length\b|max_len\b|session_len\b|\b(?:kv[ -]?)?cache size)"
 )
 _SIZE = (
     r"(?:\btokens?\b|\bn_(?:keep|past|tokens)\b|\bsequence length\b|\b(?:prompt|input|inputs|conversation|request"
@@ -107,19 +109,22 @@ _SIZE = (
     r"(?: text| token| tokens| sequence| data)?(?: length| size| count)?)"
 )
 _OVER = (
-    r"(?:exceed\w*|overflow\w*|(?:too|is) (?:long|large|big)(?:er)?(?: than| for)?|(?:longer"
+    r"(?:exceed\w{0,20}|overflow\w{0,20}|(?:too|is) (?:long|large|big)(?:er)?(?: than| for)?|(?:longer"
     r"|larger|greater|bigger|more)"
-    r" than|>=?|beyond|over\b|surpass\w*|does ?n[o]?t fit|do not fit|cannot fit|not enough|must be (?:less|smaller|<)"
-    r"|should be (?:less|smaller|<)|should not|cannot exceed|reached|ran out of)"
+    r" than|>=?|beyond|over\b|surpass\w{0,20}|does ?n[o]?t fit|do not fit|cannot fit|not enough"
+    r"|must be (?:less|smaller|<)|should be (?:less|smaller|<)|should not|cannot exceed|reached|ran out of)"
 )
 _INPUT = (
     rf"{_SIZE}[^;]{{0,90}}?{_OVER}[^.;]{{0,60}}?{_BOUND}",
-    rf"{_BOUND}[^.;]{{0,40}}?(?:exceed\w*|overflow\w*|reached|is not enough)",
-    r"(?:exceed\w*|overflow\w*|over|reached|beyond)[^.;]{0,40}(?:context[ _-]?(?:length|window|size|limit)|n_ctx)",
+    rf"{_BOUND}[^.;]{{0,40}}?(?:exceed\w{{0,20}}|overflow\w{{0,20}}|reached|is not enough)",
+    (
+        r"(?:exceed\w{0,20}|overflow\w{0,20}|over|reached|beyond)[^.;]{0,40}"
+        r"(?:context[ _-]?(?:length|window|size|limit)|n_ctx)"
+    ),
     r"contextwindowexceeded|context[ _]?length[ _]?exceeded|context[ _]window[ _]exceeded",
     (
         r"max(?:imum)? (?:context|prompt|input|sequence|model) (?:length|window|size)(?: of "
-        r"[^.;]{0,60})? (?:is|of) [\d,]+"
+        r"[^.;]{0,60})? (?:is|of) [\d,]{1,20}"
     ),
     r"maximum context length",
     r"\b(?:prompt|input|conversation|context)(?: text| tokens?| token length| length)?(?: is| are| was)? too long",
@@ -138,23 +143,23 @@ _INPUT = (
     ),
     r"range of input length|input length should be",
     (
-        r"(?:input|prompt|token)s?(?: token)?s?(?: count| length)?[^.;]{0,40}exceed\w*"
-        r"[^.;]{0,40}(?:limit|max\w*|token|allowed)"
+        r"(?:input|prompt|token)s?(?: token)?s?(?: count| length)?[^.;]{0,40}exceed\w{0,20}"
+        r"[^.;]{0,40}(?:limit|max\w{0,20}|token|allowed)"
     ),
-    r"exceed\w* (?:the )?model token limit",
-    r"\btokens?\b[^.;]{0,60}exceed\w* (?:the )?limit of [\d,]+",
-    r"(?:token count|tokens?)[^.;]{0,12} [\d,]+,? but[^.;]{0,40}(?:supports?|limit|max\w*|only|allow)",
-    r"must have (?:less|fewer) than [\d,]+ tokens",
+    r"exceed\w{0,20} (?:the )?model token limit",
+    r"\btokens?\b[^.;]{0,60}exceed\w{0,20} (?:the )?limit of [\d,]{1,20}",
+    r"(?:token count|tokens?)[^.;]{0,12} [\d,]{1,20},? but[^.;]{0,40}(?:supports?|limit|max\w{0,20}|only|allow)",
+    r"must have (?:less|fewer) than [\d,]{1,20} tokens",
     r"inputs? tokens? ?\+ ?max_\w+ must be",
     r"prompt_tokens[^.;]{0,30}must be less",
     r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
-    r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]+ tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
-    r"(?:request|prompt|input)[^.;]{0,40}too large[^;]{0,50}(?:max|limit)[^.;0-9]{0,12}[\d,]+ tokens",
-    r"[\d,]+ tokens? >=? [\d,]+",
-    r"[\d,]+ tokens?,? (?:but|which|while)[^.;]{0,60}(?:context|limit|max\w*) [^.;]{0,20}[\d,]+",
+    r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]{1,20} tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
+    r"(?:request|prompt|input)[^.;]{0,40}too large[^;]{0,50}(?:max|limit)[^.;0-9]{0,12}[\d,]{1,20} tokens",
+    r"[\d,] tokens? >=? [\d,]",
+    r"[\d,] tokens?,? (?:but|which|while)[^.;]{0,60}(?:context|limit|max\w{0,20}) [^.;]{0,20}[\d,]{1,20}",
     (
-        r"context (?:length|size|window)[^.;]{0,30} is [\d,]+k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
-        r"(?:request|has|have|got|given|provided|sent)\w*[^.;]{0,12}\d"
+        r"context (?:length|size|window)[^.;]{0,30} is [\d,]{1,20}k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
+        r"(?:request|has|have|got|given|provided|sent)\w{0,20}[^.;]{0,12}\d"
     ),
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",
     r"^token limit$",

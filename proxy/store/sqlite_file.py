@@ -21,6 +21,8 @@ from typing import Any, Literal
 from proxy.store.base import StoreError
 
 SCHEMA_VERSION = 4
+_MAGIC = b"SQLite format 3\0"
+_HEADER = 64  # bytes, of which the last four are the version
 BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
 
 _SCHEMA = (
@@ -114,6 +116,16 @@ def open_database(path: Path | None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def version_on_disk(path: Path) -> int | None:
+    """The version of the schema in a file, which is not opened as a database, so that all stays as it is.
+
+    None for what is no database. Not for a process that has the file open as one: its locks would go.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    return int.from_bytes(header[-4:]) if len(header) == _HEADER and header.startswith(_MAGIC) else None
 
 
 def _private_file(path: Path) -> str:

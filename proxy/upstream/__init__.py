@@ -42,7 +42,7 @@ class Upstream:
         Raises `UpstreamUnavailable`, and `BadRequest` for a path that does not stay behind the base.
         """
         url = self._base.server + self._base.path + _target(request.path, request.query)
-        headers = self._base.signed(request.framed())
+        headers = request.framed()
         pairs = _as_text(headers)
         try:
             if self._forwarder is None or pairs is None:
@@ -59,12 +59,12 @@ class Upstream:
     async def ask(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """A chat completion of our own, `timeout` in seconds; raises `UpstreamUnavailable`."""
         base = self._address(base_url)
-        return await self._calls.ask(f"{base.server}{base.path}/chat/completions", base.signed(headers), data, timeout)
+        return await self._calls.ask(f"{base.server}{base.path}/chat/completions", headers, data, timeout)
 
     async def embed(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """Embeddings for ourselves, `timeout` in seconds; raises `UpstreamUnavailable`."""
         base = self._address(base_url)
-        return await self._calls.ask(f"{base.server}{base.path}/embeddings", base.signed(headers), data, timeout)
+        return await self._calls.ask(f"{base.server}{base.path}/embeddings", headers, data, timeout)
 
     async def reachable(self) -> int:
         """The status that the upstream's model list answers with; raises `UpstreamUnavailable`."""
@@ -79,7 +79,7 @@ class Upstream:
         """
         base = self._base.path.removesuffix(PREFIX) if beside_v1 else self._base.path
         url = self._base.server + base + path
-        return await self._calls.page(url, self._base.signed(headers), timeout, most_bytes)
+        return await self._calls.page(url, headers, timeout, most_bytes)
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -6,7 +6,6 @@ transport takes the network's place. httpx costs more CPU and can do both.
 
 from __future__ import annotations
 
-import base64
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -104,29 +103,16 @@ class CalledReply:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A base URL in its parts: `server` and `path` end without a slash; `authorization` is what its user makes."""
+    """A base URL in its parts, each without a slash at its end."""
 
     server: str
     path: str
-    authorization: bytes | None
-
-    def signed(self, headers: Headers) -> Headers:
-        """Headers with the credential of the base URL in place of any other, where it has one."""
-        if self.authorization is None:
-            return headers
-        kept = [(name, value) for name, value in headers if name != b"authorization"]
-        return [*kept, (b"authorization", self.authorization)]
 
 
 def address(base_url: str) -> Address:
-    """What a base URL says."""
+    """What a base URL says, which holds no credential."""
     url = httpx.URL(base_url)
-    user = base64.b64encode(f"{url.username}:{url.password}".encode())
-    return Address(
-        server=f"{url.scheme}://{url.netloc.decode()}",
-        path=url.raw_path.decode().rstrip("/"),
-        authorization=b"Basic " + user if url.userinfo else None,
-    )
+    return Address(f"{url.scheme}://{url.netloc.decode()}", url.raw_path.decode().rstrip("/"))
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strategies.core.effects import Vote
+from strategies.core.tags import within, without
 
 _THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
-_REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
-_DECISION = re.compile(r"<decision>(.*?)</decision>", re.DOTALL)
+_REASONING, _DECISION = "reasoning", "decision"
 _WORDS = {"YES": True, "NO": False}
 
 
@@ -32,14 +32,13 @@ def read_vote(text: str) -> Vote:
     said = _THOUGHTS.sub("", text).strip()
     if not said:
         return Vote(None, error="empty")
-    found = _REASONING.search(said)
-    reasoning = found.group(1).strip() if found else ""
-    if len(_DECISION.findall(said)) > 1:
+    reasoning = next(within(said, _REASONING), "").strip()
+    if len(list(within(said, _DECISION))) > 1:
         return Vote(None, reasoning, "two-decisions")
-    decision = _DECISION.search(_REASONING.sub("", said))
+    decision = next(within(without(said, _REASONING), _DECISION), None)
     if decision is None:
         return Vote(None, reasoning, "no-decision")
-    yes = _WORDS.get(decision.group(1).strip())
+    yes = _WORDS.get(decision.strip())
     if yes is None:
         return Vote(None, reasoning, "bad-decision")
     return Vote(yes, reasoning) if reasoning else Vote(None, error="no-reasoning")

@@ -18,7 +18,7 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 
 RESERVE_AT_MOST = 4_096
 TARGET_UNDER_TRIGGER = 0.8
-HARD_FLOOR = 512
+LEAST_HEADROOM = 512
 _STEPS = 8  # of a scale, to one
 LEAST_TRIGGER = 0.5
 """The least share of usable at which a strategy's own marks may condense."""
@@ -130,9 +130,9 @@ class Budget:
         return int(self.usable * self.marks.step)
 
     @property
-    def floor(self) -> int:
+    def least_headroom(self) -> int:
         """Headroom under which the view must be condensed now."""
-        return min(HARD_FLOOR, self.window // 16)
+        return min(LEAST_HEADROOM, self.window // 16)
 
     @property
     def replacement_cap(self) -> int:

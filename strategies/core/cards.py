@@ -79,7 +79,7 @@ UNKNOWN = Origin()
 
 # -- a summarizer's answer -----------------------------------------------------------------------------------------
 
-_FENCED = re.compile(r"\A\s*```\w*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+_FENCED = re.compile(r"(?>```\w*\s*?\n)(.*)```", re.DOTALL)
 _CARDS = ("memories", "memory_cards", "cards")
 _BLOCK = re.compile(r"<memory>\s*(?:```\w*\s*)?(?=[\[{])", re.IGNORECASE)
 _EMPTY_BLOCK = re.compile(r"<memory>[^<]{0,80}</memory>\s*\Z", re.IGNORECASE)
@@ -120,7 +120,7 @@ def read_answer(text: str, origin: Origin = UNKNOWN) -> Parted:
     summary that stands. Anything else is the summary as it is, without cards; so is an object without a summary.
     Entries that are no cards are left out.
     """
-    fenced = _FENCED.match(text)
+    fenced = _FENCED.fullmatch(text.strip())
     try:
         answer = json.loads(fenced.group(1) if fenced else text)
     except (ValueError, RecursionError):

@@ -16,6 +16,8 @@ JUDGE = "judge"
 class Ask:
     """A text wanted from the model that settings give `role`; `max_tokens` bounds the answer.
 
+    `record` are the most tokens of what is wanted of it, where more may stand beside that; None for all of it.
+
     With `view`, a message list as JSON text, the model is asked to go on from that list itself: `user` follows it as
     one more message, and `system` is not sent. So the upstream's cache of the list is hit.
     """
@@ -25,6 +27,7 @@ class Ask:
     max_tokens: int
     role: str = SUMMARIZER
     view: str | None = None
+    record: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 LOOKED_AT = 8_000
 """Characters of one text that are looked at: its beginning and its end, where errors and totals stand."""
+OLDEST, NEWEST = 100_000, 300_000
+"""Characters of many texts that are looked at, of each what is said above: the first ones and the last ones.
+
+What is needed is said again or was said last, and a history of any length costs no more than one of so many.
+"""
 MOST_OF_ONE = 3
 """How often one message may count for the same fact."""
 LONGEST = 160
@@ -62,7 +68,7 @@ _EXACT = re.compile(
     re.ASCII,
 )
 # A number and its unit with a space between them.
-_APART = re.compile(rf"(?<![\w.])\d[\d,.]*\s{_UNIT}")
+_APART = re.compile(rf"(?<![\w.])\d[\d,.]{{0,30}}+\s{_UNIT}")
 _MAY_FAIL = re.compile(r"rror|xcept|fatal|panic|FAIL|exit |[误常败]")
 _TRAILING = ".,;:!?、，。；：！？"
 
@@ -97,6 +103,19 @@ def _in_word(word: str) -> tuple[str, ...]:
         return ()
     found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
     return tuple(each for each in found if 1 < len(each) <= LONGEST)
+
+
+def worth_reading(lengths: Sequence[int]) -> list[int]:
+    """Which of many texts, by their lengths in characters, are looked at: their places, in order."""
+    sizes = [min(length, LOOKED_AT) for length in lengths]
+    first = _within(sizes, OLDEST)
+    last = _within(reversed(sizes[first:]), NEWEST)
+    return [*range(first), *range(len(sizes) - last, len(sizes))]
+
+
+def _within(sizes: Iterable[int], room: int) -> int:
+    """How many of the sizes fit, one after the other."""
+    return sum(1 for _ in takewhile(room.__ge__, accumulate(sizes)))
 
 
 def ranked(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:

@@ -17,10 +17,11 @@ not known any more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from strategies.core.facts import Fact, ranked
+from strategies.core.facts import Fact, ranked, worth_reading
 from strategies.core.rules import is_weak, standing
 from strategies.core.superseding import merged
 from strategies.core.transcript import Counter, Message, Role
@@ -102,18 +103,25 @@ def ledger(
     earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: Counter
 ) -> Ledger:
     """The ledger after `earlier`: rules of the user's messages among `said`, facts of those that are `gone`."""
+    units = cache(standing)  # most of what was said goes now, and is read for both
     texts = (message.text for message in said if message.role is Role.USER)
-    rules = merged(earlier.rules, (unit for text in texts for unit in standing(text)))
+    rules = merged(earlier.rules, (unit for text in texts for unit in units(text)))
     kept = _fitting_rules(rules, caps.rules, counter)
-    facts = ranked(earlier.facts, map(_loose, gone))
+    gone = list(gone)
+    read = worth_reading([_length(message) for message in gone])
+    facts = ranked(earlier.facts, (_loose(gone[place], units) for place in read))
     return Ledger(tuple(kept), tuple(_fitting_facts(facts, caps.facts, counter)))
 
 
-def _loose(message: Message) -> str:
+def _length(message: Message) -> int:
+    return len(message.text) + sum(len(call.arguments) for call in message.calls)
+
+
+def _loose(message: Message, units: Callable[[str], Iterable[str]]) -> str:
     """The text of a message that facts are looked for in: those in a rule live and die with the rule."""
     text = "\n".join((message.text, *(call.arguments for call in message.calls)))
     if message.role is Role.USER:
-        for unit in standing(text):
+        for unit in units(text):
             text = text.replace(unit, "")
     return text
 

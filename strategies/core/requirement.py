@@ -51,7 +51,7 @@ def required(
     """
     if forced:
         return Requirement.FORCED
-    if budget.headroom(tokens) < budget.floor:
+    if budget.headroom(tokens) < budget.least_headroom:
         return Requirement.HARD
     if due or (tokens >= budget.trigger and is_time(Requirement.SOFT, tokens, budget, since)):
         return Requirement.SOFT

@@ -16,6 +16,8 @@ LONGEST = 600
 """Characters of the longest sentence that is taken for a rule: what is longer was pasted."""
 MOST_OF_ONE = 40
 """Units that one message may bring."""
+LOOKED_AT = 64_000
+"""Characters of one message that are read: its beginning and its end. What stands between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
 
@@ -23,7 +25,8 @@ OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:(?:[-*+•·–#]+|\(?\d{1,3}[.)]|[a-z][.)])\s+|\(?\d{1,3}[、）]\s*)")
-_END = re.compile(r"[。！？]+[”’」』）\"')]*|[.!?…]+[\"'”’)\]]*(?=\s)")
+# Each run of dots is tried once, from its first one: from each of them it would cost the square of its length.
+_END = re.compile(r"[。！？]+[”’」』）\"')]*|(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)")
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|approx|mr|mrs|ms|dr|prof|fig)|(?:^|\s)[A-Z])\.$", re.IGNORECASE)
 _WORD = re.compile(r"\w")
 
@@ -123,6 +126,13 @@ _ABOUT_RULES = re.compile(
 
 def standing(text: str) -> list[str]:
     """The rules and open tasks in one message of the user's, in order."""
+    if len(text) > LOOKED_AT:
+        half = LOOKED_AT // 2
+        return [*_standing(text[:half]), *_standing(text[-half:])][:MOST_OF_ONE]
+    return _standing(text)
+
+
+def _standing(text: str) -> list[str]:
     found: list[str] = []
     listed = parted = False
     for line, bulleted in _lines(text):

@@ -180,7 +180,8 @@ def _recorded(span: Span, cap: int, budget: Budget, past: Past, form: Form) -> R
     layout = _layout(span, cap, budget, forms)
     form, record = layout.form, Record(layout.earlier, 0, 0)
     for part in layout.parts:
-        ask = Ask(layout.system, _shown(record.text, part, form.closing), form.answer(cap), SUMMARIZER)
+        shown = _shown(record.text, part, form.closing)
+        ask = Ask(layout.system, shown, form.answer(cap), SUMMARIZER, record=cap)
         record = yield from _answered(Question(ask, cap, span.tokens, counter, form.read), form, record)
     return record
 
@@ -246,7 +247,8 @@ def _continued(span: Span, cap: int, budget: Budget, forms: Iterable[Form]) -> t
     for form in forms:
         instructions = form.instructions(cap, continued=True)
         if prefix + view.counter.text(instructions) + _FRAMES + form.answer(cap) <= _prompt_window(budget):
-            return Ask("", instructions, form.answer(cap), SUMMARIZER, view=_prefix(view, span.end)), form
+            prefixed = _prefix(view, span.end)
+            return Ask("", instructions, form.answer(cap), SUMMARIZER, view=prefixed, record=cap), form
     return None
 
 

@@ -4,15 +4,19 @@ What was said already is left out. What the user revokes ("forget what I said ab
 instead of X") goes, but only where it is clear which one is meant: where exactly one earlier unit is about the same
 thing. Else both stay, in the order in which they were said. What revokes stays too, for the revoked one may stand
 elsewhere in the view.
+
+A long history may have any number of rules. No more are held beside each other than a ledger could ever show, so that
+what one more costs does not grow with them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from strategies.core.rules import DONE, OPEN
+from strategies.core.rules import DONE, OPEN, is_weak
 
 _I = re.IGNORECASE
 _SAID = r"(?:what|everything|all|anything) I (?:said|told you|wrote|asked|mentioned)(?: (?:earlier|before))?"
@@ -82,34 +86,63 @@ _FILLERS = frozenset(
 )
 _SAME, _SAME_GRAMS = 0.75, 0.6
 _MOST_BESIDE, _GRAM_WEIGHT = 1.0, 0.2
+MOST = 400
+"""Rules that are held beside each other, and wishes and tasks: those that were said first, as where room is short."""
 
 
 class _Reading(NamedTuple):
-    """What a unit is compared by: its words in one form, and its terms."""
+    """A unit as the user said it, and what it is compared by: its words in one form, and its terms."""
 
+    unit: str
     plain: str
     terms: frozenset[str]
 
 
 def merged(rules: Sequence[str], new: Iterable[str]) -> list[str]:
     """The rules that hold after new ones came, in the order in which they were first said."""
-    kept = [(unit, _read(unit)) for unit in rules]
+    kept = _Kept()
+    for unit in rules:
+        kept.put(_read(unit))
     for unit in new:
-        reading = _read(unit)
         done = DONE.match(unit)
         if done:
-            kept = [each for each in kept if each[0] != OPEN + unit[done.end() :]]
+            kept.take(OPEN + unit[done.end() :])
             continue
-        gone = _superseded(unit, reading.terms, [each for each, _ in kept])
-        kept = [each for each in kept if each[0] != gone]
-        if reading.plain not in {each.plain for _, each in kept}:
-            kept.append((unit, reading))
-    return [unit for unit, _ in kept]
+        reading = _read(unit)
+        kept.take(_superseded(reading, kept))
+        kept.put(reading)
+    return [each.unit for each in kept]
+
+
+class _Kept:
+    """The units that hold, in order, each form of words once; at most `MOST` that are weak and `MOST` that are not."""
+
+    def __init__(self) -> None:
+        self._forms: dict[str, _Reading] = {}
+        self._plain: dict[str, str] = {}
+        self._room = {True: MOST, False: MOST}
+
+    def __iter__(self) -> Iterator[_Reading]:
+        return iter(self._forms.values())
+
+    def put(self, reading: _Reading) -> None:
+        """Adds a unit, where it says something new and there is room for its kind."""
+        weak = is_weak(reading.unit)
+        if reading.plain not in self._forms and self._room[weak]:
+            self._forms[reading.plain] = reading
+            self._plain[reading.unit] = reading.plain
+            self._room[weak] -= 1
+
+    def take(self, unit: str | None) -> None:
+        """Takes out the unit with these words, if there is one."""
+        plain = self._plain.pop(unit, None) if unit is not None else None
+        if plain is not None:
+            self._room[is_weak(self._forms.pop(plain).unit)] += 1
 
 
 def _read(unit: str) -> _Reading:
     words = (word.strip(".,!;:?。，！；：？\"'`*") for word in unit.casefold().split())
-    return _Reading(" ".join(word for word in words if word and word not in _FILLERS), _terms(unit))
+    return _Reading(unit, " ".join(word for word in words if word and word not in _FILLERS), _terms(unit))
 
 
 def _terms(text: str) -> frozenset[str]:
@@ -123,27 +156,26 @@ def _terms(text: str) -> frozenset[str]:
     return frozenset(found - _STOP)
 
 
-def _superseded(unit: str, new: frozenset[str], earlier: Iterable[str]) -> str | None:
-    """The one earlier unit that `unit` revokes or changes; None where there is none, or where it is not clear."""
-    known = [each for each in earlier if each != unit]
+def _superseded(new: _Reading, kept: Iterable[_Reading]) -> str | None:
+    """The one earlier unit that a new one revokes or changes; None where there is none, or where it is not clear."""
+    told = " ".join(new.unit.split())  # runs of spaces would be tried at every length
     for way in _WAYS:
-        it = next((_terms(found["it"]) for each in way.patterns if (found := each.search(unit))), frozenset[str]())
-        meant = [each for each in known if it and _is_about(each, it) and _takes(way, each, it | new)]
+        it = next((_terms(found["it"]) for each in way.patterns if (found := each.search(told))), frozenset[str]())
+        if not it:
+            continue
+        least = (_SAME_GRAMS if any(map(_IDEOGRAPH.match, it)) else _SAME) * len(it)
+        about = (each for each in kept if each.unit != new.unit and len(it & each.terms) >= least)
+        meant = list(islice((each.unit for each in about if _takes(way, each, it | new.terms)), 2))
         if len(meant) == 1:
             return meant[0]
     return None
 
 
-def _is_about(earlier: str, it: frozenset[str]) -> bool:
-    share = _SAME_GRAMS if any(map(_IDEOGRAPH.match, it)) else _SAME
-    return len(it & _terms(earlier)) >= share * len(it)
-
-
-def _takes(way: _Way, earlier: str, known: frozenset[str]) -> bool:
-    forbids = _NEGATED.search(earlier) is not None
+def _takes(way: _Way, earlier: _Reading, known: frozenset[str]) -> bool:
+    forbids = _NEGATED.search(earlier.unit) is not None
     if way.forbids is not None and forbids is not way.forbids:
         return False
-    beside = _terms(earlier) - known
+    beside = earlier.terms - known
     return not way.alone or sum(_GRAM_WEIGHT if _IDEOGRAPH.match(each) else 1.0 for each in beside) <= _MOST_BESIDE
 
 

@@ -16,6 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
 from strategies.core.replacement import frame_tokens
 from strategies.core.summary import LEAST_RECORD, Cap, Form, Span, record_cap
+from strategies.core.tags import within
 from strategies.core.transcript import dump
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
@@ -24,23 +25,32 @@ from strategies.dynacontext.scope import Scope
 TRIES = 3
 LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), Kind.LEAD_IN)
 
-_SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_SECTION = re.compile(r"<(history_detail|history_summary|future_direction)>\s*(.*?)\s*</\1>", re.DOTALL)
+_SECTIONS = ("history_detail", "history_summary", "future_direction")
+_OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 
 
 def tagged(text: str) -> Told:
     """What stands in the one `<summary>` of an answer, sections under headings; malformed without the one tag."""
     told = as_text(text)
-    found = _SUMMARY.findall(told.record)
+    found = list(within(told.record, "summary"))
     if len(found) != 1:
         return told._replace(well_formed=False, is_whole=False)
-    return told._replace(record=_SECTION.sub(_headed, found[0]))
+    return told._replace(record=_headed(found[0]))
 
 
-def _headed(section: re.Match[str]) -> str:
-    """A section under its heading, without its tags."""
-    title, text = section.groups()
-    return f"{title.replace('_', ' ').capitalize()}:\n{text}"
+def _headed(text: str) -> str:
+    """A text with its sections under headings, without their tags; one that is never closed stays as it is."""
+    parts, behind = [], 0
+    last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
+    for opened in _OPENED.finditer(text):
+        name = opened[1]
+        if opened.start() < behind or last[name] < opened.end():
+            continue
+        closed = text.find(f"</{name}>", opened.end())
+        heading = f"{name.replace('_', ' ').capitalize()}:\n"
+        parts += [text[behind : opened.start()], heading, text[opened.end() : closed].strip()]
+        behind = closed + len(f"</{name}>")
+    return "".join((*parts, text[behind:]))
 
 
 FORMS = {

@@ -37,7 +37,8 @@ QUERY_END = 1_000
 
 _QUOTED = re.compile(r"[\"“「『`《]([^\"”」』`》\n]{2,60})[\"”」』`》]")
 _WORD = re.compile(r"\w+")
-_IDENTIFIER = re.compile(r"[A-Za-z]*\d[\w.]*|\w+(?:[._/:@\\-]+\w+)+")
+# Each run of letters is tried once, from where it begins.
+_IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\-]+\w+)+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ def test_the_processor_time_of_a_process_is_that_of_the_system() -> None:
 
 
 @pytest.mark.torture
+@pytest.mark.usefixtures("nothing_installed")
 def test_small_requests_are_measured_against_the_naive_proxy() -> None:
     rows = measure(rounds=1, stores=("memory",), only="small, plain", connections=2, requests=8)
 
-    assert [row.target for row in rows][:2] == ["naive", "memory"]
+    assert [row.target for row in rows] == ["naive", "memory"]
     assert all(0 < row.least <= row.median for row in rows)

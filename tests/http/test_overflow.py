@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,11 @@ def as_an_event(used: int) -> Reply:
     return replies.stream(b": keep-alive\n\n", replies.stream_error(said, "BadRequestError"))
 
 
+def behind_who_speaks(used: int) -> Reply:
+    begun = replies.sse(replies.chunk({"role": "assistant", "content": ""}))
+    return replace(as_an_event(used), steps=(begun, *as_an_event(used).steps))
+
+
 def under_a_good_status(used: int) -> Reply:
     message = f"This endpoint's maximum context length is {WINDOW} tokens. However, you requested about {used} tokens."
     return replies.json_reply({"error": {"message": message, "code": 400}})
@@ -53,7 +59,8 @@ def zipped(used: int) -> Reply:
 
 
 SHAPES: dict[str, Refuse] = {
-    each.__name__: each for each in (explicit, llama_cpp, numberless, as_an_event, under_a_good_status, zipped)
+    each.__name__: each
+    for each in (explicit, llama_cpp, numberless, as_an_event, behind_who_speaks, under_a_good_status, zipped)
 }
 
 

@@ -14,11 +14,12 @@ from openai.types.chat import ChatCompletion
 from proxy.memory.rounds import NO_ROOM
 from tests.http.strict import problems
 from tests.http.talking import Stage, asked, body_of, count
-from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, views
+from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, streaming, views
 from tests.support import replies
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.searching import SEARCH, TOOL, answered, is_prefix, offers_search, search
+from tests.support.searching import SEARCH, TOOL, answered, called, is_prefix, offers_search, said, search
+from tests.support.signals import Signal
 
 MOST_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."
@@ -125,6 +126,73 @@ def test_a_search_that_only_fails_after_a_status_is_forgotten_too(refusal: Reply
         assert text_of(asks(stage, streamed)) == PLAIN
         assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
         assert SEARCH not in str(next_view(stage, streamed, PLAIN))
+
+
+ROLE = replies.chunk({"role": "assistant", "content": ""})
+DIED = replies.stream_error("The engine died.")
+BEHIND_THE_FIRST_EVENT = {
+    "error-event": replies.stream(ROLE, DIED),
+    "named-event": replies.stream(ROLE, b"event: error\ndata: it died\n\n", done=False),
+    "cut": replies.stream(ROLE, cut=True),
+    "cut-at-once": replies.stream(b": wait\n\n", cut=True),
+    "ended": replies.stream(ROLE, done=False),
+    "cut-in-a-hidden-call": replies.stream(*said(None), *called(search("zzz"))[:1], cut=True),
+}
+behind = pytest.mark.parametrize("failing", BEHIND_THE_FIRST_EVENT.values(), ids=BEHIND_THE_FIRST_EVENT)
+
+
+@behind
+def test_a_stream_that_fails_before_it_says_anything_is_mended_however_it_began(failing: Reply) -> None:
+    with remembering() as stage:
+        stage.upstream.reply(
+            answered(None, search(), streamed=True, usage=(100, 10)),
+            failing,
+            answered(PLAIN, streamed=True, usage=(90, 7)),
+        )
+        completion = asks(stage, True)
+        assert text_of(completion) == PLAIN
+        assert completion.usage is not None
+        assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (90, 17)
+        assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
+        assert SEARCH not in str(next_view(stage, True, PLAIN))
+
+
+@pytest.mark.parametrize("delta", [{"content": "It "}, {"reasoning_content": "Let me think."}], ids=["text", "thought"])
+@pytest.mark.parametrize("ending", ["error-event", "cut"])
+def test_a_stream_that_fails_once_the_client_has_some_of_it_ends_with_one_error(
+    delta: dict[str, str], ending: str
+) -> None:
+    rest: dict[str, Any] = {"cut": True} if ending == "cut" else {"done": False}
+    failing = replies.stream(ROLE, replies.chunk(delta), *([] if ending == "cut" else [DIED]), **rest)
+    with remembering() as stage:
+        stage.upstream.reply(answered(None, search(), streamed=True), failing)
+        with pytest.raises(openai.APIError):
+            asks(stage, True)
+        assert len(stage.forwarded) == 2
+
+
+def test_an_error_event_after_text_is_told_once_as_it_came() -> None:
+    with remembering() as stage:
+        stage.upstream.reply(answered("Let me look. ", search(), streamed=True), replies.stream(ROLE, DIED))
+        answer = stage.post(body_of(question(), stage.model, stream=True), [*asked(session="s"), TOOL])
+        assert answer.body.count(b'"error"') == 1
+        assert answer.body.endswith(DIED)
+        assert len(stage.forwarded) == 2
+
+
+def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_client() -> None:
+    gate = Signal("the upstream may go on")
+    with remembering() as stage:
+        slow = replies.stream(b": working\n\n", ROLE, gate, DIED)
+        stage.upstream.reply(
+            answered(None, search(), streamed=True), slow, answered(PLAIN, streamed=True, usage=(90, 7))
+        )
+        with streaming(stage) as response:
+            came = b""
+            while b": working" not in came:
+                came += response.read1()
+            gate.set()
+            assert b"hangs." in response.read()
 
 
 @both
@@ -243,6 +311,24 @@ def test_where_nobody_knows_how_much_fits_the_model_is_told_that_nothing_does(st
         assert [each["content"] for each in stage.last_view[-2:]] == [NO_ROOM, NO_ROOM]
         hidden = stage.last_view[-3:]
         assert next_view(stage, streamed, FOUND)[-5:-2] == hidden
+
+
+def late(limit: int, used: int) -> Reply:
+    """A refusal that comes when the stream has begun."""
+    message = f"This model's maximum context length is {limit} tokens. However, you requested {used} tokens."
+    return replies.stream(ROLE, replies.stream_error(message, "context_length_exceeded"))
+
+
+@pytest.mark.parametrize("text", [None, "Let me look. "], ids=["at-once", "after-text"])
+def test_what_was_found_is_cut_too_where_the_refusal_stands_behind_an_empty_beginning(text: str | None) -> None:
+    with remembering() as stage:
+        narrow(stage, late)
+        found = answered(FOUND, streamed=True)
+        stage.upstream.reply(answered(text, search("plant0n1 plant2n3 plant3n4"), streamed=True), found)
+        assert text_of(asks(stage, True)) == (text or "") + FOUND
+        refused, taken = (view[-1]["content"] for view in views(stage)[1:])
+        assert len(taken) < len(refused)
+        assert not offers_search(stage.forwarded[-1])
 
 
 @both

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import EMPTY, WINDOW, Stage, asked, body_of, garden, on_file, staged, stored, workshop
-from tests.support import wire
+from tests.http.talking import (
+    EMPTY,
+    WINDOW,
+    Message,
+    Stage,
+    asked,
+    body_of,
+    count,
+    garden,
+    on_file,
+    staged,
+    stored,
+    summary,
+    workshop,
+)
+from tests.support import replies, wire
 from tests.support.recording import CHAT
+from tests.support.wire import Answer
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +177,44 @@ def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path
     assert document["plan"]["stages"] == ["half-window"]
     assert answer.header("x-condenser-count") == "exact"
     assert_view(document["messages"], garden(12))
+
+
+def foretold(stage: Stage, messages: Sequence[Message]) -> tuple[Answer, Answer, Answer]:
+    """What a dry run says of a request, what `observe:` says, and what then happens."""
+    return (
+        stage.ask(messages, asked(session="s", dry_run="true")),
+        stage.ask(messages, asked(session="o", strategy="observe:mask+half-window")),
+        stage.ask(messages, asked(session="s")),
+    )
+
+
+@pytest.mark.parametrize("window", [2_048, 3_000, 4_096, 6_000, 8_192, 16_384])
+def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(window: int) -> None:
+    brief = summary(" ".join(f"Bed {number} is planned." for number in range(12)))
+    with staged(window=window, answers=lambda _: brief) as stage:
+        planned, observed, real = foretold(stage, garden(window // 100, words=20))
+    assert [each.header("x-condenser-reason") for each in (planned, observed, real)] == [None] * 3
+    assert planned.json()["plan"]["stages"] == ["half-window"]
+    assert planned.header("x-condenser-action") == real.header("x-condenser-action") == "condensed"
+    assert observed.header("x-condenser-action") == "would-condense"
+    assert observed.header("x-condenser-tokens-after") == planned.header("x-condenser-tokens-after")
+
+
+def test_at_the_trigger_a_summary_that_nobody_has_prepared_is_not_foretold() -> None:
+    with staged() as stage:
+        told = foretold(stage, garden(10))
+    assert [each.header("x-condenser-reason") for each in told] == ["not-prepared"] * 3
+    assert {each.header("x-condenser-action") for each in told} == {"passed"}
+
+
+def test_the_sums_of_a_dry_run_come_out_where_the_upstream_counts_otherwise() -> None:
+    with staged(window=8_192) as stage:
+        stage.upstream.answer(lambda each: replies.completion("fine", tokens=(count(each.json()) * 13 // 10, 2)))
+        stage.ask(garden(12), asked(session="s"))
+        said = stage.ask(garden(13), asked(session="s", dry_run="true")).json()
+    assert said["upstream_tokens"] > 1.25 * said["tokens_after"]
+    assert said["window"] - said["budget"]["reserve"] == said["budget"]["usable"]
+    assert said["budget"]["usable"] - said["upstream_tokens"] == said["headroom"]
 
 
 def test_a_dry_run_of_a_small_request_is_counted_exactly(stage: Stage) -> None:

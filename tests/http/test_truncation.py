@@ -193,6 +193,23 @@ def test_reasoning_that_a_template_leaves_out_of_later_turns_is_no_truncation() 
         assert "condenser_truncations_total{" not in metrics
 
 
+@pytest.mark.parametrize("share", [0.8, 1.1, 1.5])
+def test_the_same_prompt_counted_the_same_is_no_sign(share: float) -> None:
+    """What is learned of the first reply changes what is expected of the second."""
+    with staged(window=16_384) as stage:
+        stage.upstream.answer(
+            lambda exchange: (
+                replies.completion("fine", tokens=(int(count(exchange.json()) * share), 2))
+                if is_chat(exchange)
+                else None
+            )
+        )
+        for session in ("s", "s", "s", "another"):
+            stage.ask(garden(12), asked(session=session))
+        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+        assert "condenser_truncations_total{" not in metrics
+
+
 def test_suspicions_and_confirmations_are_counted() -> None:
     with forgetful() as stage:
         over_long(stage, [40, 50])

@@ -105,7 +105,7 @@ async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream
 
 @pytest.mark.anyio
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
-    for window in (2_048, WINDOW, 32_768):
+    for window in (2_048, WINDOW, 6_000, 8_192, 16_384, 32_768):
         found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)
         assert found.outcome is not None
         assert found.outcome.stages[0] == "half-window", (window, found.reason)

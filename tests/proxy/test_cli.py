@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy import cli
-from proxy.commands.effective import budget_lines
+from proxy.commands.effective import Question, budget_lines
 from proxy.commands.running import settings_url
 from proxy.commands.serve import banner, server_config
 from proxy.commands.status import counters
+from proxy.setting_tables import UpstreamSettings
 from proxy.settings import Settings
+from proxy.store import open_store
 from proxy.version import VERSION
 from tests.http.talking import asked, garden, staged
 from tests.proxy.discovery import pages
 from tests.support.proxy import Proxy
-from tests.support.redis_server import free_port
+from tests.support.redis_server import await_true, free_port
 from tests.support.replies import error, json_reply
+from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
 
@@ -74,6 +82,12 @@ def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.Capture
         (("serve", "--port", "99999"), "port"),
         (("check", "--upstream", "ftp://x"), "http://"),
         (("check", "--config", "/no/such/file.toml"), "/no/such/file.toml"),
+        (("check", "--upstream", ""), "upstream.base_url"),
+        (("check", "--store", ""), "store.url"),
+        (("check", "--strategy", ""), "strategy"),
+        (("check", "--config", ""), "--config"),
+        (("serve", "--host", ""), "host"),
+        (("serve", "--upstream", "http://user:pass@h/v1"), "upstream.base_url: must hold no user and no password"),
     ],
 )
 def test_wrong_settings_end_with_2_and_plain_words(
@@ -149,8 +163,85 @@ def test_a_file_that_cannot_be_opened_fails_the_check(tmp_path: Path, capsys: py
     assert "store-" in out
 
 
+def files(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder, with what the files hold."""
+    found = sorted(folder.rglob("*"))
+    return {str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None for each in found}
+
+
+async def a_store_without_its_key(folder: Path) -> None:
+    await (await open_store(f"sqlite:///{folder}/s.db")).close()
+
+
+async def an_older_store(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "s.db")) as database:
+        database.execute("CREATE TABLE sessions (id INTEGER PRIMARY KEY)")
+        database.execute("PRAGMA user_version = 2")
+
+
+async def an_empty_file(folder: Path) -> None:
+    (folder / "s.db").touch()
+
+
+async def nothing(folder: Path) -> None:
+    """Leaves the folder as it is."""
+
+
+@pytest.mark.parametrize(
+    ("made", "place", "says"),
+    [
+        (nothing, "new/s.db", "not there yet"),
+        (a_store_without_its_key, "s.db", "ok"),
+        (an_older_store, "s.db", "of version 2, which serve brings up to"),
+        (an_empty_file, "s.db", "an empty file, which serve fills"),
+    ],
+)
+def test_a_check_offline_changes_nothing_on_the_disk_and_says_what_would_be_made(
+    made: Callable[[Path], Coroutine[Any, Any, None]],
+    place: str,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asyncio.run(made(tmp_path))
+    before, file = files(tmp_path), tmp_path / place
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
+    assert code == 0
+    assert f"sqlite:///{file}: {says}" in out
+    assert files(tmp_path) == before
+    named = [line.split()[2].rstrip(":") for line in out.splitlines() if line.startswith("not yet")]
+    missing = [] if file.exists() else [str(file)]
+    assert named == [*missing, str(file.parent / "tenant.key"), str(file.parent / "admin.token")]
+
+
+def test_a_check_offline_says_where_nothing_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/file/s.db")
+    assert code == 1
+    assert f"nothing can be made in {tmp_path}/file\n" in out
+    assert "serve makes it" not in out
+
+
+def test_a_check_makes_the_store_that_serve_would_make(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("check", "--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/new/s.db")
+    assert run(capsys, *words)[0] == 0
+    assert set(files(tmp_path / "new")) == {"s.db", "tenant.key", "admin.token"}
+
+
+def test_a_key_that_cannot_be_read_fails_the_check_in_plain_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tenant.key").mkdir()
+    code, out, err = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/s.db")
+    assert code == 1
+    assert "tenant.key" in out
+    assert "Traceback" not in err
+
+
 def budget(model: str = "m", **settings: Any) -> str:
-    return "\n".join(budget_lines(Settings(**settings), model))
+    return "\n".join(budget_lines(Question(Settings(**settings), model)))
 
 
 def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:
@@ -228,17 +319,100 @@ def test_a_check_of_a_model_asks_the_server_for_its_window(
     assert "unknown" in out
 
 
+def test_a_check_of_a_model_reads_the_suffix_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--offline", "--store", "memory://", "--strategy", "mask", "--model")
+    code, out, _ = run(capsys, *words, "gpt-4o@recent")
+    assert code == 0
+    assert "model       gpt-4o\n" in out
+    assert "strategy  recent (suffix of the name)" in out
+    assert "strategy  mask (command line)" in run(capsys, *words, "gpt-4o@nobody")[1]
+
+
+@pytest.mark.parametrize("name", ["", "m" * 513])
+def test_a_check_takes_no_name_that_no_model_can_have(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", "memory://", "--model", name)
+    assert (code, out) == (2, "")
+    assert "--model" in err
+
+
+def test_a_check_of_a_model_says_which_source_a_number_comes_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = "[marks]\nstep = 0.2\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
+    (tmp_path / "c.toml").write_text("window = 5000\nreserve = 600\n" + tables, "utf-8")
+    monkeypatch.setenv("CONDENSER_MARKS__TARGET", "0.4")
+    monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_OVERLAP", "2")
+    words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
+    out = run(capsys, *words, "--window", "7000")[1]
+    assert "window    7000 (command line)" in out
+    assert re.search(r"target .*, environment\)", out)
+    assert "half-window.min_overlap = 2 (environment)" in out
+    assert "half-window.min_rounds = 5 (file)" in out
+    assert "half-window.memory_cards = true (default)" in out
+    assert re.search(r"step .*, file\)", out)
+    assert "reserve   600 (file;" in out
+    assert "facts     9 at most (file)" in out
+
+
 def test_an_unknown_window_is_said_with_what_to_do() -> None:
     assert "[[models]]" in budget("nobody-knows-it")
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--upstream", "http://user:hunter2@h/v1"),
+        ("check", "--upstream", "http://user:hunter2@h/v1"),
+        ("demo", "--upstream", "http://user:hunter2@h/v1", "--model", "m"),
+        ("status", "--url", "http://user:hunter2@h"),
+        ("healthcheck", "--url", "http://user:hunter2@h"),
+    ],
+)
+def test_no_command_takes_or_shows_an_address_with_a_password(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert code in (1, 2)
+    assert "no user and no password" in err
+    assert "hunter2" not in out + err
 
 
 # -- serve -------------------------------------------------------------------------------------------------
 
 
 def test_the_banner_has_the_line_to_paste_and_no_secret() -> None:
-    text = banner(Settings(store={"url": "redis://:hunter2@h:1/0"}, host="::1", port=9))  # type: ignore[arg-type]
+    settings = Settings(store={"url": "redis://:hunter2@h:1/0"}, host="::1", port=0)  # type: ignore[arg-type]
+    text = banner(settings, 9)
     assert 'OpenAI(base_url="http://[::1]:9/v1")' in text
     assert "hunter2" not in text
+    unchecked = UpstreamSettings.model_construct(base_url="http://user:hunter2@h/v1")
+    assert "upstream http://***@h/v1\n" in banner(settings.model_copy(update={"upstream": unchecked}), 9)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_proxy_on_any_free_port_says_which_one_it_is(workers: str, tmp_path: Path) -> None:
+    words = ("serve", "--port", "0", "--workers", workers, "--store", f"sqlite:///{tmp_path}/s.db")
+    with subprocess.Popen([sys.executable, "-m", "proxy", *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        try:
+            url = re.fullmatch(r"condenser listens on (http://127\.0\.0\.1:[1-9]\d*)/v1\n", said)
+            assert url is not None
+            await_true(lambda: cli.main(["healthcheck", "--url", url.group(1)]) == 0, "the proxy answers")
+        finally:
+            process.terminate()
+            process.wait(2 * BOUND)
+
+
+def test_a_port_that_is_taken_is_not_said_to_be_listened_on(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = ("serve", "--port", port, "--store", f"sqlite:///{tmp_path}/s.db")
+        made = subprocess.run([sys.executable, "-m", "proxy", *words], capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stdout) == (3, "")
 
 
 def test_the_server_adds_no_headers_of_its_own_and_trusts_none() -> None:

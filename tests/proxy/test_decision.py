@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.account import account
+from proxy.calibration.scaling import Calibrated
 from proxy.controls import Controls
 from proxy.decision import Action, Decision, Timing, Trigger, budget_document, short
 from proxy.policy import Policies
@@ -16,6 +17,7 @@ from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
+from strategies.core.budget import Scale
 from strategies.core.condensation import Condensation, Kind, Literal
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import View, fold
@@ -128,8 +130,24 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
         "trigger": 5_950,
         "target": 3_500,
         "step": 1_050,
-        "floor": 500,
+        "least_headroom": 500,
     }
+
+
+def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
+    calibrated = Calibrated(Scale(200, 1.25))
+    made = decision(calibrated=calibrated, tokens_after=4_000)
+    made.policy = made.policy.scaled(calibrated.scale)
+    document = json.loads(made.dry_run())
+    assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
+    assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000
+    assert document["headroom"] == document["budget"]["usable"] - document["upstream_tokens"]
+    assert document["headroom"] == int(said(made)["X-Condenser-Headroom"])
+
+
+def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
+    assert json.loads(decision().dry_run())["floor"] is None
+    assert json.loads(decision(floor=3_900).dry_run())["floor"] == 3_900
 
 
 def test_a_dry_run_without_a_window_has_nulls() -> None:

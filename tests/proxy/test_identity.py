@@ -20,6 +20,7 @@ from proxy.identity import (
     shown,
     tenant_key,
 )
+from proxy.peers import Peers
 from proxy.setting_tables import TenantSettings
 from proxy.settings import Settings
 
@@ -157,8 +158,21 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
         assert raised.value.param == "X-Team"
 
 
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("fd00::7", True), ("192.168.0.1", True),
+        ("11.0.0.1", False), ("192.168.0.2", False), ("fe80::1", False), ("", False), ("socket", False), (None, False),
+    ],
+)  # fmt: skip
+def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
+    assert (peer in Peers(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
+
+
 def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
-    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["p"]}).tenant([(b"x-team", b"same")], "p")
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).tenant(
+        [(b"x-team", b"same")], "::1"
+    )
     assert header != tenants().tenant([(b"authorization", b"same")], "p")
 
 

@@ -110,6 +110,27 @@ async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None
         assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
 
 
+@pytest.mark.parametrize("told", [b"[9000,4000]", b"[9000,4000,8000,true]"], ids=["by-an-older-version", "by-this-one"])
+async def test_a_second_sign_confirms_what_another_process_suspects(told: bytes) -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        await store.remember(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
+        await learned._read(MODEL)
+        assert learned.replied(MODEL, Reply(9_900, 4_050, own=9_001)).standing is Standing.CONFIRMED
+    await store.close()
+
+
+async def test_a_suspicion_is_shared_with_the_length_of_its_prompt() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned, learning(store=store) as other:
+        learned.replied(MODEL, Reply(9_000, 4_000, own=9_500))
+        await learned._tasks.idle()
+        await other._read(MODEL)
+        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_500)).standing is Standing.SUSPECT
+        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_700)).standing is Standing.CONFIRMED
+    await store.close()
+
+
 async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
     async with learning() as learned:
         learned.replied(MODEL, Reply(9_000, 4_000))

@@ -98,6 +98,38 @@ async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
     assert await anext(chunks) == rest
 
 
+GREETING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+async def test_a_refusal_behind_an_event_that_says_only_who_speaks_is_recognised(end: bytes, size: int) -> None:
+    stream = (b": wait\n\n" + GREETING + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
+    reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
+    answer, refusal, error = await opened(reply, looks=True)
+    assert await all_of(answer) == stream
+    assert refusal is not None
+    assert refusal.window == 4_096
+    assert REFUSES in error
+
+
+async def test_an_event_that_says_only_who_speaks_is_not_held_while_nothing_follows() -> None:
+    gate = asyncio.Event()
+    answer, refusal, error = await opened(Scripted([GREETING, gate, TEXT], 200, EVENTS), looks=True)
+    assert (refusal, error) == (None, b"")
+    chunks = aiter(answer.chunks())
+    assert await anext(chunks) == GREETING
+    gate.set()
+    assert [chunk async for chunk in chunks] == [TEXT]
+
+
+async def test_a_stream_that_begins_with_who_speaks_and_goes_on_well_is_no_error() -> None:
+    answer, refusal, error = await opened(Scripted([GREETING, TEXT], 200, EVENTS), looks=True)
+    assert (refusal, error) == (None, b"")
+    assert await all_of(answer) == GREETING + TEXT
+
+
 async def test_nothing_is_read_where_nobody_looks() -> None:
     reply = Scripted([REFUSES], 400)
     assert await opened(reply, looks=False) == (reply, None, b"")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.controls import Controls
+from proxy.controls import Controls, read
 from proxy.discovery import Found
 from proxy.errors import BadRequest
 from proxy.policy import Policies, Policy, Window, asked_length
@@ -123,6 +123,17 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
     with pytest.raises(BadRequest) as raised:
         policy(strategy=pipeline("mask"), options=options)
     assert raised.value.param == "X-Condenser-Options"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"options": {"no_such": 1}}, "condenser.options"), ({"memory_scope": "home"}, "condenser.memory_scope")],
+)
+def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        policies().policy(read([], {"strategy": "mask", **body}, None), {}, "m", {})
+    assert raised.value.param == param
+    assert raised.value.message.startswith(param)
 
 
 def test_off_has_no_ladder_and_all_else_ends_with_it() -> None:

@@ -88,7 +88,15 @@ def test_a_file_variant_reads_a_secret_without_its_line_break(tmp_path: Path, mo
 
 def test_a_secret_file_that_is_missing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "nowhere"))
-    with pytest.raises(SettingsError, match="nowhere"):
+    with pytest.raises(SettingsError, match=r"^CONDENSER_UPSTREAM__API_KEY_FILE names .*nowhere"):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", [b"", b" \n"])
+def test_a_secret_file_that_is_empty_is_no_secret(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_bytes(text)
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(SettingsError, match=r"^upstream\.api_key: is empty"):
         load_settings()
 
 
@@ -131,7 +139,13 @@ def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) ->
         ("[marks]\ntrigger = 1.5", "marks.trigger"),
         ("[store]\nttl = 0", "store.ttl"),
         ('[upstream]\nbase_url = "ftp://x"', "http://"),
+        ('[upstream]\nbase_url = "http://"', "upstream.base_url: must name a host"),
+        ('[upstream]\nbase_url = "http://h:port/v1"', "upstream.base_url: must name a host"),
+        ('[upstream]\nbase_url = "http://h/v1\\n"', "upstream.base_url: must hold no white space"),
+        ('[upstream]\nbase_url = "http://h/v1?key=x"', "upstream.base_url: must end with its path"),
         ('[tenant]\nfrom = "anyone"', "credential"),
+        ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
+        ('[tenant]\nfrom = "header: x-user"', "tenant.from: ' x-user' is no name of a header"),
         ("[mask]\nkeep = 0", "[mask] 'keep'"),
         ("[mask]\nkeeps = 1", "[mask] unknown option 'keeps'"),
         ('[mask]\npaths = "half"', "[mask] 'paths'"),
@@ -148,6 +162,53 @@ def test_a_value_that_cannot_be_is_said_in_plain_words(text: str, says: str, wri
     with pytest.raises(SettingsError) as raised:
         load_settings()
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "host",
+        "strategy",
+        "upstream.base_url",
+        "upstream.api_key",
+        "store.url",
+        "summarizer.base_url",
+        "summarizer.model",
+        "judge.api_key",
+        "tokenizer.ranks_dir",
+        "tenant.from",
+        "tenant.pepper",
+        "tenant.trusted_proxies",
+        "admin.token",
+        "sessions.headers",
+    ],
+)
+def test_a_variable_that_is_empty_is_an_error_and_not_the_default(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_" + key.upper().replace(".", "__"), "")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert str(raised.value).startswith(key)
+
+
+@pytest.mark.parametrize("table", ["upstream", "summarizer", "judge"])
+@pytest.mark.parametrize("user", ["user:hunter2", "hunter2", ":hunter2", "user:hunter2/4", "user:hunter2@5"])
+def test_an_address_with_a_password_is_refused_and_not_shown(table: str, user: str, write: Any) -> None:
+    write(f'[{table}]\nbase_url = "http://{user}@h/v1"\n')
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert str(raised.value).startswith(f"{table}.base_url: must ")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_where_an_address_has_a_password_the_error_says_where_a_key_belongs() -> None:
+    entry = {"match": "m", "judge": {"base_url": "http://user:hunter2@h/v1"}}
+    with pytest.raises(SettingsError, match=r"^models\.0\.judge\.base_url: .* api_key") as raised:
+        load_settings(models=[entry])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_path_of_an_address_may_have_an_at_sign() -> None:
+    assert load_settings(upstream={"base_url": "http://h/@team/v1"}).upstream.base_url == "http://h/@team/v1"
 
 
 def test_every_key_that_is_wrong_is_named_at_once(write: Any) -> None:
@@ -174,6 +235,34 @@ def test_a_variable_that_is_both_a_value_and_a_table_is_said_plainly(monkeypatch
     monkeypatch.setenv("CONDENSER_STORE", "memory://")
     monkeypatch.setenv("CONDENSER_STORE__TTL", "60")
     with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_a_list_in_the_environment_may_be_parted_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", "x-one, x-two")
+    monkeypatch.setenv("CONDENSER_TENANT__TRUSTED_PROXIES", "10.0.0.1")
+    settings = load_settings()
+    assert settings.sessions.headers == ("x-one", "x-two")
+    assert settings.tenant.trusted_proxies == ("10.0.0.1",)
+
+
+@pytest.mark.parametrize("text", ["x-one,,x-two", "x-one,", "x one", '["x-one", ""]'])
+def test_a_list_of_headers_has_names_only(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", text)
+    with pytest.raises(SettingsError, match=r"sessions\.headers\.\d: .* is no name of a header"):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", ["[x-one]", "[", "{"])
+def test_a_variable_that_only_begins_as_json_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", text)
+    with pytest.raises(SettingsError, match="CONDENSER_SESSIONS__HEADERS"):
+        load_settings()
+
+
+def test_a_list_that_is_none_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_MODELS", "qwen3")
+    with pytest.raises(SettingsError, match="models: must be a list; in the environment it is one in JSON"):
         load_settings()
 
 
@@ -346,3 +435,23 @@ def test_the_environment_may_switch_the_background_off(write: Any, monkeypatch: 
     monkeypatch.setenv("CONDENSER_BACKGROUND", "off")
     found = load_settings().background
     assert (found.mode, found.concurrency) == ("off", 2)
+
+
+@pytest.mark.parametrize("file", ["", 'background = "off"\n', '[background]\nmode = "off"\nallowance = 0.2\n'])
+def test_the_environment_may_have_the_mode_alone_beside_keys_of_its_table(
+    file: str, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file)
+    monkeypatch.setenv("CONDENSER_BACKGROUND", "idle")
+    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "3")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("idle", 3)
+    assert found.allowance == (0.2 if "allowance" in file else 0.1)
+
+
+@pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/33", "10.0.0.300", "p"])
+def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(tenant={"trusted_proxies": ["10.0.0.0/8", given]})
+    assert str(raised.value).startswith("tenant.trusted_proxies")
+    assert f"'{given}'" in str(raised.value)

@@ -36,6 +36,16 @@ def test_two_longer_requests_with_the_same_count_are_a_sign() -> None:
     assert sign_of(Reply(1_400, 1_000), Reply(1_200, 1_000)) is None  # too short for a count to say anything
 
 
+def test_which_of_two_prompts_is_longer_is_told_by_our_own_count_alone() -> None:
+    last = Reply(3_300, 3_611, own=3_300)
+    assert sign_of(Reply(3_611, 3_611, own=3_300), last) is None  # the same one, expected to be counted otherwise
+    assert sign_of(Reply(3_611, 3_611, own=3_400), last) is Sign.SAME_COUNT
+    assert sign_of(Reply(3_611, 3_611, exact=False, own=3_900), last) is None  # counted in another way
+    suspect = Reply(9_000, 4_000, own=9_000)
+    assert judged(Reply(9_900, 4_000, own=9_000), suspect).standing is Standing.SUSPECT
+    assert judged(Reply(9_900, 4_000, own=9_010), suspect).standing is Standing.CONFIRMED
+
+
 def test_the_first_sign_makes_suspect_and_the_second_on_a_longer_request_confirms() -> None:
     first, second = Reply(9_000, 4_000), Reply(12_000, 4_090)
     assert judged(first, None) == Judged(Standing.SUSPECT, Sign.BELOW_ESTIMATE)

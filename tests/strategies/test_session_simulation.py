@@ -227,7 +227,7 @@ def check_walk_rests(before: list[Body], last: list[Body], window: int) -> None:
     """Where the view of one request, grown to the next one, is still below the marks, it is the next one's view."""
     earlier, budget = walked(before, window), Budget.of(window)
     rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered else (), 20, WORDS)
-    if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.floor:
+    if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.least_headroom:
         assert walked(last, window).to_json() == rest.to_json()
 
 

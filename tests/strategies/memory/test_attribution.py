@@ -80,11 +80,21 @@ def test_a_word_that_only_stands_within_another_was_not_said() -> None:
 
 
 @pytest.mark.parametrize("content", ["Nobody has written parse_header.", "没有人写过解析器"])
-def test_one_more_card_costs_as_much_however_long_the_history_is(content: str) -> None:
-    short, long = (view_of([user("Begin."), assistant("Yes."), *TALK * times]) for times in (1, 20))
-    cards = [MemoryCard(content)]
-    added = [calls(cards * 32, view) - calls(cards, view) for view in (short, long)]
-    assert added[0] == added[1]
+def test_one_more_card_of_words_that_nobody_said_costs_as_much_however_long_the_history_is(content: str) -> None:
+    short, long = (added(content, times) for times in (1, 20))
+    assert short == long
+
+
+@pytest.mark.parametrize("content", ["Never water the roses at noon.", "The museum costs 45 yuan.", "不要给玫瑰浇水"])
+def test_one_more_card_costs_in_proportion_to_how_often_its_words_were_said(content: str) -> None:
+    short, long = (added(content, times) for times in (10, 200))
+    assert 0 < short < long <= 20 * short
+
+
+def added(content: str, times: int) -> int:
+    """Calls that 31 more cards of this content cost, where all was said so many times."""
+    view = view_of([user("Begin."), assistant("Yes."), *TALK * times])
+    return calls([MemoryCard(content)] * 32, view) - calls([MemoryCard(content)], view)
 
 
 def calls(cards: Sequence[MemoryCard], view: View) -> int:

@@ -4,7 +4,7 @@ A scan with the standard library's decoder gives every member's value and where 
 keeps lone surrogates and the order of keys.
 
 A client sends the same model, options and tools with every request of a conversation, and tools are long. So what
-stands around the messages is kept by its bytes (`Frames`), and neither decoded nor parsed again. Nobody may change a
+stands around the messages is kept by its bytes (`Envelopes`), and neither decoded nor parsed again. Nobody may change a
 value that was read here: it is that of every request with these bytes.
 """
 
@@ -24,7 +24,7 @@ from strategies.core.parsing import decode
 
 MOST_BYTES = 4 * 1024 * 1024
 LARGEST_SHARE = 4
-"""A frame that takes more than this part of all is not kept."""
+"""An envelope that takes more than this part of all is not kept."""
 
 OUTSIDE = ("tools", "functions", "tool_choice", "function_call", "response_format")
 """The members that make tokens besides the messages."""
@@ -34,7 +34,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _READ_ONCE = ("messages", "model", "condenser")
 _DIGEST_BYTES = 16
 _TIMES = 4
-"""Bytes that keeping one byte of a frame takes: as it came, as text, and twice as much in values."""
+"""Bytes that keeping one byte of an envelope takes: as it came, as text, and twice as much in values."""
 _ENTRY_BYTES = 1_500
 
 
@@ -49,14 +49,14 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class Envelope:
     """The text of a body and the members that stand in it."""
 
     text: str
     members: Mapping[str, Member]
 
     @classmethod
-    def of(cls, text: str) -> Frame:
+    def of(cls, text: str) -> Envelope:
         """Scans a text; raises `ValueError` where it is no JSON, `BadRequest` where it can be no body.
 
         An array of `messages` is read as a list of its elements, each with its text.
@@ -81,18 +81,18 @@ class Frame:
         return "" if member is None else self.text[member.at : member.end]
 
 
-class Frames:
-    """The frames that were read of late, by their bytes: about `most_bytes` of memory at most."""
+class Envelopes:
+    """The envelopes that were read of late, by their bytes: about `most_bytes` of memory at most."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
-        self._kept: SizedLru[tuple[bytes, bytes], Frame] = SizedLru(most_bytes)
+        self._kept: SizedLru[tuple[bytes, bytes], Envelope] = SizedLru(most_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def around(self, before: bytes, behind: bytes) -> Frame | None:
-        """The frame of a body whose messages stand between these bytes; None where they are not its `messages`.
+    def around(self, before: bytes, behind: bytes) -> Envelope | None:
+        """The envelope of a body whose messages stand between these bytes; None where they are not its `messages`.
 
         Raises `ValueError`, `RecursionError` or `BadRequest` where it can be read in no way.
         """
@@ -100,18 +100,18 @@ class Frames:
         if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
-        frame = Frame.of(opening + behind.decode())
-        check_depth(frame.values.values(), DEEPEST)
-        messages = frame.members.get("messages")
+        envelope = Envelope.of(opening + behind.decode())
+        check_depth(envelope.values.values(), DEEPEST)
+        messages = envelope.members.get("messages")
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None
         if (cost := _cost(key)) <= self._most // LARGEST_SHARE:
-            self._kept.put(key, frame, cost)
-        return frame
+            self._kept.put(key, envelope, cost)
+        return envelope
 
 
 def _cost(key: tuple[bytes, bytes]) -> int:
-    """About what keeping a frame takes in bytes."""
+    """About what keeping an envelope takes in bytes."""
     return _TIMES * sum(map(len, key)) + _ENTRY_BYTES
 
 

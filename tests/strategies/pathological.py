@@ -1,0 +1,174 @@
+"""Texts that make a careless pattern or loop work for the square of their length, and what is given them to read.
+
+As a program it reads them all with what is named: `python -m tests.strategies.pathological rules`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+from proxy.memory.stream import Events
+from proxy.overflow import recognise
+from proxy.sse import EventReader
+from strategies.core import cards, language, ledger, rules, superseding
+from strategies.core.answer import as_text
+from strategies.core.ballot import read_vote
+from strategies.core.excerpt import cut_text
+from strategies.core.facts import exact, ranked
+from strategies.core.history import unfenced
+from strategies.core.plain import plain
+from strategies.dynacontext.record import tagged
+from strategies.extract import record
+from strategies.memory import merging, passages, terms
+from strategies.memory.attribution import attributed
+from strategies.memory.block import standing as shown_before
+from strategies.memory.ranking import Index
+from strategies.scoring import body
+from tests.support.transcripts import WORDS, assistant, message, user, view_of
+
+LENGTH = 60_000
+"""Characters of a text: enough for work that grows with its square to take minutes."""
+PIECES = (
+    *(
+        ".",
+        "!",
+        "…",
+        " ",
+        "\n",
+        "\t",
+        "\r",
+        "\x85",
+        "1",
+        "a",
+        "A",
+        "@",
+        "-",
+        "_",
+        "/",
+        "`",
+        '"',
+        "'",
+        "[",
+        "]",
+        "(",
+        "{",
+    ),
+    *(
+        "<",
+        "\\",
+        ",",
+        ":",
+        "?",
+        "。",
+        "！",
+        "，",
+        "中",
+        "的",
+        "、",
+        "あ",
+        "\u0301",
+        "e\u0301",
+        "\ufdfa",
+        "😀",
+        "\u200b",
+    ),
+    *("1,", "1.", "1 ", "a.", "a@", "a-", "a_", "a/", "aB", "a1", "://", "http://a,", "0x1f ", "10 ms ", "#1", "$1,"),
+    *(". ", '."', "? ", ",\n", "x ", "x\n", "中。", "- a\n", "> a\n", ":\n", "= ", " is", "2024-01-", "1 May ", "1月"),
+    *("```", "```\n", "~~~\n", '\\"', "[x] ", "a: ", "never ", "Never a.\n", "use a\n", "please ", "I do not ", "不要"),
+    *("instead of a ", "forget the ", "error: ", "Error:\n", "<summary>", "<memory>", "</memory>", "<memory>[", "[{"),
+    *("<reasoning>", "<decision>", "<future_direction>", "<think>", "<message ", "[Ledger]\n", "exceed", "tokens> "),
+    *("max_model_len", "1 tokens ", "maximum context length is "),
+)
+OPENINGS = ("", "see ", "```\n", "never ", '{"summary": "')
+ENDING = "x:"
+
+
+def _cards_of(text: str) -> list[cards.MemoryCard]:
+    told = [{"content": text[: cards.LONGEST]}, {"content": f"no {text}"}]
+    return cards.read_text(f"<memory>{json.dumps(told)}</memory>").cards
+
+
+def _attributed(text: str) -> object:
+    view = view_of([user(text), assistant(text)])
+    return attributed(_cards_of(text), view, view.items)
+
+
+READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
+    "rules": {
+        "standing": rules.standing,
+        "merged": lambda text: superseding.merged(rules.standing(text), rules.standing(text[::-1])),
+        "is_chinese": lambda text: language.is_chinese(view_of([user(text)]).transcript),
+    },
+    "facts": {
+        "exact": lambda text: list(exact(text)),
+        "ranked": lambda text: ranked((), [text, text]),
+        "parted": ledger.parted,
+        "joined": lambda text: ledger.joined(text, ledger.Ledger((text,))),
+        "ledger": lambda text: ledger.ledger(
+            ledger.Ledger(),
+            [message(user(text))],
+            [message(user(text)), message(assistant(text))],
+            ledger.LEDGER,
+            WORDS,
+        ),
+    },
+    "answers": {
+        "read_text": cards.read_text,
+        "read_answer": cards.read_answer,
+        "as_text": as_text,
+        "tagged": tagged,
+        "tagged within": lambda text: tagged(f"<summary>{text}</summary>"),
+        "read_vote": read_vote,
+        "unfenced": unfenced,
+        "cut_text": lambda text: cut_text(text, 100, WORDS),
+        "record": lambda text: record(view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000),
+        "body": lambda text: body(message(user(text))),
+    },
+    "memory": {
+        "plain": plain,
+        "terms": terms.terms,
+        "distinct": terms.distinct,
+        "width": terms.width,
+        "speaker": terms.speaker,
+        "dates": terms.dates,
+        "split": passages.split,
+        "standing": lambda text: shown_before([text]),
+        "merged": lambda text: merging.merged((), _cards_of(text)),
+        "index": lambda text: Index(passages.message_entries("k", message(user(text)), 0)).search(text),
+        "attributed": _attributed,
+    },
+    "replies": {
+        "events": lambda text: list(EventReader().feed(f"data: {text}".encode())),
+        "hidden calls": lambda text: list(Events().feed(f"data: {text}".encode())),
+    },
+    "overflow": {
+        "text": lambda text: recognise(400, text.encode()),
+        "object": lambda text: recognise(400, json.dumps({"error": {"message": text}}).encode()),
+        "objects": lambda text: recognise(400, json.dumps([{"message": text[:8_000]}] * 12).encode()),
+        "event": lambda text: recognise(200, f"data: {text}".encode()),
+    },
+}
+
+
+def texts(length: int = LENGTH) -> Iterator[str]:
+    """The texts: each piece as often as fills the length, behind the openings by turns; a long word, and many lines."""
+    for number, piece in enumerate(PIECES):
+        yield OPENINGS[number % len(OPENINGS)] + piece * (length // len(piece)) + ENDING
+    yield "a" * 10 * length
+    yield "Never do it.\n" * length
+
+
+def main(names: list[str]) -> None:
+    """Reads each text with each reader of these areas; says which ones, for whoever waits for it to end."""
+    for area in names:
+        for name, read in READERS[area].items():
+            for text in texts():
+                sys.stdout.write(f"\r{area} {name} {text[:20]!r}")
+                sys.stdout.flush()
+                read(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
