@@ -16,8 +16,8 @@ from proxy.store.codec import decode_condensation, decode_document
 from strategies.core.condensation import Condensation
 
 MOST_BYTES = 16 * 1024 * 1024
-MOST_DOCUMENTS = 512 * 1024
-"""Bytes of documents; decoded they take several times as much."""
+MOST_DOCUMENTS = 128 * 1024
+"""Bytes of documents, of some hundred sessions; decoded they take five times as much."""
 
 
 class Records:

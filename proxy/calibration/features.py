@@ -69,7 +69,7 @@ def of_messages(messages: Iterable[Message]) -> Features:
     return Features(messages=number, words=words, code=code, wide=wide)
 
 
-_MOST_SHARES = 20_000
+_MOST_SHARES = 8_000
 _shares: dict[bytes, float] = {}
 """The shares of messages, looked at once for each digest: a history comes again with every request."""
 
