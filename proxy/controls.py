@@ -110,15 +110,16 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
     )
 
 
-def split_model(model: object) -> tuple[str | None, Pipeline | None]:
-    """The model's name without its suffix, and the pipeline that the suffix names, if it names one.
+def check_model(model: object) -> None:
+    """Raises `BadRequest` for a name that no model can have."""
+    if isinstance(model, str) and len(model) > _LONGEST_MODEL:
+        raise BadRequest(f"'model' has more than {_LONGEST_MODEL} characters.", param="model")
 
-    Raises `BadRequest` for a name that can be none.
-    """
+
+def split_model(model: object) -> tuple[str | None, Pipeline | None]:
+    """The model's name without its suffix, and the pipeline that the suffix names, if it names one."""
     if not isinstance(model, str):
         return None, None
-    if len(model) > _LONGEST_MODEL:
-        raise BadRequest(f"'model' has more than {_LONGEST_MODEL} characters.", param="model")
     name, mark, suffix = model.rpartition("@")
     pipeline = parse(suffix) if mark and name else None
     return (name, pipeline) if pipeline else (model, None)

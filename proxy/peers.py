@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+_MAPPED = 96
+"""Bits before an address of IPv4 that is written in IPv6."""
 Network = IPv4Network | IPv6Network
 
 
 def network(text: str) -> Network:
-    """The network that an address or a network in CIDR notation stands for; raises `ValueError`."""
-    return ip_network(text, strict=False)
+    """The network that an address or a network in CIDR notation stands for; raises `ValueError`.
+
+    One of IPv4 that is written in IPv6 (`::ffff:10.0.0.0/104`) is that of IPv4.
+    """
+    found = ip_network(text, strict=False)
+    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) else None
+    return found if mapped is None else IPv4Network((mapped, found.prefixlen - _MAPPED))
 
 
 class Peers:

@@ -286,12 +286,14 @@ async def _guarded(storing: Awaitable[None]) -> None:
 def _done_at(chunk: bytes, tail: bytes) -> int:
     """Where in a chunk behind the bytes `tail` the event stands that ends a stream; -1 where it does not end with one.
 
-    A text may speak of it, but not in a line of its own: in a stream's JSON there are no bare line ends.
+    A text may speak of it, but not in a line of its own: in a stream's JSON there are no bare line ends. Comments may
+    follow it.
     """
     at = chunk.rfind(_DONE, -_LONGEST_DONE)
-    if at < 0 or chunk[at:].rstrip() != _DONE:
+    if at < 0 or (chunk[:at] or tail)[-1:] not in b"\r\n":
         return -1
-    return at if (chunk[:at] or tail)[-1:] in b"\r\n" else -1
+    ends, *behind = chunk[at + len(_DONE) :].splitlines() or [b""]
+    return at if not ends and all(not line or line.startswith(b":") for line in behind) else -1
 
 
 def _body(part: bytes, *, more: bool = True) -> Message:

@@ -38,11 +38,11 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         _check_needs_no_reading(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
     data = await _body_of(incoming, limit)
-    plain = await unpacked(data, encoding, limit) if encoding else data
     try:
-        body = wire.read(plain, services.seen)
-    except BadRequest:
-        if _is_off(controls.read(headers, None, None), services):
+        body = wire.read(await unpacked(data, encoding, limit) if encoding else data, services.seen)
+        controls.check_model(body.get("model"))
+    except (BadRequest, BodyTooLarge):
+        if _may_go_unread(controls.read(headers, None, None), services):
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise
     asked = _asked(request, services, body)
@@ -83,9 +83,10 @@ def _packed(asked: ChatRequest, data: bytes) -> ChatRequest:
     return asked._replace(headers=plain, packed=data, packed_as=how)
 
 
-def _is_off(asked: Controls, services: Services) -> bool:
-    """Whether a request is `off` by what its headers and the settings say, if not by its body."""
-    return asked.strategy.is_off if asked.strategy is not None else services.settings.strategy == "off"
+def _may_go_unread(asked: Controls, services: Services) -> bool:
+    """Whether a request is `off`, by its headers and the settings, and wants nothing that only reading it can give."""
+    is_off = asked.strategy.is_off if asked.strategy is not None else services.settings.strategy == "off"
+    return is_off and not (asked.dry_run or asked.append)
 
 
 def _check_needs_no_reading(asked: Controls, encoding: str) -> None:

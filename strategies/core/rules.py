@@ -38,7 +38,7 @@ class _Line(NamedTuple):
 
 def _lines(text: str) -> Iterator[_Line]:
     """The lines of a text without their bullets; code and quotations are left out."""
-    for line in _CODE.sub("", text).splitlines():
+    for line in text.splitlines():
         if not line.lstrip().startswith(">"):
             found = _BULLET.match(line)
             yield _Line((line[found.end() :] if found else line).strip(), found is not None)
@@ -126,10 +126,11 @@ _ABOUT_RULES = re.compile(
 
 def standing(text: str) -> list[str]:
     """The rules and open tasks in one message of the user's, in order."""
-    if len(text) > LOOKED_AT:
+    said = _CODE.sub("", text)  # before it is cut: the end of a block would look like the beginning of one
+    if len(said) > LOOKED_AT:
         half = LOOKED_AT // 2
-        return [*_standing(text[:half]), *_standing(text[-half:])][:MOST_OF_ONE]
-    return _standing(text)
+        return [*_standing(said[:half]), *_standing(said[-half:])][:MOST_OF_ONE]
+    return _standing(said)
 
 
 def _standing(text: str) -> list[str]:

@@ -23,6 +23,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     "x-gzip": gzip.compress,
     "GZip": gzip.compress,
     "deflate": zlib.compress,
+    "Deflate": lambda data: zlib.compress(data)[2:-4],  # as many send it, without head and checksum
 }
 SHORT, LONG = body_of(garden(1)), body_of(garden(12))
 
@@ -91,6 +92,16 @@ def test_a_packed_body_that_is_broken_is_refused(cut: slice, stage: Stage) -> No
     assert len(stage.upstream.journal) == before
 
 
+def test_zeros_behind_a_packed_body_are_padding(stage: Stage) -> None:
+    answer = stage.post(gzip.compress(SHORT) + bytes(600), [("Content-Encoding", "gzip")])
+    assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")
+
+
+def test_a_body_of_more_members_than_anybody_sends_is_refused(stage: Stage) -> None:
+    answer = stage.post(gzip.compress(b"") * 100_000, [("Content-Encoding", "gzip")])
+    assert_refused(answer, 400)
+
+
 def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused() -> None:
     bomb = gzip.compress(b'{"messages":[{"role":"user","content":"' + b"x" * 50_000_000)
     with staged(limits={"body": 1_000_000}) as stage:
@@ -131,6 +142,32 @@ def test_off_passes_on_what_cannot_be_read(name: str, stage: Stage) -> None:
     answer = stage.post(UNREADABLE[name], asked(strategy="off"))
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "unreadable-body")
     assert forwarded(stage).body == UNREADABLE[name]
+
+
+@pytest.mark.parametrize("packed", [SHORT, gzip.compress(SHORT)[:-5], gzip.compress(bytes(10_000_000))])
+def test_off_passes_on_what_cannot_be_unpacked(packed: bytes) -> None:
+    with ScriptedUpstream() as upstream, proxying(upstream.url, limits={"body": 1_000_000}) as proxy:
+        upstream.answer(lambda _: completion("Done."))
+        stage = Stage(proxy, upstream)
+        answer = stage.post(packed, [("Content-Encoding", "gzip"), *asked(strategy="off")])
+        assert answer.header("x-condenser-reason") == "unreadable-body"
+        assert forwarded(stage).body == packed
+
+
+@pytest.mark.parametrize(
+    "more", [asked(dry_run="true"), asked(history="append", session="s")], ids=["dry run", "append"]
+)
+def test_off_passes_on_nothing_unread_of_which_more_is_wanted(more: list[tuple[str, str]], stage: Stage) -> None:
+    before = len(stage.upstream.journal)
+    assert_refused(stage.post(UNREADABLE["byte order mark"], [*asked(strategy="off"), *more]), 400)
+    assert len(stage.upstream.journal) == before
+
+
+def test_off_passes_on_a_name_that_no_model_has(stage: Stage) -> None:
+    body = json.dumps({**json.loads(SHORT), "model": "m" * 1_000}).encode()
+    assert_refused(stage.post(body), 400)
+    assert stage.post(body, asked(strategy="off")).header("x-condenser-action") == "bypassed"
+    assert forwarded(stage).body == body
 
 
 def test_a_proxy_that_is_off_passes_on_what_cannot_be_read_unless_a_request_wants_more(stage: Stage) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.controls import KEYS, MEMORY, Controls, Memory, read, split_model
+from proxy.controls import KEYS, MEMORY, Controls, Memory, check_model, read, split_model
 from proxy.errors import BadRequest
 from strategies import TABLE, Pipeline
 
@@ -240,10 +240,11 @@ def test_a_model_without_a_known_suffix_keeps_its_name(model: str) -> None:
 
 
 def test_a_model_whose_name_no_model_has_is_refused_for_what_is_known_is_kept_by_names() -> None:
-    assert split_model("m" * 512) == ("m" * 512, None)
+    for fine in ("m" * 512, None, 7):
+        check_model(fine)
     for name in ("m" * 513, "m" * 600 + "@mask", "@" * 1_000_000):
         with pytest.raises(BadRequest) as raised:
-            split_model(name)
+            check_model(name)
         assert raised.value.param == "model"
         assert len(raised.value.message) < 100
 

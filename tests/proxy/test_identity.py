@@ -167,6 +167,7 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
 )  # fmt: skip
 def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
     assert (peer in Peers(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
+    assert (peer in Peers(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
 
 
 def test_a_header_can_not_be_mistaken_for_a_credential() -> None:

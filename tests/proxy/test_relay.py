@@ -95,11 +95,14 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
         (Reply(STREAM, b"data: 1\n\ndata: [DO", b"NE]\n\n"), [b"data: 1\n\ndata: [DO", b"NE]\n\n"], [b""]),
         (Reply(STREAM, b"data: 1\r\n\r\n", b"data: [DONE]"), [b"data: 1\r\n\r\n"], [b"data: [DONE]", b""]),
         (Reply(STREAM, b'data: "', DONE, DONE), [b'data: "', DONE], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\n" + DONE + b": bye\n\n"), [b"data: 1\n\n"], [DONE + b": bye\n\n", b""]),
+        (Reply(STREAM, b"data: [DONE]: 1\n", b"\n"), [b"data: [DONE]: 1\n", b"\n"], [b""]),
         (Reply([], b'{"x": "data: [DONE]', b'"}'), [b'{"x": "data: [DONE]', b'"}'], [b""]),
     ],
     ids=[
         *("stream", "stream in one chunk", "stream without its end", "length", "nothing", "no length"),
-        *("an end that is spoken of", "an end in two chunks", "an end without its line's", "within a line", "in JSON"),
+        *("an end that is spoken of", "an end in two chunks", "an end without its line's", "within a line"),
+        *("a comment behind the end", "an event that begins with the end", "in JSON"),
     ],
 )
 async def test_only_the_end_of_a_reply_waits_for_what_is_stored(

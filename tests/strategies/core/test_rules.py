@@ -113,3 +113,12 @@ def test_what_is_too_long_was_pasted_and_one_message_brings_only_so_many() -> No
 )
 def test_wishes_and_tasks_are_told_from_rules(unit: str, weak: bool) -> None:
     assert is_weak(unit) is weak
+
+
+def test_a_rule_behind_a_long_paste_is_heard() -> None:
+    code = "```python\n" + "x = compute(1, 2)\n" * 4_500 + "```\n"
+    assert standing(f"Here is my file.\n{code}\nNever touch config/prod.toml.\n") == ["Never touch config/prod.toml."]
+    assert standing(f"Never use npm.\n{code * 2}\nNever touch config/prod.toml.\n") == [
+        "Never use npm.",
+        "Never touch config/prod.toml.",
+    ]
