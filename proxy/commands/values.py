@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from proxy.controls import split_model
+from proxy.controls import check_model, split_model
 from proxy.errors import BadRequest
 from proxy.setting_values import http_address, known_strategy
 from strategies import Pipeline
@@ -39,9 +39,10 @@ def address(text: str) -> str:
 def model(text: str) -> Named:
     """A model as a client may name it."""
     try:
-        name, suffix = split_model(text)
+        check_model(text)
     except BadRequest as error:
         raise argparse.ArgumentTypeError(error.message) from None
+    name, suffix = split_model(text)
     if not name:
         raise argparse.ArgumentTypeError("is empty")
     return Named(name, suffix)
