@@ -78,6 +78,11 @@ class Controls:
         return self.named.get(key) or _header(key)
 
     @property
+    def needs_reading(self) -> bool:
+        """Whether it asks for what cannot be given of a body that is not read."""
+        return self.dry_run or self.append
+
+    @property
     def treatment(self) -> Hashable:
         """How the request wants to be treated, as a key: all that it says but for whose turn it is."""
         how = self.strategy, repr(self.options), self.window, self.append, self.memory, self.memory_scope

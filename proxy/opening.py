@@ -21,8 +21,8 @@ from proxy.headers import Headers, first
 from proxy.loose_json import json_or_none
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import tells_error
+from proxy.packed import decoder
 from proxy.sse import is_event_stream
-from proxy.usage import decoder
 
 MOST_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds

@@ -1,7 +1,7 @@
-"""Request bodies that come packed: unpacked to be read, and sent on as they came where nothing is changed.
+"""Bodies that come packed: content encodings, undone for requests and replies alike.
 
-What the standard library does not unpack is not read at all. A body is unpacked up to the limit of bodies and no
-further, so a small one that stands for a huge one is refused before it is there.
+Undone are those of the standard library; what comes in another one is not read. A request is unpacked up to the limit
+of bodies and no further, so a small one that stands for a huge one is refused before it is there.
 """
 
 from __future__ import annotations
@@ -9,90 +9,107 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.headers import first
 
 ENCODING = b"content-encoding"
 IN_THREAD = 4 * 1024
-"""Bytes of a packed body from which on it is unpacked away from the event loop: they may stand for a thousand times
+"""Bytes of a packed request from which on it is unpacked away from the event loop: they may stand for a thousand times
 as many."""
 MOST_MEMBERS = 1_000
-"""Parts of which a gzip body may consist, one behind another."""
-_PIECE = 4 * 1024
+"""Members of which a body in gzip may consist, one behind another."""
 
-_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_PIECE = 4 * 1024  # bytes; what follows a member is copied with each
+_GZIP = b"\x1f\x8b"  # a member begins so
+_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _PARAM = "Content-Encoding"
 
 
+class Decoder:
+    """Undoes a content encoding piece by piece; of gzip any number of members, and nothing behind the last one.
+
+    `bits` are those of zlib, None where there is nothing to undo.
+    """
+
+    def __init__(self, bits: int | None) -> None:
+        self._bits = bits
+        self._inflating: Any = None
+        self._members = 0
+        self._is_over = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body may end here."""
+        return self._bits is None or (self._inflating is not None and self._inflating.eof)
+
+    def feed(self, chunk: bytes, most: int = 0) -> bytes:
+        """The bytes that a chunk stands for, of each member at most so many, 0 for all; raises `zlib.error`."""
+        if self._bits is None:
+            return chunk
+        if self._is_over or not chunk:
+            return b""
+        if self._inflating is None:
+            self._begin(_form_of(self._bits, chunk))
+        data: list[bytes] = [self._inflating.decompress(chunk, most)]
+        # What is no part of a member is kept by zlib, so a mark that is cut in two is whole with the next chunk.
+        while (rest := self._inflating.unused_data).startswith(_GZIP):
+            self._begin(self._bits)
+            data.append(self._inflating.decompress(rest, most))
+        self._is_over = len(rest) >= len(_GZIP)
+        return b"".join(data)
+
+    def _begin(self, bits: int) -> None:
+        self._members += 1
+        if self._members > MOST_MEMBERS:
+            raise zlib.error(f"more than {MOST_MEMBERS:,} members")
+        self._inflating = zlib.decompressobj(bits)
+
+
+def decoder(encoding: str) -> Decoder | None:
+    """What undoes a content encoding; None for one that the standard library does not know."""
+    name = _named(encoding)
+    if not name:
+        return Decoder(None)
+    return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
+
+
 def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """How a body is packed, "" for not at all."""
-    name = (first(headers, ENCODING) or "").strip().lower()
+    """How a body with these headers is packed, "" for not at all."""
+    return _named(first(headers, ENCODING) or "")
+
+
+async def unpacked(data: bytes, undoing: Decoder, limit: int) -> bytes:
+    """What a packed request stands for; raises `BadRequest` where it is broken, `BodyTooLarge` beyond `limit` bytes."""
+    if len(data) < IN_THREAD:
+        return _unpacked(data, undoing, limit)
+    return await asyncio.to_thread(_unpacked, data, undoing, limit)
+
+
+def _unpacked(data: bytes, undoing: Decoder, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for at in range(0, len(data), _PIECE):
+        try:
+            parts.append(undoing.feed(data[at : at + _PIECE], limit + 1 - size))
+        except zlib.error as error:
+            raise BadRequest(f"The request body cannot be unpacked: {error}.", param=_PARAM) from None
+        size += len(parts[-1])
+        if size > limit:
+            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes when it is unpacked.")
+    if not undoing.is_whole:
+        raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
+    return b"".join(parts)
+
+
+def _named(encoding: str) -> str:
+    name = encoding.strip().lower()
     return "" if name == "identity" else name
 
 
-def is_known(encoding: str) -> bool:
-    """Whether such a body can be read."""
-    return not encoding or encoding in _WINDOW_BITS
-
-
-async def unpacked(data: bytes, encoding: str, limit: int) -> bytes:
-    """What a packed body stands for; raises `BadRequest` where it is broken, `BodyTooLarge` beyond `limit` bytes."""
-    if len(data) < IN_THREAD:
-        return _unpacked(data, encoding, limit)
-    return await asyncio.to_thread(_unpacked, data, encoding, limit)
-
-
-def _unpacked(data: bytes, encoding: str, limit: int) -> bytes:
-    unpacking = _Unpacking(data, limit)
-    try:
-        for _ in range(MOST_MEMBERS):
-            unpacking.member(_window_bits(data, encoding))
-            if unpacking.is_over:
-                return b"".join(unpacking.parts)
-    except zlib.error as error:
-        raise BadRequest(f"The request body is not valid {encoding}: {error}.", param=_PARAM) from None
-    except EOFError:
-        raise BadRequest(f"The request body ends in the middle of its {encoding}.", param=_PARAM) from None
-    raise BadRequest(f"The request body has more than {MOST_MEMBERS:,} parts in {encoding}.", param=_PARAM)
-
-
-class _Unpacking:
-    """A body on its way, in small pieces: what follows a member is copied with each."""
-
-    def __init__(self, data: bytes, limit: int) -> None:
-        self.parts: list[bytes] = []
-        self._data = data
-        self._limit = limit
-        self._at = self._size = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing follows but zeros, which are padding."""
-        at, data = self._at, self._data
-        return at == len(data) or (data[at] == 0 and not data[at:].strip(b"\0"))
-
-    def member(self, bits: int) -> None:
-        """Unpacks the next member; raises `zlib.error`, `EOFError` where it has no end, and `BodyTooLarge`."""
-        inflating = zlib.decompressobj(bits)
-        while not inflating.eof:
-            piece = self._data[self._at : self._at + _PIECE]
-            if not piece:
-                raise EOFError
-            self._at += len(piece)
-            self._keep(inflating.decompress(piece, self._limit + 1 - self._size))
-        self._at -= len(inflating.unused_data)
-
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > self._limit:
-            raise BodyTooLarge(f"The request body is larger than {self._limit:,} bytes when it is unpacked.")
-        if part:
-            self.parts.append(part)
-
-
-def _window_bits(data: bytes, encoding: str) -> int:
-    """What zlib is told of an encoding; many send `deflate` without the head that it should have."""
-    if encoding == "deflate" and not (len(data) > 1 and data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0):
-        return -_WINDOW_BITS["deflate"]
-    return _WINDOW_BITS[encoding]
+def _form_of(bits: int, beginning: bytes) -> int:
+    """What zlib is told of a body that begins so; many send `deflate` without the head that it should have."""
+    if bits != zlib.MAX_WBITS or len(beginning) < 2 or int.from_bytes(beginning[:2]) % 31 == 0:
+        return bits
+    return -bits

@@ -17,8 +17,8 @@ from proxy.decision import Action
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.headers import Headers, encoded, first
 from proxy.loose_json import json_or_none
+from proxy.packed import Decoder, decoder
 from proxy.sse import DONE, event, is_event_stream
-from proxy.usage import Decoder, decoder
 
 COMMENT = b": keep-alive\n\n"
 _HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 from proxy.ending import ending_of
 from proxy.loose_json import count_at
+from proxy.packed import decoder
 
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 _KEY = '"usage"'
 _USAGE = re.compile(_KEY + r"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
-_GZIP = b"\x1f\x8b"  # a member begins so
-_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
 class Usage(NamedTuple):
@@ -73,32 +72,6 @@ class UsageReader:
         """The last usage of the reply; None where there is none."""
         tail = b"".join(self._tail).decode("utf-8", "replace")
         return _last_usage(tail) or _last_usage(self.head)
-
-
-class Decoder:
-    """Undoes a content encoding piece by piece; of gzip any number of members, one behind another."""
-
-    def __init__(self, bits: int | None) -> None:
-        self._inflating = None if bits is None else zlib.decompressobj(bits)
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The bytes that a chunk stands for; raises `zlib.error`."""
-        if self._inflating is None:
-            return chunk
-        data = self._inflating.decompress(chunk)
-        # What is no part of a member is kept by zlib, so a mark that is cut in two is whole with the next chunk.
-        while self._inflating.eof and (rest := self._inflating.unused_data).startswith(_GZIP):
-            self._inflating = zlib.decompressobj(_WINDOW_BITS["gzip"])
-            data += self._inflating.decompress(rest)
-        return data
-
-
-def decoder(encoding: str) -> Decoder | None:
-    """What undoes a content encoding; None for one that the standard library does not know."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return Decoder(None)
-    return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
 
 
 def usage_in(value: Any) -> Usage | None:

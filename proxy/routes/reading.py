@@ -6,8 +6,6 @@ as it is anyway (`off`). They are `Unread`, and go on as they came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from starlette.requests import Request
 
 from proxy import controls, wire
@@ -15,7 +13,7 @@ from proxy.controls import Controls
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.headers import to_upstream
 from proxy.intake import ChatRequest
-from proxy.packed import ENCODING, encoding_of, is_known, unpacked
+from proxy.packed import ENCODING, decoder, encoding_of, unpacked
 from proxy.reasons import Reason
 from proxy.relay import Incoming
 from proxy.services import Services
@@ -33,18 +31,19 @@ class Unread(Exception):
 async def read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
     """The request as the driver takes it; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
-    encoding = encoding_of(headers)
-    if not is_known(encoding):
-        _check_needs_no_reading(controls.read(headers, None, None), encoding)
+    undoing = decoder(encoding) if (encoding := encoding_of(headers)) else None
+    if encoding and undoing is None:
+        _check_may_go_unread(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
     data = await _body_of(incoming, limit)
     try:
-        body = wire.read(await unpacked(data, encoding, limit) if encoding else data, services.seen)
+        body = wire.read(data if undoing is None else await unpacked(data, undoing, limit), services.seen)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
-        if _may_go_unread(controls.read(headers, None, None), services):
-            raise Unread(Reason.UNREADABLE_BODY, data) from None
-        raise
+        said = controls.read(headers, None, None)
+        if said.needs_reading or not _is_off(said, services):
+            raise
+        raise Unread(Reason.UNREADABLE_BODY, data) from None
     asked = _asked(request, services, body)
     return _packed(asked, data) if encoding else asked
 
@@ -83,16 +82,13 @@ def _packed(asked: ChatRequest, data: bytes) -> ChatRequest:
     return asked._replace(headers=plain, packed=data, packed_as=how)
 
 
-def _may_go_unread(asked: Controls, services: Services) -> bool:
-    """Whether a request is `off`, by its headers and the settings, and wants nothing that only reading it can give."""
-    is_off = asked.strategy.is_off if asked.strategy is not None else services.settings.strategy == "off"
-    return is_off and not (asked.dry_run or asked.append)
+def _is_off(said: Controls, services: Services) -> bool:
+    """Whether a request is `off` by what its headers and the settings say, if not by its body."""
+    return said.strategy.is_off if said.strategy is not None else services.settings.strategy == "off"
 
 
-def _check_needs_no_reading(asked: Controls, encoding: str) -> None:
+def _check_may_go_unread(said: Controls, encoding: str) -> None:
     """Raises `BadRequest` where a request wants what only a body that is read can give."""
-    wanted: Sequence[tuple[bool, str]] = ((asked.dry_run, "Dry-Run"), (asked.append, "History: append"))
-    for is_wanted, what in wanted:
-        if is_wanted:
-            message = f"X-Condenser-{what} needs a body that can be read, and not one in {encoding}."
-            raise BadRequest(message, param="Content-Encoding")
+    if said.needs_reading:
+        message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
+        raise BadRequest(message, param="Content-Encoding")
