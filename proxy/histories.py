@@ -10,12 +10,12 @@ A session that was deleted and began anew has another time of creation, and noth
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from proxy.append import Appended, appended_in
 from proxy.blocks import Stored, block_document, messages_of
+from proxy.lru import SizedLru
 from proxy.sessions import Session
 from proxy.store.base import SessionKey, StoreError
 from proxy.stored import StoredSessions
@@ -110,11 +110,10 @@ def _text_bytes(raw: str | bytes | None) -> int:
 
 
 class _Known(NamedTuple):
-    """The history of a session, and the bytes that it was counted with."""
+    """The history of a session, by when that began."""
 
     created_at: float
     history: StoredHistory
-    size: int
 
 
 class Histories:
@@ -123,28 +122,29 @@ class Histories:
     def __init__(self, stored: StoredSessions, most_bytes: int = MOST_BYTES) -> None:
         self._stored = stored
         self._most_bytes = most_bytes
-        self._known: OrderedDict[SessionKey, _Known] = OrderedDict()
-        self._size = 0
+        self._known: SizedLru[SessionKey, _Known] = SizedLru(most_bytes)
 
     async def history(self, key: SessionKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its lines to `ends`, as far as they are stored; raises `StoreError`.
 
         `ends` are chain digests in hex, or names of append mode's blocks.
         """
-        known = self._known.get(key)
+        known = self._known.use(key)
         if known is not None and known.created_at == session.created_at:
             history = known.history
             await self._follow(key, history, ends)
         else:
             history = StoredHistory()
             await self._read_all(key, history, ends)
-        self._keep(key, _Known(session.created_at, history, history.size))
+        if history.size <= self._most_bytes:
+            self._known.put(key, _Known(session.created_at, history), history.size)
+        else:
+            self.forget(key)
         return history
 
     def forget(self, key: SessionKey) -> None:
         """Drops what is known of a session that is gone."""
-        known = self._known.pop(key, None)
-        self._size -= known.size if known else 0
+        self._known.forget(key)
 
     async def _follow(self, key: SessionKey, history: StoredHistory, ends: Collection[str]) -> None:
         for _ in range(BY_NAME):
@@ -167,13 +167,6 @@ class Histories:
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from error
         return len(blocks)
-
-    def _keep(self, key: SessionKey, known: _Known) -> None:
-        self.forget(key)
-        self._known[key] = known
-        self._size += known.size
-        while self._size > self._most_bytes:
-            self.forget(next(iter(self._known)))
 
 
 async def _decoded(blocks: Mapping[str, bytes]) -> list[Block]:

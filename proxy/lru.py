@@ -51,7 +51,10 @@ class Lru(Generic[K, V]):
 
 
 class SizedLru(Generic[K, V]):
-    """Values of `most` bytes together, by what they are said to take; the last one is kept in any case."""
+    """Values of `most` bytes together, by what they are said to take; the last one is kept in any case.
+
+    A value that grows is put anew.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -71,9 +74,13 @@ class SizedLru(Generic[K, V]):
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keeps a value of so many bytes in place of the one before."""
-        if (before := self._kept.pop(key, None)) is not None:
-            self._size -= before[1]
+        self.forget(key)
         self._kept[key] = value, size
         self._size += size
         while self._size > self._most and len(self._kept) > 1:
             self._size -= self._kept.popitem(last=False)[1][1]
+
+    def forget(self, key: K) -> None:
+        """Drops the value at a key, if there is one."""
+        if (kept := self._kept.pop(key, None)) is not None:
+            self._size -= kept[1]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proxy.packed import decoder
 from tests.http.strict import assert_openai_error
 from tests.http.talking import WINDOW, Stage, asked, body_of, garden, staged
 from tests.http.test_bad_requests import UNREADABLE
@@ -96,16 +95,6 @@ def test_a_packed_body_that_is_broken_is_refused(cut: slice, stage: Stage) -> No
 def test_zeros_behind_a_packed_body_are_padding(stage: Stage) -> None:
     answer = stage.post(gzip.compress(SHORT) + bytes(600), [("Content-Encoding", "gzip")])
     assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")
-
-
-def test_what_stands_behind_a_packed_body_is_not_kept_while_more_of_it_comes() -> None:
-    undoing = decoder("gzip")
-    assert undoing is not None
-    assert undoing.feed(gzip.compress(SHORT)) == SHORT
-    for _ in range(1_000):
-        assert undoing.feed(b"x" * 4_096) == b""
-    assert len(undoing._inflating.unused_data) <= 4_096
-    assert undoing.is_whole
 
 
 def test_a_body_of_more_members_than_anybody_sends_is_refused(stage: Stage) -> None:
