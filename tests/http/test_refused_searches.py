@@ -15,7 +15,7 @@ from proxy.memory.rounds import NO_ROOM
 from tests.http.strict import problems
 from tests.http.talking import Stage, asked, body_of, count
 from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, streaming, views
-from tests.support import replies
+from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, called, is_prefix, offers_search, said, search
@@ -188,9 +188,7 @@ def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_cli
             answered(None, search(), streamed=True), slow, answered(PLAIN, streamed=True, usage=(90, 7))
         )
         with streaming(stage) as response:
-            came = b""
-            while b": working" not in came:
-                came += response.read1()
+            wire.until(response, b": working")
             gate.set()
             assert b"hangs." in response.read()
 

@@ -218,9 +218,7 @@ def test_text_flows_while_the_search_is_still_being_written() -> None:
             answered(FOUND, streamed=True),
         )
         with streaming(stage) as response:
-            came = b""
-            while b"look." not in came:
-                came += response.read1()
+            wire.until(response, b"look.")
             gate.set()
             assert b"barrel." in response.read()
 

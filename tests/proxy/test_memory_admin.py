@@ -20,7 +20,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.transcript import Role
 from tests.http.talking import Stage, asked, on_file, summary
 from tests.http.test_memory_scopes import CARD, FORCE, diary, scope
-from tests.proxy.test_cli import run
+from tests.proxy.commanding import run
 
 CARDS = [
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},

@@ -79,6 +79,16 @@ def sent(
         connection.close()
 
 
+def until(response: http.client.HTTPResponse, mark: bytes) -> bytes:
+    """What has come of a response when these bytes are among it; fails where it ends without them."""
+    came = b""
+    while mark not in came:
+        more = response.read1()
+        assert more, came
+        came += more
+    return came
+
+
 def _netloc(base: str) -> str:
     return urlsplit(base).netloc
 

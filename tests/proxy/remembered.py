@@ -1,0 +1,86 @@
+"""Conversations of letters, and both ways between them and their sessions."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import count
+from typing import Any
+
+from proxy.append import History
+from proxy.histories import StoredHistory
+from proxy.identity import Identity
+from proxy.keeping import Keeper, Turn
+from proxy.recognition import Recognised, Recogniser
+from proxy.store.base import SessionKey
+from proxy.stored import StoredSessions
+from strategies.core.condensation import Condensation, Keep
+from strategies.core.transcript import Reader, Transcript
+
+DERIVED = Identity()
+NAMED = Identity("X-Condenser-Session", "named")
+
+
+class Sessions:
+    """Both ways between a conversation and its session."""
+
+    def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
+        self._stored = stored
+        self.identify = recogniser.identify
+        self._recogniser = recogniser
+        self.keep = keeper.keep
+        self.settle = keeper.settle
+
+    async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
+        """As a request of its own."""
+        return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.patience())
+
+    async def texts(self, key: SessionKey, *, whole: bool = False) -> list[str]:
+        """The contents that its blocks have, in order; `whole`, with those that it inherits."""
+        session = await self._stored.load(key)
+        assert session is not None
+        blocks = await (self._stored.blocks(key, session) if whole else self._stored.store.blocks(key))
+        stored = StoredHistory.of(blocks)
+        line = stored.tree.line(session.branches[0].head)
+        kept = line or list(stored.tree.messages.values())
+        return [json.loads(each.raw or "")["content"] for each in kept]
+
+    async def history(self, tenant: str, identity: Identity) -> History:
+        """As a request of its own."""
+        return await self._recogniser.history(tenant, identity, self._recogniser.patience())
+
+
+def transcript(text: str) -> Transcript:
+    """A history with one message for each letter; even ones are the user's."""
+    bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
+    return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
+
+
+def turn(text: str, applied: str = "") -> Turn:
+    return Turn(transcript(text), {}, 100, 100, 0, applied)
+
+
+def condensation(text: str, depth: int = 1) -> Condensation:
+    """One that covers all of `text`."""
+    digest = transcript(text).digests[-1]
+    return Condensation(
+        f"c-{text}", digest, len(text), depth, (Keep(0),), 0, "mask", "hard", "context_limit", 9, 5, 0.0
+    )
+
+
+def made(store: Any, timeout: float = 5.0) -> Sessions:
+    numbers = count(1)
+    stored = StoredSessions(store, timeout)
+    return Sessions(
+        stored, Recogniser(stored, (), lambda: f"d{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time)
+    )
+
+
+async def settled(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
+    found = await sessions.recognise(tenant, identity, transcript(text))
+    await sessions.settle(found, turn(text))
+    return found
+
+
+async def recognised(sessions: Sessions, text: str, identity: Identity = DERIVED, tenant: str = "t") -> Recognised:
+    return await sessions.recognise(tenant, identity, transcript(text))

@@ -1,0 +1,267 @@
+"""`condenser check`: what it looks at, what it prints of a model, and that it changes nothing where it must not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.commands.effective import Question, budget_lines
+from proxy.settings import Settings
+from proxy.store import open_store
+from tests.proxy.commanding import run
+from tests.proxy.discovery import pages
+from tests.support.replies import error, json_reply
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def test_a_check_looks_at_settings_store_tokenizers_and_upstream(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["settings", "store", "tokenizer", "tokenizer", "upstream"]
+    assert "memory://: ok" in out
+    assert "o200k_base: loaded" in out
+    assert f"{upstream.base_url}: answers 200" in out
+
+
+def test_an_upstream_that_wants_a_credential_is_well(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer(lambda request: error(401))
+    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
+    assert code == 0
+    assert "callers bring" in out
+
+
+def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
+    code, out, _ = run(capsys, *words)
+    assert code == 1
+    assert "cannot be reached" in out
+    assert run(capsys, *words, "--offline")[0] == 0
+
+
+def test_a_store_that_is_not_there_fails_the_check_and_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
+    assert code == 1
+    assert "store-" in out
+    assert "hunter2" not in out + err
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "memory://x", "sqlite:///", "nothing"])
+def test_a_store_address_that_cannot_be_is_said_plainly(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", url)
+    assert code in (1, 2)
+    assert "Traceback" not in out + err
+
+
+def test_a_file_that_cannot_be_opened_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path / 's.db'}")
+    assert code == 1
+    assert "store-" in out
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder, with what the files hold."""
+    found = sorted(folder.rglob("*"))
+    return {str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None for each in found}
+
+
+async def a_store_without_its_key(folder: Path) -> None:
+    await (await open_store(f"sqlite:///{folder}/s.db")).close()
+
+
+async def an_older_store(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "s.db")) as database:
+        database.execute("CREATE TABLE sessions (id INTEGER PRIMARY KEY)")
+        database.execute("PRAGMA user_version = 2")
+
+
+async def an_empty_file(folder: Path) -> None:
+    (folder / "s.db").touch()
+
+
+async def nothing(folder: Path) -> None:
+    """Leaves the folder as it is."""
+
+
+@pytest.mark.parametrize(
+    ("made", "place", "says"),
+    [
+        (nothing, "new/s.db", "not there yet"),
+        (a_store_without_its_key, "s.db", "ok"),
+        (an_older_store, "s.db", "of version 2, which serve brings up to"),
+        (an_empty_file, "s.db", "an empty file, which serve fills"),
+    ],
+)
+def test_a_check_offline_changes_nothing_on_the_disk_and_says_what_would_be_made(
+    made: Callable[[Path], Coroutine[Any, Any, None]],
+    place: str,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asyncio.run(made(tmp_path))
+    before, file = files(tmp_path), tmp_path / place
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
+    assert code == 0
+    assert f"sqlite:///{file}: {says}" in out
+    assert files(tmp_path) == before
+    named = [line.split()[2].rstrip(":") for line in out.splitlines() if line.startswith("not yet")]
+    missing = [] if file.exists() else [str(file)]
+    assert named == [*missing, str(file.parent / "tenant.key"), str(file.parent / "admin.token")]
+
+
+def test_a_check_offline_says_where_nothing_can_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/file/s.db")
+    assert code == 1
+    assert f"nothing can be made in {tmp_path}/file\n" in out
+    assert "serve makes it" not in out
+
+
+def test_a_check_makes_the_store_that_serve_would_make(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("check", "--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/new/s.db")
+    assert run(capsys, *words)[0] == 0
+    assert set(files(tmp_path / "new")) == {"s.db", "tenant.key", "admin.token"}
+
+
+def test_a_key_that_cannot_be_read_fails_the_check_in_plain_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tenant.key").mkdir()
+    code, out, err = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/s.db")
+    assert code == 1
+    assert "tenant.key" in out
+    assert "Traceback" not in err
+
+
+def budget(model: str = "m", **settings: Any) -> str:
+    return "\n".join(budget_lines(Question(Settings(**settings), model)))
+
+
+def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:
+    assert budget(window=32_768).splitlines() == [
+        "model       m",
+        "  window    32768 (settings)",
+        "  reserve   4,096 (an eighth of the window, at most 4,096; a request's own length comes first)",
+        "  usable    28,672 (what is left of the window)",
+        "  prepare   20,070 (0.7 of usable, default)",
+        "  trigger   24,371 (0.85 of usable, default)",
+        "  target    14,336 (0.5 of usable, default)",
+        "  step      4,300 (0.15 of usable, default)",
+        "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
+        "  record    3,276 at most (a tenth of the window)",
+        "  task      2,000 at most of the first user message (an eighth of the window, at most 2,000)",
+        "  rules     1,000 at most (default)",
+        "  facts     300 at most (default)",
+        "  strategy  mask+half-window (default)",
+        "    mask.keep = 3 (default)",
+        "    mask.min_tokens = 60 (default)",
+        "    mask.min_chars = 400 (default)",
+        "    mask.paths = 11,468 (0.4 of usable, default)",
+        "    half-window.min_rounds = 4 (default)",
+        "    half-window.min_overlap = 1 (default)",
+        "    half-window.summary_max_tokens = 2,000 (default)",
+        "    half-window.memory_cards = true (default)",
+    ]
+
+
+def test_an_option_is_shown_as_the_window_lets_it_be_with_where_it_comes_from() -> None:
+    text = budget(window=8_000, strategy="rolling", options={"rolling": {"memory_top_k": 9}})
+    assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
+    assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
+    assert "rolling.memory_top_k = 9 (settings)" in text
+    assert re.search(r"trigger +5,400 \(0\.7714 of usable, of rolling\)", text)
+    assert re.search(r"target +4,200 \(0\.6 of usable, of rolling\)", text)
+
+
+def test_what_a_mode_stands_for_is_shown_as_such() -> None:
+    text = budget(window=8_000, strategy="dynacontext", options={"dynacontext": {"mode": "refer", "tail": "keep"}})
+    assert "dynacontext.on_drift = 'rollback' (by its mode)" in text
+    assert "dynacontext.tail = 'keep' (settings)" in text
+    assert "condenses nothing under a strategy that judges" in text
+
+
+def test_a_reserve_is_shown_with_where_it_comes_from() -> None:
+    models = [{"match": "m", "reserve": 6_000}]
+    assert "reserve   4,000 (settings for the model, clamped from 6,000;" in budget(window=8_000, models=models)
+    assert "reserve   2,000 (settings;" in budget(window=8_000, reserve=2_000)
+
+
+def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
+    text = budget(window=32_768, marks={"trigger": 0.5, "target": 0.9})
+    assert re.search(r"trigger +14,336 \(0\.5 of usable, settings\)", text)
+    assert re.search(r"target +11,468 \(0\.4 of usable, settings, clamped from 0\.9\)", text)
+
+
+def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
+    text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
+    assert "0.3 of usable, settings for the model" in text
+    assert "strategy  recent (settings for the model)" in text
+
+
+def test_a_check_of_a_model_asks_the_server_for_its_window(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"/v1/models": pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}
+    upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
+    words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "gemma4")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert re.search(r"^server +Ollama$", out, re.MULTILINE)
+    assert re.search(r"^ +window +4096 \(stated by Ollama\)$", out, re.MULTILINE)
+    code, out, _ = run(capsys, *words, "--offline")
+    assert "unknown" in out
+
+
+def test_a_check_of_a_model_reads_the_suffix_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--offline", "--store", "memory://", "--strategy", "mask", "--model")
+    code, out, _ = run(capsys, *words, "gpt-4o@recent")
+    assert code == 0
+    assert "model       gpt-4o\n" in out
+    assert "strategy  recent (suffix of the name)" in out
+    assert "strategy  mask (command line)" in run(capsys, *words, "gpt-4o@nobody")[1]
+
+
+@pytest.mark.parametrize("name", ["", "m" * 513])
+def test_a_check_takes_no_name_that_no_model_can_have(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "check", "--offline", "--store", "memory://", "--model", name)
+    assert (code, out) == (2, "")
+    assert "--model" in err
+
+
+def test_a_check_of_a_model_says_which_source_a_number_comes_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = "[marks]\nstep = 0.2\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
+    (tmp_path / "c.toml").write_text("window = 5000\nreserve = 600\n" + tables, "utf-8")
+    monkeypatch.setenv("CONDENSER_MARKS__TARGET", "0.4")
+    monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_OVERLAP", "2")
+    words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
+    out = run(capsys, *words, "--window", "7000")[1]
+    assert "window    7000 (command line)" in out
+    assert re.search(r"target .*, environment\)", out)
+    assert "half-window.min_overlap = 2 (environment)" in out
+    assert "half-window.min_rounds = 5 (file)" in out
+    assert "half-window.memory_cards = true (default)" in out
+    assert re.search(r"step .*, file\)", out)
+    assert "reserve   600 (file;" in out
+    assert "facts     9 at most (file)" in out
+
+
+def test_an_unknown_window_is_said_with_what_to_do() -> None:
+    assert "[[models]]" in budget("nobody-knows-it")
