@@ -48,6 +48,14 @@ class Answer(Protocol):
         ...
 
 
+class _Begun(NamedTuple):
+    """What is held of a reply, decoded, None where it cannot be: behind an event that `greets`, where it has one."""
+
+    body: bytes | None
+    greets: bool
+    is_enough: bool
+
+
 class OpenedReply:
     """A reply of which the beginning is read first; `chunks` give all of it."""
 
@@ -57,7 +65,6 @@ class OpenedReply:
         self._reply = reply
         self._chunks = aiter(reply.chunks())
         self._is_stream = is_event_stream(reply.headers)
-        self._greets = False  # whether a stream has said who speaks
         self._held: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
 
@@ -87,13 +94,14 @@ class OpenedReply:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + LONGEST_HELD
-        while not self._is_enough() and sum(map(len, self._held)) < MOST_HELD:
-            if self._greets:
+        begun = self._begun()
+        while not begun.is_enough and sum(map(len, self._held)) < MOST_HELD:
+            if begun.greets:
                 deadline = min(deadline, clock() + MOMENT)
             if not await self._held_one_more(deadline):
                 break
-        body = self._decoded()
-        return body if body is None or not self._is_stream else _greeted(body)[1]
+            begun = self._begun()
+        return begun.body
 
     async def _held_one_more(self, deadline: float) -> bool:
         """Whether there was another chunk before a time of the loop's clock."""
@@ -111,17 +119,19 @@ class OpenedReply:
         self._held.append(chunk)
         return True
 
-    def _is_enough(self) -> bool:
-        """Whether what is held tells a refusal from anything else."""
-        if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
-            return False
+    def _begun(self) -> _Begun:
+        """What is held."""
         body = self._decoded()
         if body is None:
-            return True
-        if self._is_stream:
-            self._greets, rest = _greeted(body)
-            return _has_event(rest)
-        return _ERROR not in body[:2048] or _CHOICES in body[:2048]
+            return _Begun(None, greets=False, is_enough=True)
+        greets, rest = _greeted(body) if self._is_stream else (False, body)
+        return _Begun(rest, greets, self._tells(rest))
+
+    def _tells(self, body: bytes) -> bool:
+        """Whether a beginning tells a refusal from anything else."""
+        if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
+            return False
+        return _has_event(body) if self._is_stream else _ERROR not in body[:2048] or _CHOICES in body[:2048]
 
     def _decoded(self) -> bytes | None:
         """What is held, without its content encoding; None where that is not known."""
