@@ -14,6 +14,8 @@ from time import clock_gettime, perf_counter, sleep
 from types import TracebackType
 from typing import Self
 
+from tests.support.ports import free_port
+
 READY_WITHIN = 30.0
 END_WITHIN = 40.0
 _SCHEDULED = 2
@@ -152,14 +154,6 @@ def pin(pid: int, core: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     with suppress(ProcessLookupError):
         os.sched_setaffinity(pid, {cores[core]})
-
-
-def free_port() -> int:
-    """A port of this machine on which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 
 from tests.deploy import image, repository
 from tests.deploy.dockerfile import Instruction, Stage, context_files, stages
+from tests.support.ports import free_port
 
 TEXT = (repository.ROOT / "Dockerfile").read_text()
 STAGES = stages(TEXT)
@@ -179,12 +179,6 @@ def is_healthy(built: image.BuiltStage, server: subprocess.Popen[bytes]) -> bool
         if asked.returncode == 0:
             return True
     return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def context() -> list[Path]:

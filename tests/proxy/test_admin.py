@@ -21,7 +21,7 @@ from proxy.store.base import SessionKey, Write
 from proxy.stored import StoredSessions
 from tests.http.talking import Stage, asked, garden, on_file
 from tests.proxy.commanding import run
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.replies import error
 from tests.support.upstream import ScriptedUpstream
 

@@ -19,8 +19,9 @@ from proxy.settings import Settings
 from proxy.version import VERSION
 from tests.http.talking import asked, garden, staged
 from tests.proxy.commanding import run
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.redis_server import await_true, free_port
+from tests.support.redis_server import await_true
 from tests.support.replies import error
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream

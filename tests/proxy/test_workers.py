@@ -13,8 +13,9 @@ import pytest
 
 from proxy.cli import main
 from tests.support import wire
+from tests.support.ports import free_port
 from tests.support.recording import CHAT
-from tests.support.redis_server import await_true, free_port
+from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.redis_server import RedisServer, RedisServers, answer_of, await_true, free_port
+from tests.support.ports import free_port
+from tests.support.redis_server import RedisServer, RedisServers, answer_of, await_true
 
 SLOTS = 16_384
 MASTERS = 3

@@ -27,6 +27,7 @@ from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.ports import free_port
 from tests.support.signals import BOUND
 
 T = TypeVar("T")
@@ -194,10 +195,3 @@ def await_true(holds: Callable[[], bool], what: str, bound: float = 2 * BOUND, p
     while not holds():
         assert time.monotonic() < deadline, f"not within {bound} s: {what}"
         threading.Event().wait(poll)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -15,7 +15,8 @@ from http.client import HTTPException
 from pathlib import Path
 
 from tests.support import wire
-from tests.support.redis_server import await_true, free_port
+from tests.support.ports import free_port
+from tests.support.redis_server import await_true
 from tests.support.signals import BOUND
 
 ROOT = Path(__file__).parents[2]

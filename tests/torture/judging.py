@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.http.strict import assert_stands
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.torture.clients import Fleet, Outcome, Run, ask, fleet
 from tests.torture.talks import MARK, Message, Talk
 

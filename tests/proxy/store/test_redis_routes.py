@@ -19,9 +19,10 @@ from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Wri
 from proxy.store.redis import Limits
 from proxy.store.redis_routes import Cluster, Sentinels, slot_of
 from proxy.store.redis_store import RedisStore
+from tests.support.ports import free_port
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.usefixtures("redis_installed")
 
