@@ -1,6 +1,6 @@
 """Who waits for a model: recorded conversations of over 64k tokens, played through the real driver in virtual time.
 
-Every reply takes `REPLY` seconds and every answer of a summarizer or judge `ANSWER`, on a clock that jumps where the
+Every reply takes `REPLY` seconds and every answer of a summarizer or judge `ANSWER` or as chosen, on a clock that jumps where the
 loop would sleep and stands still while anything is computed. A request has waited if the clock jumped while it was
 decided on. Conversations are played back to back, each request the moment that the reply before has ended, and with a
 pause between turns.
@@ -46,6 +46,8 @@ WINDOWS = (16_384, 32_768, 65_536)
 REPLY = 3.0
 ANSWER = 8.0
 PAUSES = (0.0, 5.0)
+MOMENT = 0.05
+"""Seconds that are no wait: an answer may be due with the request, less the time that asking for it took to compute."""
 MOST = {0.0: 0.01, 5.0: 0.0}
 """The share of requests that may wait, by seconds between turns: it must be less, or none."""
 MODEL = "gpt-4o"
@@ -81,6 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", type=int, default=2, help="conversations of each kind; 0 for all (default: 2)")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS)
+    parser.add_argument("--pauses", nargs="+", type=float, default=PAUSES, help="seconds between turns")
+    parser.add_argument("--answer", type=float, default=ANSWER, help=f"seconds of an answer (default: {ANSWER:.0f})")
 
 
 def measure(
@@ -89,12 +93,13 @@ def measure(
     strategies: Sequence[str] = STRATEGIES,
     windows: Sequence[int] = WINDOWS,
     pauses: Sequence[float] = PAUSES,
+    answer: float = ANSWER,
 ) -> list[Row]:
     """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
     present(recorded)
     cells = list(product(strategies, windows, pauses))
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        return list(workers.map(partial(_cell, recorded, each), *zip(*cells, strict=True)))
+        return list(workers.map(partial(_cell, recorded, each, answer), *zip(*cells, strict=True)))
 
 
 def present(recorded: Path) -> Path:
@@ -110,16 +115,18 @@ def chosen(conversations: Sequence[Conversation], each: int) -> Iterator[Convers
         yield from islice(alike, each or None)
 
 
-def _cell(recorded: Path, each: int, strategy: str, window: int, pause: float) -> Row:
+def _cell(recorded: Path, each: int, answer: float, strategy: str, window: int, pause: float) -> Row:
     with asyncio.Runner(loop_factory=PassingTime) as runner:
-        return runner.run(row(list(chosen(load(recorded), each)), strategy, window, pause))
+        return runner.run(row(list(chosen(load(recorded), each)), strategy, window, pause, answer))
 
 
-async def row(conversations: Sequence[Conversation], strategy: str, window: int, pause: float) -> Row:
+async def row(
+    conversations: Sequence[Conversation], strategy: str, window: int, pause: float, answer: float = ANSWER
+) -> Row:
     """Conversations one after the other, each a session of its own; on a loop of `PassingTime`."""
     tally: Counter[str] = Counter()
     longest = 0.0
-    async with _built(window) as built:
+    async with _built(window, answer) as built:
         for number, conversation in enumerate(conversations):
             player = _Player(built, f"{strategy}-{number}", strategy, window)
             await player.play(conversation, pause)
@@ -132,14 +139,15 @@ async def row(conversations: Sequence[Conversation], strategy: str, window: int,
 
 
 class SlowSummarizer:
-    """The scripted summarizer, whose answers take `ANSWER` seconds."""
+    """The scripted summarizer, whose answers take some seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: float) -> None:
+        self._answer = answer
         self._inner = ScriptedSummarizer(Tokenizers())
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect."""
-        await passing(ANSWER)
+        await passing(self._answer)
         return await self._inner.resolve(effects, roles, caller)
 
 
@@ -152,13 +160,13 @@ async def passing(seconds: float) -> None:
 
 
 @asynccontextmanager
-async def _built(window: int) -> AsyncIterator[Services]:
+async def _built(window: int, answer: float) -> AsyncIterator[Services]:
     settings = Settings(upstream={"base_url": "http://localhost/v1"}, window=window)  # type: ignore[arg-type]
     inner = await open_store("memory://")
     # What a thread does for the store takes no time either.
     store = SlowStore(inner, takes=lambda _: 0.0)
     try:
-        async with services(settings, store=store, summarizer=SlowSummarizer()) as built:
+        async with services(settings, store=store, summarizer=SlowSummarizer(answer)) as built:
             yield built
     finally:
         await inner.close()
@@ -206,8 +214,9 @@ class _Player:
 
     def _count(self, decision: Decision, waited: float) -> None:
         self.longest = max(self.longest, waited)
-        self.tally["waited"] += waited > 0
-        self.tally["leaps"] += waited > 0 and is_leap(self._before, decision)
+        has_waited = waited >= MOMENT
+        self.tally["waited"] += has_waited
+        self.tally["leaps"] += has_waited and is_leap(self._before, decision)
         self.tally["condensed"] += decision.action is Action.CONDENSED
         self._before = decision
 

@@ -232,7 +232,8 @@ def _is_due(base: Replayed, case: Case, budget: Budget, waiting: Replayed | None
     if waiting is not None and waiting.applied is not None:
         is_past = waiting.view.tokens >= budget.prepare
         return is_past and is_time(_PREPARE, tokens, budget, waiting.applied.tokens_before)
-    since = base.applied.tokens_after if base.applied else None
+    # After one that asked no model and left the view past the mark, one that asks has no growth to wait for.
+    since = base.applied.tokens_after if base.applied and base.applied.own_tokens else None
     past_mark = tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, since)
     return past_mark or any(due(stage, base.view, budget) for stage in case.policy.stages)
 

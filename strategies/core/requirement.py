@@ -59,8 +59,17 @@ def required(
 
 
 def is_time(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
-    """Whether a requirement that waits for a step since the last condensation may be raised, as its rule says."""
-    return not RULES[requirement].waits or has_grown(tokens, budget, since)
+    """Whether a requirement that waits for a step since the last condensation may be raised, as its rule says.
+
+    One that is prepared for waits at most for half of what was then left until a view must be condensed: where that is
+    less than a step, waiting for the step would leave no turn in which to prepare.
+    """
+    if since is None or not RULES[requirement].waits:
+        return True
+    if requirement is not Requirement.PREPARE:
+        return has_grown(tokens, budget, since)
+    left = budget.headroom(since) - budget.least_headroom
+    return tokens - since >= min(budget.step, left // 2)
 
 
 def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:

@@ -13,7 +13,19 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import SUMMARY, Stage, asked, count, garden, is_summary_call, on_file, staged, stored, summary
+from tests.http.talking import (
+    SUMMARY,
+    Stage,
+    asked,
+    count,
+    garden,
+    is_summary_call,
+    on_file,
+    staged,
+    stored,
+    summary,
+    workshop,
+)
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error
 from tests.support.signals import BOUND, Signal
@@ -198,6 +210,16 @@ def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
     with staged(strategy="half-window+mask") as stage:  # a garden has no tool results
         talk(stage, PAST_PREPARE)
         stage.proxy.quiet()
+        assert len(stage.summaries) == 1
+
+
+def test_after_stages_that_ask_no_model_and_do_not_get_far_a_summary_is_prepared_at_once() -> None:
+    with staged(strategy="mask+half-window") as stage:
+        begun, beds = workshop(2, lines=20), garden(PAST_PREPARE)[2:]
+        masked = stage.ask([*begun, *beds], asked(session="s"))
+        stage.proxy.quiet()
+        assert masked.header("x-condenser-action") == "condensed"
+        assert PREPARE <= int(masked.header("x-condenser-tokens-after") or 0) < TRIGGER
         assert len(stage.summaries) == 1
 
 

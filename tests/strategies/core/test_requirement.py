@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.requirement import RULES, Requirement, Rule, has_grown, required
+from strategies.core.requirement import RULES, Requirement, Rule, has_grown, is_time, required
 
 BUDGET = Budget.of(9_000, reserve=1_000)  # usable 8,000: trigger 6,800, step 1,200, floor 512
 
@@ -34,6 +34,28 @@ def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> Non
     assert has_grown(1, BUDGET, None)
     assert not has_grown(5_199, BUDGET, 4_000)
     assert has_grown(5_200, BUDGET, 4_000)
+
+
+@pytest.mark.parametrize(
+    ("since", "due"),
+    [
+        (4_000, 5_200),  # a step
+        (6_000, 6_744),  # half of the 1,488 that are left until it is HARD
+        (7_400, 7_444),
+    ],
+)
+def test_a_preparation_waits_for_a_step_or_for_half_of_what_was_left(since: int, due: int) -> None:
+    assert not is_time(Requirement.PREPARE, due - 1, BUDGET, since)
+    assert is_time(Requirement.PREPARE, due, BUDGET, since)
+
+
+def test_a_preparation_for_a_view_that_still_does_not_fit_waits_for_nothing() -> None:
+    assert is_time(Requirement.PREPARE, 7_600, BUDGET, 7_600)
+
+
+def test_what_is_taken_at_the_trigger_waits_for_a_whole_step() -> None:
+    assert not is_time(Requirement.SOFT, 7_199, BUDGET, 6_000)
+    assert is_time(Requirement.SOFT, 7_200, BUDGET, 6_000)
 
 
 def test_the_rules_are_those_of_the_design() -> None:
