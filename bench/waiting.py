@@ -1,9 +1,9 @@
 """Who waits for a model: recorded conversations of over 64k tokens, played through the real driver in virtual time.
 
-Every reply takes `REPLY` seconds and every answer of a summarizer or judge `ANSWER` or as chosen, on a clock that jumps where the
-loop would sleep and stands still while anything is computed. A request has waited if the clock jumped while it was
-decided on. Conversations are played back to back, each request the moment that the reply before has ended, and with a
-pause between turns.
+Every reply takes `REPLY` seconds and every answer of a summarizer or judge `ANSWER`, or as chosen, on a clock that
+jumps where the loop would sleep and stands still while anything is computed. A request has waited if the clock jumped
+while it was decided on. Conversations are played back to back, each request the moment that the reply before has
+ended, and with a pause between turns.
 
 Requests that no preparation could have helped are told apart as `leaps`: those that one turn took from below `prepare`
 to where a view must be condensed, or that brought more than there is room for above `target`, and those behind them
