@@ -10,7 +10,7 @@ Whatever fails is told in `failure`, and the request goes on as if nothing were 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy import identity as names
@@ -18,6 +18,7 @@ from proxy.append import History, history
 from proxy.headers import Headers
 from proxy.histories import Histories
 from proxy.identity import Identity
+from proxy.lru import Lru
 from proxy.memory.scopes import Scope, scope_key, shared_by
 from proxy.restoring import Restored
 from proxy.sessions import Session, is_answered_alike
@@ -31,6 +32,8 @@ _CANDIDATES = 4
 _NEWEST = 16
 """Nodes that are asked for first: a conversation that goes on is found by one of its last."""
 _ANCESTORS = 8
+_REMEMBERED = 1_000
+"""Ends of conversations of which it is known which sessions their next turn will have to read."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +92,7 @@ class Recogniser:
         self._histories = Histories(stored)
         self._headers = names.listed(headers)
         self._new_session = new_session
+        self._lately: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
 
     def identify(self, given: str | None, headers: Headers, body: Mapping[str, object]) -> Identity:
         """Which session a request names; raises `BadRequest`."""
@@ -166,27 +170,33 @@ class Recogniser:
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one it shares most with."""
         nodes = transcript.digests[::-1]
-        return (
-            await self._derived(tenant, blank, transcript, nodes[:_NEWEST])
-            or await self._derived(tenant, blank, transcript, nodes[_NEWEST:])
-            or blank
+        likely = self._lately.first((tenant, node) for node in nodes[:_NEWEST]) or ()
+        looked = Looked(self._stored, tenant, likely)
+        found = await self._derived(looked, blank, transcript, nodes[:_NEWEST]) or await self._derived(
+            looked, blank, transcript, nodes[_NEWEST:]
         )
+        if found is None:
+            return blank
+        line = (found.key.session, *looked.line(found.session.parent if found.session else found.parent))
+        for node in nodes[:2]:
+            self._lately.put((tenant, node), line)
+        return found
 
     async def _derived(
-        self, tenant: str, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
+        self, looked: Looked, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
     ) -> Recognised | None:
         """The same by some nodes of the chain, newest first; None where none of them leads to a session."""
         digests = [digest.hex() for digest in nodes]
-        found = await self._stored.store.find(tenant, digests) if digests else {}
+        found = await looked.names(digests) if digests else {}
         nearest: tuple[str, Session] | None = None
         for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
-            session = await self._stored.load(SessionKey(tenant, name))
+            session = await looked.session(name)
             if session is None or not session.derived:
                 continue
             branch = session.branch_of(transcript.digests)
             if branch is not None and is_answered_alike(branch, transcript):
-                known = await self._knowing(tenant, blank, session)
-                return known._replace(key=SessionKey(tenant, name), shown=name, session=session)
+                known = await _knowing(looked, blank, session)
+                return known._replace(key=SessionKey(looked.tenant, name), shown=name, session=session)
             # Its later messages may be those of a conversation that this one goes the same way as, and lags behind.
             nearest = nearest or (name, session)
         if nearest is None:
@@ -194,29 +204,10 @@ class Recogniser:
         name, session = nearest
         node = next(digest for digest in nodes if found.get(digest.hex()) == name)
         inherited = transcript.digests.index(node) + 1
-        known = await self._knowing(tenant, blank, session)
+        known = await _knowing(looked, blank, session)
         # No line of forks grows out of conversations that begin alike: nobody would follow it to its end.
         parent = name if session.passes_on(inherited) else session.parent
         return known._replace(parent=parent, inherited=inherited)
-
-    async def _knowing(self, tenant: str, blank: Recognised, session: Session) -> Recognised:
-        """The same with what a session and its ancestors have recorded."""
-        line = [session, *await self._ancestors(tenant, session)]
-        known = tuple(each for one in line for each in one.condensations)
-        patches = tuple(each for one in reversed(line) for each in one.patches)
-        return blank._replace(condensations=known, patches=patches)
-
-    async def _ancestors(self, tenant: str, session: Session) -> list[Session]:
-        """The sessions that it forked from, nearest first."""
-        known: list[Session] = []
-        parent = session.parent
-        for _ in range(_ANCESTORS):
-            ancestor = await self._stored.load(SessionKey(tenant, parent)) if parent else None
-            if ancestor is None:
-                break
-            known.append(ancestor)
-            parent = ancestor.parent
-        return known
 
     async def history(self, tenant: str, identity: Identity, patience: Patience) -> History:
         """What append mode has stored under an explicit id; raises `StoreError`."""
@@ -231,3 +222,55 @@ class Recogniser:
             return history(session.line, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
+
+
+class Looked:
+    """What one request has read of a tenant's sessions, each once; those that are `likely` come with the first names.
+
+    What is likely is a guess that saves a step: it may name sessions that are gone, or lead elsewhere.
+    """
+
+    def __init__(self, stored: StoredSessions, tenant: str, likely: Sequence[str]) -> None:
+        self.tenant = tenant
+        self._stored = stored
+        self._likely = likely
+        self._sessions: dict[str, Session | None] = {}
+
+    async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
+        """The sessions that the index names, by digest."""
+        likely, self._likely = self._likely, ()
+        found, sessions = await self._stored.find(self.tenant, digests, likely)
+        self._sessions.update(sessions)
+        return found
+
+    async def session(self, name: str) -> Session | None:
+        """The session of that name, None where there is none."""
+        if name not in self._sessions:
+            self._sessions[name] = await self._stored.load(SessionKey(self.tenant, name))
+        return self._sessions[name]
+
+    async def ancestors(self, session: Session) -> list[Session]:
+        """The sessions that it forked from, nearest first."""
+        known: list[Session] = []
+        parent = session.parent
+        while parent and len(known) < _ANCESTORS and (ancestor := await self.session(parent)):
+            known.append(ancestor)
+            parent = ancestor.parent
+        return known
+
+    def line(self, name: str | None) -> Iterator[str]:
+        """The name of a session and those of its ancestors, as far as they were read."""
+        for _ in range(_ANCESTORS):
+            if not name:
+                return
+            yield name
+            session = self._sessions.get(name)
+            name = session.parent if session else None
+
+
+async def _knowing(looked: Looked, blank: Recognised, session: Session) -> Recognised:
+    """The same with what a session and its ancestors have recorded."""
+    line = [session, *await looked.ancestors(session)]
+    known = tuple(each for one in line for each in one.condensations)
+    patches = tuple(each for one in reversed(line) for each in one.patches)
+    return blank._replace(condensations=known, patches=patches)

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from proxy.records import Records
 from proxy.sessions import Session
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.codec import UNREADABLE, encode_session
 from strategies.core.condensation import Condensation
 
@@ -113,7 +113,16 @@ class StoredSessions:
 
     async def load(self, key: SessionKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
-        snapshot = await self.store.load(key)
+        return self._session(await self.store.load(key))
+
+    async def find(
+        self, tenant: str, digests: Sequence[str], likely: Sequence[str]
+    ) -> tuple[Mapping[str, str], dict[str, Session | None]]:
+        """The names of sessions by the digests that lead to them, and all that are `likely`; raises `StoreError`."""
+        found = await self.store.find(tenant, digests, likely)
+        return found.sessions, {name: self._session(found.read.get(name)) for name in likely}
+
+    def _session(self, snapshot: Snapshot | None) -> Session | None:
         try:
             return self._records.session(snapshot) if snapshot else None
         except UNREADABLE as error:

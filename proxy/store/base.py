@@ -67,6 +67,13 @@ class Write:
     index: Sequence[str] = ()
 
 
+class Found(NamedTuple):
+    """What the index was asked for: `sessions` by digest, and of those that were read with it what there is."""
+
+    sessions: Mapping[str, str] = MappingProxyType({})
+    read: Mapping[str, Snapshot] = MappingProxyType({})
+
+
 class Lease(NamedTuple):
     """What came of asking for a lease: it is `held` by who asked, or another's, or over and something was `left`.
 
@@ -100,8 +107,11 @@ class SessionStore(Protocol):
         """The blocks of a session by their names: all of them, or those of `names` that there are."""
         ...
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        """The sessions that the chain index names, by digest; digests that lead nowhere are left out."""
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+        """The sessions that the chain index names, by digest; digests that lead nowhere are left out.
+
+        Sessions that are `likely` to be among them are read in the same step, each as `load` does.
+        """
         ...
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 
 T = TypeVar("T")
 
@@ -171,8 +171,8 @@ class BreakingStore:
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         return await self._call(lambda: self._inner.blocks(key, names))
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        return await self._call(lambda: self._inner.find(tenant, digests))
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+        return await self._call(lambda: self._inner.find(tenant, digests, likely))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         return await self._call(lambda: self._inner.lease(tenant, name, holder, ttl))

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -91,14 +91,8 @@ class CompressedStore:
         self.inner = inner
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        snapshot = await self.inner.load(key)
-        if snapshot is None:
-            return None
-        size = len(snapshot.meta) + _size(snapshot.records)
-        try:
-            return await _aside(lambda: _read(snapshot), size)
-        except NewerFormat:
-            return None
+        stored = await self.inner.load(key)
+        return None if stored is None else await _snapshot(stored)
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         size = len(write.meta) + _size(write.blocks)
@@ -118,8 +112,12 @@ class CompressedStore:
         stored = await self.inner.blocks(key, names)
         return await _aside(lambda: _known(stored), _size(stored))
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        return await self.inner.find(tenant, digests)
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+        found = await self.inner.find(tenant, digests, likely)
+        if not found.read:
+            return found
+        read = {name: await _snapshot(stored) for name, stored in found.read.items()}
+        return found._replace(read={name: snapshot for name, snapshot in read.items() if snapshot is not None})
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         return await _read_lease(await self.inner.lease(tenant, name, holder, ttl), name)
@@ -153,6 +151,14 @@ class CompressedStore:
 
 async def _aside(work: Callable[[], T], size: int) -> T:
     return work() if size < IN_THREAD else await asyncio.to_thread(work)
+
+
+async def _snapshot(stored: Snapshot) -> Snapshot | None:
+    """A session as it was given to us; None where a newer version wrote it."""
+    try:
+        return await _aside(lambda: _read(stored), len(stored.meta) + _size(stored.records))
+    except NewerFormat:
+        return None
 
 
 async def _ours(stored: bytes, what: str) -> bytes:

@@ -85,6 +85,10 @@ class NotSent(StoreError):
     """No connection: nothing was executed, and the same may be asked again."""
 
 
+class Scattered(StoreError):
+    """The keys of one command live in several slots, which the servers behind this address tell apart: nothing done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Redirect:
     """The answer of a node that does not serve the slot; nothing was executed. `ask`: for this once only."""
@@ -161,6 +165,8 @@ class Node:
                 return Redirect(address, answer.slot_id, ask=not isinstance(answer, exceptions.MovedError))
             case exceptions.TryAgainError():
                 return Again()
+            case exceptions.ClusterCrossSlotError():
+                return store_error(answer, self._shown, Scattered)
             case Exception():
                 return store_error(answer, self._shown)
         return answer

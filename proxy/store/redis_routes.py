@@ -46,7 +46,9 @@ _DOUBTS = frozenset({"store-loading", "store-read-only", "store-timeout", "store
 
 
 class Route(Protocol):
-    """The way to the servers behind one URL."""
+    """The way to the servers behind one URL; where it `is_one_server`, one command may name any keys."""
+
+    is_one_server: bool
 
     async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
         """All answers in order; raises StoreError where one is missing, whatever became of the others."""
@@ -68,6 +70,8 @@ class Route(Protocol):
 class Direct:
     """One server, always the same."""
 
+    is_one_server = True
+
     def __init__(self, node: Node) -> None:
         self._node = node
 
@@ -86,6 +90,8 @@ class Direct:
 
 class Sentinels:
     """The master of a service, as its Sentinels name it."""
+
+    is_one_server = True
 
     def __init__(self, sentinels: Sequence[Node], service: str, connect: Connect) -> None:
         self._sentinels = sentinels
@@ -148,6 +154,8 @@ class Cluster:
 
     Each node has a breaker that `guard` makes: while one is out, its slots fail at once and the others go on.
     """
+
+    is_one_server = False
 
     def __init__(self, seeds: Sequence[Address], connect: Connect, guard: Guard) -> None:
         self._seeds = seeds

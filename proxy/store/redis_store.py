@@ -13,9 +13,10 @@ Keys of one session share the hash tag in braces, so they are in one slot of a c
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
 
 Each operation is one script or one command, so it happens wholly or not at all, and the server renews the time to
-live in the same step. The scripts are told their keys and build none. The index is written after the session's
-script, by itself, as its keys live in other slots; the tag with one character of the digest keeps a tenant's index in
-sixteen slots, so that a long transcript is looked up with as many commands.
+live in the same step. The scripts are told their keys and build none. The keys of the index live in other slots: one
+server writes them with the session's script, but in a cluster, and in what is one behind a single address, they are
+written after it. The tag with one character of the digest keeps a tenant's index in sixteen slots, so that a long
+transcript is looked up with as many commands.
 
 A tenant's usage is in another slot too: it is read before a write, which is then bounded by what is left, and the
 session's new size is noted after it. Writers at the same moment can so exceed the quota by what each of them writes.
@@ -36,9 +37,9 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import Quotas
-from proxy.store.redis import Command, Limits, Word, cause_of, store_error
+from proxy.store.redis import Command, Limits, Scattered, Word, cause_of, store_error
 from proxy.store.redis_routes import Route
 from proxy.store.redis_urls import open_route
 
@@ -59,20 +60,12 @@ class RedisStore:
         self._quotas = quotas or Quotas()
         self._shown = shown
         self._route: Route = open_route(url, shown, self._limits)
+        self._together = self._route.is_one_server
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        answer = await self._call(lambda until: self._one(_script("load", _keys(key)[:3]), until))
-        if answer is None:
-            return None
-        meta, revision, records, standing = answer
-        return Snapshot(
-            meta=meta,
-            revision=int(revision),
-            records=_mapping(records),
-            standing=frozenset(name.decode() for name in standing),
-        )
+        return _snapshot(await self._call(lambda until: self._one(_loading(key), until)))
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         return await self._call(lambda until: self._save(key, write, until))
@@ -92,8 +85,8 @@ class RedisStore:
         found = await self._call(lambda until: self._one(Command(("HMGET", name, *names), name), until))
         return {each: block for each, block in zip(names, found, strict=True) if block is not None}
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        return await self._call(lambda until: self._find(tenant, digests, until)) if digests else {}
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+        return await self._call(lambda until: self._find(tenant, digests, likely, until))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
@@ -140,15 +133,27 @@ class RedisStore:
     async def _save(self, key: SessionKey, write: Write, until: float) -> bool:
         room = self._quotas.for_blocks(await self._others(key, until))
         blocks = (part for block in write.blocks.items() for part in block)
-        values = (write.revision, _ms(write.ttl), room, write.meta, *blocks)
-        size: int = await self._one(_script("save", _keys(key), *values), until)
+        values = (write.revision, _ms(write.ttl), room, key.session, write.meta, *blocks)
+        entries = [_chain(key.tenant, digest) for digest in write.index]
+        size, entered = await self._saved(key, entries, values, until)
         if size == _STALE:
             return False
         if size == _REFUSED:
             raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
-        pointers = [_pointer(key, digest, write.ttl) for digest in write.index]
+        pointers = [] if entered else [_pointer(key, each, write.ttl) for each in entries]
         await self._all([*pointers, *self._noting(key, size, write.ttl)], until)
         return True
+
+    async def _saved(
+        self, key: SessionKey, entries: Sequence[str], values: Sequence[Word], until: float
+    ) -> tuple[int, bool]:
+        """What save.lua says, and whether it was given the entries of the index."""
+        if entries and self._together:
+            try:
+                return await self._one(_script("save", [*_keys(key), *entries], *values), until), True
+            except Scattered:
+                self._together = False
+        return await self._one(_script("save", _keys(key), *values), until), not entries
 
     async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int, until: float) -> bytes:
         room = self._quotas.for_records(await self._others(key, until))
@@ -159,7 +164,7 @@ class RedisStore:
         await self._all(self._noting(key, size, ttl), until)
         return bytes(kept)
 
-    async def _find(self, tenant: str, digests: Sequence[str], until: float) -> dict[str, str]:
+    async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> Found:
         groups: dict[str, list[str]] = {}
         for digest in dict.fromkeys(digests):
             groups.setdefault(digest[:1], []).append(digest)
@@ -167,10 +172,15 @@ class RedisStore:
         for group in groups.values():
             keys = [_chain(tenant, digest) for digest in group]
             questions.append(Command(("MGET", *keys), keys[0]))
-        answers = await self._all(questions, until)
+        loading = [_loading(SessionKey(tenant, name)) for name in likely]
+        answers = await self._all([*questions, *loading], until)
         asked = [digest for group in groups.values() for digest in group]
-        found = zip(asked, [session for answer in answers for session in answer], strict=True)
-        return {digest: session.decode() for digest, session in found if session is not None}
+        found = zip(asked, [session for answer in answers[: len(groups)] for session in answer], strict=True)
+        read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
+        return Found(
+            {digest: session.decode() for digest, session in found if session is not None},
+            {name: snapshot for name, snapshot in read if snapshot is not None},
+        )
 
     async def _delete(self, key: SessionKey, until: float) -> bool:
         existed = await self._one(_script("delete", _keys(key)), until)
@@ -222,6 +232,23 @@ class RedisStore:
             raise store_error(error, self._shown) from cause_of(error)
 
 
+def _loading(key: SessionKey) -> Command:
+    return _script("load", _keys(key)[:3])
+
+
+def _snapshot(answer: Any) -> Snapshot | None:
+    """What load.lua says."""
+    if answer is None:
+        return None
+    meta, revision, records, standing = answer
+    return Snapshot(
+        meta=meta,
+        revision=int(revision),
+        records=_mapping(records),
+        standing=frozenset(name.decode() for name in standing),
+    )
+
+
 def _script(name: str, keys: Sequence[str], *values: Word) -> Command:
     source, digest = _SCRIPTS[name]
     return Command(("EVALSHA", digest, len(keys), *keys, *values), keys[0], source)
@@ -264,9 +291,8 @@ def _fact(name: str) -> str:
     return f"condenser:{{{name}}}:fact"
 
 
-def _pointer(key: SessionKey, digest: str, ttl: int) -> Command:
-    name = _chain(key.tenant, digest)
-    return Command(("SET", name, key.session, "PX", _ms(ttl)), name)
+def _pointer(key: SessionKey, entry: str, ttl: int) -> Command:
+    return Command(("SET", entry, key.session, "PX", _ms(ttl)), entry)
 
 
 def _usage(key: SessionKey, size: int, ttl: int) -> Command:

@@ -1,28 +1,31 @@
 #!lua
--- KEYS: meta, records, standing, blocks. ARGV: revision, ttl in ms, room, body, then digest and block in turns.
--- Compare and set: the bytes of the session if written; -1, and nothing written, if the revision is stale; -2, and
+-- KEYS: meta, records, standing, blocks, then entries of the index. ARGV: revision, ttl in ms, room, session, body, then
+-- digest and block in turns. Compare and set: the bytes of the session if written, and the entries lead to it; -1, and nothing written, if the revision is stale; -2, and
 -- nothing written, if new blocks make the session larger than room (below 0: unbounded). A second run is stale.
 local revision = tonumber(redis.call('HGET', KEYS[1], 'revision') or 0)
 if revision ~= tonumber(ARGV[1]) then
     return -1
 end
 local added = 0
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
     if redis.call('HEXISTS', KEYS[4], ARGV[i]) == 0 then
         added = added + #ARGV[i] + #ARGV[i + 1]
     end
 end
 local bytes = tonumber(redis.call('HGET', KEYS[1], 'bytes') or 0) + added
 local room = tonumber(ARGV[3])
-if added > 0 and room >= 0 and bytes + #ARGV[4] > room then
+if added > 0 and room >= 0 and bytes + #ARGV[5] > room then
     return -2
 end
-redis.call('HSET', KEYS[1], 'body', ARGV[4], 'revision', string.format('%d', revision + 1),
+redis.call('HSET', KEYS[1], 'body', ARGV[5], 'revision', string.format('%d', revision + 1),
     'bytes', string.format('%d', bytes))
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
     redis.call('HSETNX', KEYS[4], ARGV[i], ARGV[i + 1])
 end
-for _, key in ipairs(KEYS) do
-    redis.call('PEXPIRE', key, ARGV[2])
+for i = 1, 4 do
+    redis.call('PEXPIRE', KEYS[i], ARGV[2])
 end
-return bytes + #ARGV[4]
+for i = 5, #KEYS do
+    redis.call('SET', KEYS[i], ARGV[4], 'PX', ARGV[2])
+end
+return bytes + #ARGV[5]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from proxy.store import sqlite_leases
-from proxy.store.base import Lease, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
 from proxy.store.sqlite_leases import Claim
@@ -101,8 +101,9 @@ class SqliteStore:
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         return await self._call(lambda connection, now: _blocks(connection, key, names, now))
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-        return await self._call(lambda connection, now: _find(connection, tenant, digests, now))
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+        keys = [SessionKey(tenant, name) for name in likely]
+        return await self._call(lambda connection, now: _found(connection, tenant, digests, keys, now))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         self._count_write()
@@ -270,6 +271,14 @@ def _blocks(
     asked = () if names is None else (dumps(list(names)),)
     rows = rows_of(connection, select + some, key.tenant, key.session, now, *asked)
     return dict(rows)
+
+
+def _found(
+    connection: sqlite3.Connection, tenant: str, digests: Sequence[str], likely: Sequence[SessionKey], now: float
+) -> Found:
+    read = {key.session: _load(connection, key, now) for key in likely}
+    known = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
+    return Found(_find(connection, tenant, digests, now) if digests else {}, known)
 
 
 def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], now: float) -> dict[str, str]:

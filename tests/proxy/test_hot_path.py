@@ -167,6 +167,18 @@ async def test_a_turn_stores_its_own_messages_only_in_as_many_calls_however_long
     assert long.written < len(new) + 1_000
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "forks"])
+async def test_a_turn_that_is_found_by_its_chain_takes_two_steps_in_the_store(goes_on: bool) -> None:
+    async with running() as (built, store):
+        said = HISTORY[:LONG]
+        for turn in range(4):
+            asking = {"role": "user", "content": f"What is next, number {turn}?"}
+            store.calls.clear()
+            await request(built, [*said, asking], strategy="half-window", window="400000")
+            said = [*said, asking, {"role": "assistant", "content": f"Number {turn + 1}."}] if goes_on else said
+    assert store.calls == {"find": 1, "save": 1}
+
+
 async def test_a_turn_under_a_condensation_that_stands_neither_plans_nor_counts_it_again() -> None:
     first, work, store = await warm_turn(LONG, TIGHT)
     assert first.action is Action.REPLAYED

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.breaker import ANSWERS, Breaker, BreakingStore, Circuit, State, Thresholds
 from tests.proxy.store.conftest import Clock
 
@@ -148,9 +148,9 @@ class ScriptedStore:
         await self.ping()
         return {}
 
-    async def find(self, tenant: str, digests: Sequence[str]) -> dict[str, str]:
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
         await self.ping()
-        return {}
+        return Found()
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         await self.ping()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.store.base import Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.compress import IN_THREAD, LARGEST, SMALLEST, CompressedStore, NewerFormat, compressed, decompressed
 from proxy.store.sqlite import SqliteStore
 
@@ -95,6 +95,7 @@ async def test_metas_records_and_blocks_are_stored_compressed_and_read_back(
     assert stored == Snapshot(compressed(TEXT), 1, {"r": compressed(TEXT + b"?")})
     assert await inner.blocks(KEY) == {"d": compressed(TEXT + b"!")}
     assert await store.load(KEY) == Snapshot(TEXT, 1, {"r": TEXT + b"?"})
+    assert (await store.find(KEY.tenant, [], [KEY.session])).read == {KEY.session: await store.load(KEY)}
     assert await store.blocks(KEY) == {"d": TEXT + b"!"}
 
 
@@ -122,8 +123,9 @@ async def test_what_a_newer_version_wrote_is_a_miss(store: SessionStore, inner: 
         await store.put_record(KEY, "new", b"ours", 600)
     assert raised.value.reason == "store-schema"
 
-    await inner.save(KEY, Write(NEWER, 1, 600))
+    await inner.save(KEY, Write(NEWER, 1, 600, index=["d"]))
     assert await store.load(KEY) is None
+    assert await store.find(KEY.tenant, ["d"], [KEY.session]) == Found({"d": KEY.session}, {})
 
 
 @pytest.mark.anyio

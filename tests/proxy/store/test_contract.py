@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from proxy.store.base import SessionKey, Snapshot
+from proxy.store.base import Found, SessionKey, Snapshot
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import ALL_BYTES, TTL, write
 
@@ -89,7 +89,7 @@ async def test_a_stale_writer_loses_and_writes_nothing(stage: Stage) -> None:
     assert not await stage.store.save(stage.key(), stale)
     assert await stage.store.load(stage.key()) == Snapshot(b"two", 2)
     assert await stage.store.blocks(stage.key()) == {}
-    assert await stage.store.find(stage.tenant, ["stale"]) == {}
+    assert (await stage.store.find(stage.tenant, ["stale"])).sessions == {}
 
 
 @pytest.mark.parametrize("revision", [0, 2, 7])
@@ -180,22 +180,34 @@ async def test_the_index_finds_what_it_knows_and_leaves_out_the_rest(stage: Stag
 
     found = await stage.store.find(stage.tenant, ["x", "c", "a", "y"])
 
-    assert found == {"a": "one", "c": "two"}
-    assert await stage.store.find(stage.tenant, []) == {}
+    assert found.sessions == {"a": "one", "c": "two"}
+    assert (await stage.store.find(stage.tenant, [])).sessions == {}
 
 
 async def test_an_index_entry_leads_to_the_session_that_was_saved_last(stage: Stage) -> None:
     await stage.store.save(stage.key("one"), write(index=["a"]))
     await stage.store.save(stage.key("two"), write(index=["a"]))
 
-    assert await stage.store.find(stage.tenant, ["a"]) == {"a": "two"}
+    assert (await stage.store.find(stage.tenant, ["a"])).sessions == {"a": "two"}
+
+
+async def test_likely_sessions_are_read_with_the_names_as_far_as_they_exist(stage: Stage) -> None:
+    await stage.store.save(stage.key("one"), write(index=["a"]))
+    await stage.store.save(stage.key("two"), write(b"second"))
+    await stage.store.put_record(stage.key("two"), "r", b"record", TTL)
+
+    found = await stage.store.find(stage.tenant, ["a"], ["two", "gone", "one"])
+
+    read = {"one": Snapshot(b"meta", 1), "two": Snapshot(b"second", 1, {"r": b"record"})}
+    assert found == Found({"a": "one"}, read)
+    assert await stage.store.find(stage.tenant, [], ["one"]) == Found({}, {"one": read["one"]})
 
 
 async def test_five_thousand_digests_are_found_at_once(stage: Stage) -> None:
     digests = [f"{n:064x}" for n in range(5_000)]
     await stage.store.save(stage.key(), write(index=digests[::2]))
 
-    assert await stage.store.find(stage.tenant, digests) == dict.fromkeys(digests[::2], "s")
+    assert (await stage.store.find(stage.tenant, digests)).sessions == dict.fromkeys(digests[::2], "s")
 
 
 # Tenants
@@ -208,7 +220,7 @@ async def test_another_tenant_finds_nothing_under_the_same_names(stage: Stage) -
 
     assert await stage.store.load(other) is None
     assert await stage.store.blocks(other) == {}
-    assert await stage.store.find(other.tenant, ["a"]) == {}
+    assert await stage.store.find(other.tenant, ["a"], ["s"]) == Found()
     assert not await stage.store.delete(other)
     assert await stage.store.put_record(other, "r", b"theirs", TTL) == b"theirs"
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"})

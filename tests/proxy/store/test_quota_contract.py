@@ -34,7 +34,7 @@ async def test_blocks_up_to_the_quota_of_a_session_are_kept_and_the_next_is_refu
 
     assert await store.load(stage.key()) == Snapshot(b"m" * 100, 1)
     assert set(await store.blocks(stage.key())) == {"d1"}
-    assert await store.find(stage.tenant, ["d"]) == {}
+    assert (await store.find(stage.tenant, ["d"])).sessions == {}
 
 
 async def test_a_save_without_new_blocks_is_never_refused(stage: Stage) -> None:
@@ -43,7 +43,7 @@ async def test_a_save_without_new_blocks_is_never_refused(stage: Stage) -> None:
     await store.save(stage.key(), write(b"", blocks=blocks))
 
     assert await store.save(stage.key(), write(incompressible(2_000), 1, blocks=blocks, index=["d"]))
-    assert await store.find(stage.tenant, ["d"]) == {"d": "s"}
+    assert (await store.find(stage.tenant, ["d"])).sessions == {"d": "s"}
     await refused(store.save(stage.key(), write(b"", 2, blocks={"e": incompressible(200)})))
 
 

@@ -16,7 +16,7 @@ from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, execute, failure, fill, opened
 from tests.proxy.store.saving import TTL, write
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, answer_of, await_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
 
@@ -157,7 +157,7 @@ async def test_reading_and_deleting_work_when_the_server_is_full_and_a_write_lea
 
     assert await store.load(KEY) == before
     assert await store.blocks(KEY) == {"d": b"block"}
-    assert await store.find("tenant", ["d"]) == {"d": "session"}
+    assert (await store.find("tenant", ["d"])).sessions == {"d": "session"}
     assert await store.delete(KEY)
 
 
@@ -167,6 +167,43 @@ async def test_a_replica_reads_and_says_that_it_does_not_write(store: RedisStore
 
     assert await store.load(KEY) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
     assert (await failure(store.save(KEY, write(b"new", 1)))).reason == "store-read-only"
+
+
+# Exchanges
+
+
+async def test_one_server_is_asked_once_for_all_that_a_turn_reads_and_once_for_all_that_it_writes(
+    store: RedisStore, client: Redis
+) -> None:
+    await fill(store)
+    await store.load(KEY)  # the server knows both scripts
+
+    async def exchanges() -> int:
+        return int((await client.info("stats"))["total_reads_processed"])
+
+    before = await exchanges()
+    found = await store.find("tenant", ["d", "other"], ["session"])
+    await store.save(KEY, write(b"new", 1, blocks={"e": b"block"}, index=["d", "e"]))
+
+    assert await exchanges() - before == 2 + 1  # the question itself is one
+    assert found.read["session"].revision == 1
+    assert (await store.find("tenant", ["e"])).sessions == {"e": "session"}
+
+
+async def test_a_cluster_behind_one_address_is_written_though_no_script_may_name_keys_of_two_slots() -> None:
+    with RedisServer("--cluster-enabled", "yes") as whole:
+        async with Redis.from_url(whole.url) as asked:
+            await execute(asked, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            await_true(lambda: answer_of(whole, is_serving) or False, "the slots are served")
+        async with opened(whole.url) as store:
+            await fill(store)
+            assert await store.save(KEY, write(b"new", 1, index=["e"]))
+            assert (await store.find("tenant", ["d", "e"])).sessions == {"d": "session", "e": "session"}
+
+
+def is_serving(client: Any) -> bool:
+    """Whether a node of a cluster says that the cluster works."""
+    return bool(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 # Listings
