@@ -4,11 +4,11 @@ Each row is one store, with and without a condensation that stands. The session 
 turn; what a turn costs is measured by stage, in milliseconds of wall time that the proxy adds before it forwards, and
 what it stores after. The parts are those of the app; only the summarizer is scripted.
 
-    read      the body's bytes to messages that are known or new        (proxy/wire.py, proxy/seen.py)
-    count     digests and tokens of what is new                         (proxy/measure.py)
-    session   the session from the store, recognised                    (proxy/recognition.py)
+    read      the body's bytes to messages that are known or new        (proxy/request/wire.py, message_cache.py)
+    count     digests and tokens of what is new                         (proxy/request/measure.py)
+    session   the session from the store, recognised                    (proxy/sessions/recognition.py)
     view      replay, requirement, splice                               (proxy/condenser.py)
-    settle    the turn's own messages into the store                    (proxy/keeping.py)
+    settle    the turn's own messages into the store                    (proxy/sessions/keeping.py)
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from time import perf_counter, process_time
 from typing import Any
 
 from bench.history import Message, long_history
-from proxy import controls, wire
-from proxy.decision import Decision
-from proxy.headers import Headers
-from proxy.intake import ChatRequest
+from proxy.condensing.decision import Decision
+from proxy.http.headers import Headers
 from proxy.replaying.play import ScriptedSummarizer
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest
 from proxy.services import Services, services
 from proxy.settings import load_settings
 from proxy.store.base import SessionStore, Write

@@ -26,13 +26,13 @@ from itertools import groupby, islice, product
 from pathlib import Path
 from typing import Any
 
-from proxy import controls, wire
 from proxy.asking import Caller, Roles
-from proxy.decision import Action, Decision
+from proxy.condensing.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
-from proxy.intake import ChatRequest
 from proxy.replaying.play import ScriptedSummarizer, requests
 from proxy.replaying.recorded import Conversation, load
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store import open_store

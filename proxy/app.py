@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, http_error_body
-from proxy.keepalive import refusal
+from proxy.reply.keepalive import refusal
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz

@@ -1,11 +1,11 @@
 """The driver: one request from its parsed body to the bytes that are forwarded.
 
-    take in    transcript, counts, session, strategy, window, budget       (proxy/intake.py)
+    take in    transcript, counts, session, strategy, window, budget       (proxy/request/intake.py)
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
-    make       run the pipeline in the time given; record what comes of it (proxy/making.py, proxy/attempts.py)
-    forward    splice the view into the body                               (proxy/wire.py)
-    settle     learn from the reply, store the session before its last byte (proxy/settling.py)
+    make       run the pipeline in the time given; record what comes of it (proxy/condensing/making.py, attempts.py)
+    forward    splice the view into the body                               (proxy/request/wire.py)
+    settle     learn from the reply, store the session before its last byte (proxy/condensing/settling.py)
 
 It is the only caller of a strategy. Whatever of ours fails, the request goes on with what is there: a view that
 could not be condensed is sent as it is, a store that is out is replaced by the walk, and a request that a defect has
@@ -20,24 +20,31 @@ import logging
 from dataclasses import replace
 from time import perf_counter
 
-from proxy.account import account
-from proxy.decision import Action, Decision, Timing, Trigger, trigger_of
+from proxy.condensing.decision import Action, Decision, Timing, Trigger, trigger_of
+from proxy.condensing.making import TRIGGERS, Maker
+from proxy.condensing.policy import Policy
+from proxy.condensing.preparing import Preparer
+from proxy.condensing.requiring import (
+    name_floor,
+    not_ready,
+    requirement_of,
+    still_required,
+    waits_to_pay_back,
+    what_is_ready,
+)
+from proxy.condensing.settling import Settler
+from proxy.condensing.token_account import account
+from proxy.condensing.undecided import as_it_came, folded, undecided
+from proxy.condensing.viewing import is_first_of_a_truncated_window, probes, spliced, walked
 from proxy.errors import ContextLengthExceeded, ProxyError
-from proxy.intake import Case, ChatRequest, Intake, milliseconds
-from proxy.keeping import Keeper
-from proxy.making import TRIGGERS, Maker
+from proxy.learning.profiles import Profile
 from proxy.memory.inject import with_standing_block
 from proxy.memory.searching import Memories
-from proxy.policy import Policy
-from proxy.preparing import Preparer
-from proxy.profiles import Profile
 from proxy.reasons import Reason
-from proxy.requiring import name_floor, not_ready, requirement_of, still_required, waits_to_pay_back, what_is_ready
+from proxy.request.intake import Case, ChatRequest, Intake, milliseconds
+from proxy.sessions.keeping import Keeper
 from proxy.settings import Settings
-from proxy.settling import Settler
 from proxy.store.base import StoreError
-from proxy.undecided import as_it_came, folded, undecided
-from proxy.viewing import is_first_of_a_truncated_window, probes, spliced, walked
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.ready import JUDGED

@@ -11,44 +11,44 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
-from proxy.admin import Admin, admin_token
 from proxy.asking import Asking, Resolver
-from proxy.attempts import Attempts
 from proxy.calibration.calibrator import Calibrator
 from proxy.condenser import Condenser
+from proxy.condensing.attempts import Attempts
+from proxy.condensing.judging import Judges
+from proxy.condensing.leases import Leases
+from proxy.condensing.making import Maker
+from proxy.condensing.policy import Policies
+from proxy.condensing.preparing import Background, Preparer
+from proxy.condensing.retrying import Retrier
+from proxy.condensing.settling import Settler
 from proxy.discovery import Discovered
-from proxy.identity import Tenants, tenant_key
-from proxy.intake import Intake
-from proxy.judging import Judges
-from proxy.keeping import Keeper
-from proxy.learned import LearnedWindows
-from proxy.leases import Leases
-from proxy.lessons import Lessons
-from proxy.making import Maker
-from proxy.measure import Measurer
+from proxy.learning.learned_windows import LearnedWindows
+from proxy.learning.lessons import Lessons
+from proxy.learning.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.inject import Injector
 from proxy.memory.meaning import Meanings
 from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
-from proxy.policy import Policies
-from proxy.preparing import Background, Preparer
-from proxy.profiles import Profiles
-from proxy.recognition import Recogniser
+from proxy.reply.watching import Watcher
+from proxy.request.identity import Tenants, tenant_key
+from proxy.request.intake import Intake
+from proxy.request.measure import Measurer
+from proxy.request.message_cache import Seen
 from proxy.resources import config_directory, tool_output_patterns
-from proxy.restoring import Restorer
-from proxy.retrying import Retrier
-from proxy.seen import Seen
+from proxy.sessions.admin import Admin, admin_token
+from proxy.sessions.keeping import Keeper
+from proxy.sessions.recognition import Recogniser
+from proxy.sessions.restoring import Restorer
+from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
-from proxy.settling import Settler
 from proxy.store import open_store
 from proxy.store.base import SessionStore
-from proxy.stored import StoredSessions
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled
 from proxy.upstream import Transport, Upstream
-from proxy.watching import Watcher
 from strategies.core.transcript import Reader
 
 

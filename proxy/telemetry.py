@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
-from proxy.decision import Action, Decision, Trigger
-from proxy.holding import Holding
+from proxy.condensing.decision import Action, Decision, Trigger
+from proxy.runtime.holding import Holding
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"

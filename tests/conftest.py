@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from proxy.records import Records
-from proxy.sessions import Session
+from proxy.sessions.records import Records
+from proxy.sessions.session import Session
 from proxy.store.codec import decode_document
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream

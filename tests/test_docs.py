@@ -17,10 +17,10 @@ from pydantic_core import PydanticUndefined
 
 from proxy import errors
 from proxy.cli import COMMANDS
-from proxy.controls import KEYS
-from proxy.decision import Action, Decision, Trigger
+from proxy.condensing.decision import Action, Decision, Trigger
 from proxy.errors import ProxyError
 from proxy.reasons import Reason
+from proxy.request.controls import KEYS
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
 from proxy.telemetry import Telemetry
 from strategies import TABLE

@@ -24,7 +24,7 @@ from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lane, Lanes
 from proxy.asking.questions import Caller, Roles, question
 from proxy.asking.ways import Call, Ways
-from proxy.setting_tables import BackgroundSettings, ModelRole
+from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result
 

@@ -11,7 +11,7 @@ from proxy.asking.answers import Completion, read
 from proxy.asking.lanes import PREEMPTED, Lane
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, Question, headers_for
 from proxy.asking.ways import Ways, replied
-from proxy.lru import Lru
+from proxy.runtime.lru import Lru
 from proxy.upstream import Upstream
 from strategies.core.effects import Failure
 

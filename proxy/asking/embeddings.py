@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from proxy.asking.lanes import Lane
 from proxy.asking.questions import Caller, headers_for
 from proxy.asking.ways import Ways, is_down, replied
-from proxy.loose_json import count_at, json_or_none
-from proxy.setting_tables import ModelRole
+from proxy.request.loose_json import count_at, json_or_none
+from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 

@@ -11,8 +11,8 @@ In the mode `idle`, and for a server that is known to do one thing at a time, ca
 request is under way there, and what is running when one arrives is broken off. The mode is that of the settings, or of
 a call whose model has one of its own.
 
-Once a client waits for what comes of a call (`proxy/waiters.py`), none of this holds for it: a call that waits for its
-turn is made at once as that client's, and one that is running is not broken off.
+Once a client waits for what comes of a call (`proxy/runtime/waiters.py`), none of this holds for it: a call that waits
+for its turn is made at once as that client's, and one that is running is not broken off.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 
 from proxy.asking.crowd import Crowd
-from proxy.holding import Holding
-from proxy.setting_tables import BackgroundSettings, Mode
-from proxy.waiters import NOBODY, Waiters
+from proxy.runtime.holding import Holding
+from proxy.runtime.waiters import NOBODY, Waiters
+from proxy.settings.tables import BackgroundSettings, Mode
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
 LONGEST_PAUSE = 3_600.0  # seconds; who asks for more is asked once again after that

@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from proxy.headers import CREDENTIALS, Headers
-from proxy.profiles import ANY, Profile
-from proxy.setting_tables import Mode, ModelRole
-from proxy.waiters import NOBODY, Waiters
+from proxy.http.headers import CREDENTIALS, Headers
+from proxy.learning.profiles import ANY, Profile
+from proxy.runtime.waiters import NOBODY, Waiters
+from proxy.settings.tables import Mode, ModelRole
 from strategies.core.effects import Ask, Ballot
 from strategies.core.form import BRIDGE
 from strategies.core.parsing import loads

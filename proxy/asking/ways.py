@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from proxy.asking.lanes import Held, Lane, Lanes
 from proxy.asking.questions import Caller, headers_for, is_lent
 from proxy.errors import UpstreamUnavailable
-from proxy.setting_tables import ModelRole
+from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features, of_messages
-from proxy.lru import Lru
+from proxy.runtime.lru import Lru
 from strategies.core.transcript import Message, Transcript
 
 MOST = 4_096

@@ -20,10 +20,10 @@ from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.ledger import NOTHING, Ledger, Line, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibrated, calibrated
-from proxy.lru import Lru
-from proxy.owned import OwnedTasks
+from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
-from proxy.stored import StoredSessions
 from strategies.core.view import View
 
 FRESH = 60.0  # seconds after which the store is asked again what others have learned

@@ -17,7 +17,7 @@ from proxy.commands.untouched import left_alone, unmade, untouched
 from proxy.commands.values import Named, model
 from proxy.discovery import Stated, nothing_stated
 from proxy.errors import UpstreamUnavailable
-from proxy.measure import BY_LENGTH
+from proxy.request.measure import BY_LENGTH
 from proxy.routes.health import store_state
 from proxy.services import Services, services
 from proxy.settings import Settings, sources

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from proxy.controls import Controls
+from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, tables
 from proxy.discovery import Stated, nothing_stated
-from proxy.policy import SETTINGS, Policies, Policy, Window, tables
+from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import bundled

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, path_of, printable, table
-from proxy.sessions import MAIN
+from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
 COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from proxy.admin import known_token
 from proxy.cli import FAILED, OK
 from proxy.commands.running import Reply, ask
-from proxy.loose_json import json_or_none
+from proxy.request.loose_json import json_or_none
+from proxy.sessions.admin import known_token
 from proxy.settings import load_settings
 
 TIMEOUT = 60.0  # seconds; a listing reads every session

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE, use_config
 from proxy.commands.values import positive, strategy, window
-from proxy.policy import Window
+from proxy.condensing.policy import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 

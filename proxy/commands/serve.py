@@ -14,12 +14,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from proxy.admin import admin_token, is_loopback
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
-from proxy.collecting import tended
-from proxy.connection import Connection
-from proxy.identity import tenant_key
+from proxy.http.connection import Connection
+from proxy.request.identity import tenant_key
+from proxy.runtime.garbage import tended
+from proxy.sessions.admin import admin_token, is_loopback
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
 from proxy.store.base import StoreError

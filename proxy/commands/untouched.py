@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from proxy.admin import token_file
-from proxy.beside import embedded
-from proxy.identity import key_file
+from proxy.request.identity import key_file
+from proxy.runtime.secret_files import embedded
 from proxy.services import Services, services
+from proxy.sessions.admin import token_file
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk

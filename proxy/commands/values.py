@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from proxy.controls import check_model, split_model
 from proxy.errors import BadRequest
-from proxy.setting_values import http_address, known_strategy
+from proxy.request.controls import check_model, split_model
+from proxy.settings.values import http_address, known_strategy
 from strategies import Pipeline
 
 LEAST_WINDOW = 256

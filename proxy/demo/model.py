@@ -19,7 +19,7 @@ from starlette.routing import Route
 from proxy.demo.conversation import Conversation, Message
 from proxy.demo.prompts import PromptCounter
 from proxy.errors import error_body
-from proxy.scripted import scripted_answer
+from proxy.replaying.scripted import scripted_answer
 from strategies.core.effects import Ask
 from strategies.prompts import prompt
 

@@ -17,9 +17,9 @@ from proxy.discovery.listing import kind_of, windows_in
 from proxy.discovery.reading import Found, Kind, Reading
 from proxy.discovery.servers import PAGES, Page
 from proxy.errors import UpstreamUnavailable
-from proxy.headers import Headers
-from proxy.loose_json import json_or_none
-from proxy.owned import OwnedTasks
+from proxy.http.headers import Headers
+from proxy.request.loose_json import json_or_none
+from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.upstream import Upstream
 
 MOST_SECONDS = 10.0

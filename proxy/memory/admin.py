@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.append import history
-from proxy.blocks import Stored
 from proxy.errors import BadRequest
-from proxy.histories import StoredHistory
 from proxy.memory.editing import standing_for, with_card, without
-from proxy.sessions import MAIN, Branch, Session, has_node
+from proxy.sessions.append import history
+from proxy.sessions.blocks import Stored
+from proxy.sessions.histories import StoredHistory
+from proxy.sessions.session import MAIN, Branch, Session, has_node
+from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
-from proxy.stored import StoredSessions
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.parsing import loads
 from strategies.core.transcript import Message, Reader, Role, Transcript, unknown

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from proxy.memory.scopes import bounded
-from proxy.sessions import Session
+from proxy.sessions.session import Session
 from strategies.core.cards import MemoryCard
 from strategies.memory.merging import merged
 

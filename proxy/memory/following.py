@@ -16,12 +16,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from proxy.errors import UpstreamUnavailable
+from proxy.http.sse import is_event_stream
 from proxy.memory.replies import ReadReply, is_good, read, reply_of
 from proxy.memory.rounds import Rounds
-from proxy.opening import Answer, Opened, opened
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
-from proxy.sse import is_event_stream
+from proxy.reply.opening import Answer, Opened, opened
 
 SAFE = 0.95
 """Of what the upstream says that it takes: its count and ours differ from text to text."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.loose_json import count_at
 from proxy.memory.tool import NAME
+from proxy.request.loose_json import count_at
 from strategies.core.transcript import dump
 
 GOES_ON_AFTER = (None, "stop", "tool_calls", "function_call")

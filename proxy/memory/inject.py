@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from proxy.decision import Decision
-from proxy.intake import Case
+from proxy.condensing.decision import Decision
+from proxy.condensing.preparing import Background
 from proxy.memory.recall import Recall, Searchable
-from proxy.offload import loaded, offloaded
-from proxy.preparing import Background
-from proxy.sessions import NO_BLOCK, Block
-from proxy.setting_tables import MemorySettings
+from proxy.request.intake import Case
+from proxy.runtime.offload import loaded, offloaded
+from proxy.sessions.session import NO_BLOCK, Block
+from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal, Overlay
 from strategies.core.digest import ROOT

@@ -11,7 +11,7 @@ from proxy.memory.heard import Heard, heard_in, told
 from proxy.memory.replies import ReadReply, is_good, read, reply_of, said
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
-from proxy.opening import Answer
+from proxy.reply.opening import Answer
 
 
 async def whole(reply: Answer, rounds: Rounds, following: Following) -> Answer:

@@ -1,9 +1,9 @@
 """Meaning: passages are found by an embedding model too, where the settings name one.
 
 The vectors of passages are made once a reply has been sent, by calls in the background, the newest passages first. What
-a session spends on them comes out of its allowance (`proxy/allowance.py`), and is added to its totals. A query is
-waited for as long as the settings say, and only where there are vectors to hold it against; without one, as after any
-failure, words alone rank.
+a session spends on them comes out of its allowance (`proxy/condensing/allowance.py`), and is added to its totals. A
+query is waited for as long as the settings say, and only where there are vectors to hold it against; without one, as
+after any failure, words alone rank.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
-from proxy.lru import Lru
 from proxy.memory.vectors import SessionVectors, Vector, Vectors, vector_of
-from proxy.recognition import Recognised
-from proxy.sessions import Session
-from proxy.setting_tables import ModelRole
+from proxy.runtime.lru import Lru
+from proxy.sessions.recognition import Recognised
+from proxy.sessions.session import Session
+from proxy.settings.tables import ModelRole
 from proxy.store.base import SessionKey
 from strategies.core.effects import Failure
 from strategies.memory.fusing import fused, outstanding

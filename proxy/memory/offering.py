@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.intake import Case
-from proxy.lru import Lru
 from proxy.memory.tool import offer
+from proxy.request.intake import Case
+from proxy.runtime.lru import Lru
 from strategies.core.condensation import Overlay
 from strategies.core.transcript import Transcript
 

@@ -14,10 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.allowance import ON_EMBEDDINGS, left_by_votes, spent
-from proxy.intake import Case
+from proxy.condensing.allowance import ON_EMBEDDINGS, left_by_votes, spent
 from proxy.memory.meaning import Asker, Meanings
 from proxy.memory.vectors import Vector
+from proxy.request.intake import Case
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript

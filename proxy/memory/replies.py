@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 
 from proxy.errors import ProxyError
-from proxy.headers import Headers
-from proxy.loose_json import json_or_none
-from proxy.opening import Answer
+from proxy.http.headers import Headers
+from proxy.reply.opening import Answer
+from proxy.request.loose_json import json_or_none
 
 
 class ReadReply:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from proxy.memory.heard import Heard, hidden_round
 from proxy.memory.tool import BadArguments, Offering, is_object, wanted
-from proxy.offload import loaded, offloaded
-from proxy.usage import Usage, usage_in
+from proxy.reply.usage import Usage, usage_in
+from proxy.runtime.offload import loaded, offloaded
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal, Overlay
 from strategies.core.form import fitting

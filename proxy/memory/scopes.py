@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.sessions import Session
+from proxy.sessions.session import Session
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard
 from strategies.memory.merging import merged

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from proxy.decision import Action, Decision
+from proxy.condensing.decision import Action, Decision
+from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
-from proxy.headers import first
-from proxy.intake import Case
-from proxy.learned import LearnedWindows
+from proxy.http.headers import first
+from proxy.learning.learned_windows import LearnedWindows
 from proxy.memory.following import Following, Send
 from proxy.memory.inject import Injector
 from proxy.memory.joined import StreamedReply, whole
@@ -24,11 +24,11 @@ from proxy.memory.offering import Offers
 from proxy.memory.recall import Recall, Searchable
 from proxy.memory.replies import is_good, read
 from proxy.memory.rounds import Rounds
-from proxy.opening import Answer
 from proxy.overflow import Refusal
 from proxy.reasons import Reason
-from proxy.setting_tables import MemorySettings
-from proxy.viewing import spliced
+from proxy.reply.opening import Answer
+from proxy.request.intake import Case
+from proxy.settings.tables import MemorySettings
 
 _REFUSING = (400, 404, 422, 500, 501)
 """With these statuses servers say that a model takes no tools."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.loose_json import json_or_none
+from proxy.http.sse import Lines
 from proxy.memory.deltas import Choice
 from proxy.memory.heard import Heard, summed
 from proxy.overflow.reading import tells_error
-from proxy.sse import Lines
+from proxy.request.loose_json import json_or_none
 from strategies.core.transcript import dump
 
 _DONE = b"[DONE]"

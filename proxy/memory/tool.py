@@ -13,10 +13,10 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from proxy.loose_json import json_or_none
 from proxy.reasons import Reason
+from proxy.request.loose_json import json_or_none
+from proxy.request.wire import Body
 from proxy.tokens.counter import Counter
-from proxy.wire import Body
 from strategies.core.transcript import dump
 
 NAME = "search_memory"

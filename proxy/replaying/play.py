@@ -13,16 +13,16 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
-from proxy import controls, wire
 from proxy.asking import Caller, Roles
-from proxy.decision import Action, Decision
+from proxy.condensing.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
-from proxy.headers import Headers
-from proxy.intake import ChatRequest, milliseconds
+from proxy.http.headers import Headers
 from proxy.replaying.measures import Decided, Played, Sent, common_prefix, evidence_kept, size
 from proxy.replaying.recorded import Conversation
-from proxy.scripted import scripted_answer, scripted_votes
-from proxy.seen import Element
+from proxy.replaying.scripted import scripted_answer, scripted_votes
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest, milliseconds
+from proxy.request.message_cache import Element
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
@@ -35,7 +35,7 @@ _CONDENSED = (Action.CONDENSED, Action.WOULD_CONDENSE)
 
 
 class ScriptedSummarizer:
-    """Answers without a model: see `proxy.scripted`. `tokens` are those of all that was asked for."""
+    """Answers without a model: see `proxy.replaying.scripted`. `tokens` are those of all that was asked for."""
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from proxy.policy import Window
+from proxy.condensing.policy import Window
 from proxy.replaying.measures import Summary
 
 _HEAD = (

@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy.admin import Admin, Document
 from proxy.errors import BadRequest, BodyTooLarge, error_body
-from proxy.headers import first
+from proxy.http.headers import first
 from proxy.memory.admin import MOST_HITS, TOP_K, MemoryAdmin
 from proxy.services import Services
-from proxy.sessions import MAIN
+from proxy.sessions.admin import Admin, Document
+from proxy.sessions.session import MAIN
 from proxy.store.base import SessionKey, StoreError
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")

@@ -9,21 +9,21 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy.capture import capture_for
-from proxy.decision import Decision
+from proxy.condensing.decision import Decision
 from proxy.errors import UpstreamUnavailable
-from proxy.headers import encoded, first
-from proxy.intake import ChatRequest
-from proxy.keepalive import Awaited, KeepAlive
-from proxy.opening import Answer
-from proxy.pending import beat
-from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
-from proxy.reporting import editor_for
+from proxy.http.headers import encoded, first
+from proxy.reply.capture import capture_for
+from proxy.reply.keepalive import Awaited, KeepAlive
+from proxy.reply.opening import Answer
+from proxy.reply.pending import beat
+from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.reply.reporting import editor_for
+from proxy.reply.watching import Watched
+from proxy.request.intake import ChatRequest
 from proxy.routes.passthrough import pass_unread
 from proxy.routes.reading import Unread, read
 from proxy.services import Services
 from proxy.upstream import UpstreamRequest
-from proxy.watching import Watched
 
 REFUSED = (429, 503)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy.decision import Action
+from proxy.condensing.decision import Action
 from proxy.errors import ProxyError
-from proxy.headers import encoded, first, to_upstream
-from proxy.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.http.headers import encoded, first, to_upstream
+from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.routes.reading import Unread
 from proxy.services import Services
 from proxy.upstream import UpstreamReply, UpstreamRequest

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from proxy import controls, wire
-from proxy.controls import Controls
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.headers import to_upstream
-from proxy.intake import ChatRequest
-from proxy.packed import ENCODING, decoder, encoding_of, unpacked
+from proxy.http.content_encoding import ENCODING, decoder, encoding_of, unpacked
+from proxy.http.headers import to_upstream
 from proxy.reasons import Reason
-from proxy.relay import Incoming
+from proxy.reply.relay import Incoming
+from proxy.request import controls, wire
+from proxy.request.controls import Controls
+from proxy.request.intake import ChatRequest
 from proxy.services import Services
 
 

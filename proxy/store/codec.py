@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.append import Line
 from proxy.calibration import anchor as anchors
-from proxy.sessions import NO_BLOCK, Block, Branch, Session
+from proxy.sessions.append import Line
+from proxy.sessions.session import NO_BLOCK, Block, Branch, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.parsing import loads

@@ -11,8 +11,8 @@ import logging
 from functools import lru_cache
 
 from proxy.errors import BadRequest, UpstreamUnavailable
-from proxy.headers import Headers
-from proxy.setting_tables import UpstreamSettings
+from proxy.http.headers import Headers
+from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
 from proxy.upstream.forwarding import Forwarder
 from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest

@@ -16,8 +16,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
-from proxy.headers import Headers
-from proxy.setting_tables import UpstreamSettings
+from proxy.http.headers import Headers
+from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.messages import JsonReply, late, unreachable
 
 Transport = httpx.AsyncBaseTransport

@@ -24,8 +24,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import UpstreamUnavailable
-from proxy.headers import Headers
-from proxy.setting_tables import UpstreamSettings
+from proxy.http.headers import Headers
+from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.messages import late, unreachable
 
 IDLE = 4.0

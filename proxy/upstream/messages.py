@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
-from proxy.headers import Headers
+from proxy.http.headers import Headers
 
 
 class UpstreamRequest(NamedTuple):

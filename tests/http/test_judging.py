@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.admin import known_token
-from proxy.setting_tables import StoreSettings
+from proxy.sessions.admin import known_token
 from proxy.settings import Settings
+from proxy.settings.tables import StoreSettings
 from tests.http.talking import SUMMARY, Message, Stage, asked, count, garden, is_vote, on_file, staged, summary, vote
 from tests.support import wire
 from tests.support.recording import Exchange

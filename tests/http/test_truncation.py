@@ -94,10 +94,10 @@ def test_one_sign_alone_changes_nothing() -> None:
 
 
 def test_one_line_names_the_setting_that_raises_the_window(caplog: pytest.LogCaptureFixture) -> None:
-    with forgetful() as stage, caplog.at_level("WARNING", "proxy.watching"):
+    with forgetful() as stage, caplog.at_level("WARNING", "proxy.reply.watching"):
         over_long(stage, [40, 50, 60, 70])
 
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.watching"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.reply.watching"]
     assert "num_ctx" in line
     assert MODEL in line
 
@@ -125,7 +125,7 @@ def test_a_server_that_invents_its_usage_is_not_taken_for_one_with_a_tiny_window
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Stubs and some gateways say the same round number whatever they were sent; people hear of that once."""
-    with staged(window=None) as stage, caplog.at_level("INFO", "proxy.watching"):
+    with staged(window=None) as stage, caplog.at_level("INFO", "proxy.reply.watching"):
         stage.upstream.answer(
             lambda exchange: replies.completion("fine", tokens=(1_000, 2)) if exchange.path == CHAT else None
         )
@@ -134,7 +134,7 @@ def test_a_server_that_invents_its_usage_is_not_taken_for_one_with_a_tiny_window
             assert answer.header("x-condenser-window") == "unknown"
             assert stage.forwarded[-1].json()["messages"] == garden(rounds, words=95)
 
-    said = [each.getMessage() for each in caplog.records if each.name == "proxy.watching"]
+    said = [each.getMessage() for each in caplog.records if each.name == "proxy.reply.watching"]
     assert len(said) == 1
 
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from proxy import controls, wire
 from proxy.asking import Caller, Roles
-from proxy.decision import Action, Decision, Trigger
-from proxy.intake import ChatRequest
+from proxy.condensing.decision import Action, Decision, Trigger
 from proxy.replaying.play import ScriptedSummarizer
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store.compress import CompressedStore

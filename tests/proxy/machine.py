@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.decision import Action, Decision
+from proxy.condensing.decision import Action, Decision
 from proxy.errors import HeadMismatch
 from tests.proxy.lines import (
     Line,

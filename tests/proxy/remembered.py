@@ -7,13 +7,13 @@ import time
 from itertools import count
 from typing import Any
 
-from proxy.append import History
-from proxy.histories import StoredHistory
-from proxy.identity import Identity
-from proxy.keeping import Keeper, Turn
-from proxy.recognition import Recognised, Recogniser
+from proxy.request.identity import Identity
+from proxy.sessions.append import History
+from proxy.sessions.histories import StoredHistory
+from proxy.sessions.keeping import Keeper, Turn
+from proxy.sessions.recognition import Recognised, Recogniser
+from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey
-from proxy.stored import StoredSessions
 from strategies.core.condensation import Condensation, Keep
 from strategies.core.transcript import Reader, Transcript
 

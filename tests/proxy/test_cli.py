@@ -14,8 +14,8 @@ from proxy import cli
 from proxy.commands.running import settings_url
 from proxy.commands.serve import banner, server_config
 from proxy.commands.status import counters
-from proxy.setting_tables import UpstreamSettings
 from proxy.settings import Settings
+from proxy.settings.tables import UpstreamSettings
 from proxy.version import VERSION
 from tests.http.talking import asked, garden, staged
 from tests.proxy.commanding import run

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from proxy import controls, wire
+from proxy.condensing.settling import Settler
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.intake import ChatRequest, Intake
 from proxy.memory.inject import Injector
 from proxy.memory.recall import Recall
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest, Intake
+from proxy.request.wire import Body
 from proxy.services import Services, services
 from proxy.settings import load_settings
-from proxy.settling import Settler
-from proxy.wire import Body
 from tests.http.talking import garden
 from tests.support.signals import BOUND
 

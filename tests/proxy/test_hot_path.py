@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 from bench.history import Message, long_history
-from proxy import controls, wire
-from proxy.decision import Action, Decision
-from proxy.intake import ChatRequest
+from proxy.condensing.decision import Action, Decision
 from proxy.replaying.play import ScriptedSummarizer
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest
 from proxy.services import Services, services
 from proxy.settings import Settings
 from proxy.store import open_store

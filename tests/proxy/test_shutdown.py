@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy import controls, wire
 from proxy.asking import Caller, Roles
-from proxy.intake import ChatRequest
+from proxy.request import controls, wire
+from proxy.request.intake import ChatRequest
 from proxy.services import services
 from proxy.settings import Settings
 from proxy.store import open_store

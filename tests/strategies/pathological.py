@@ -9,9 +9,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from proxy.http.sse import EventReader
 from proxy.memory.stream import Events
 from proxy.overflow import recognise
-from proxy.sse import EventReader
 from strategies.core import cards, language, ledger, rules, superseding
 from strategies.core.answer import as_text
 from strategies.core.ballot import read_vote

@@ -61,7 +61,7 @@ def proxying(
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
-    from proxy.connection import Connection
+    from proxy.http.connection import Connection
     from proxy.settings import Settings
 
     upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}

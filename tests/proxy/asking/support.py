@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.asking import Asking, Call, Caller
-from proxy.setting_tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
+from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import Upstream
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Effect, Result
 

@@ -15,7 +15,7 @@ from itertools import product
 
 import pytest
 
-from proxy.setting_tables import JudgeRole
+from proxy.settings.tables import JudgeRole
 from strategies.core.ballot import tally
 from strategies.core.effects import Ballot, Vote, Votes
 from tests.proxy.asking.support import LATER, Clock, Told, asking

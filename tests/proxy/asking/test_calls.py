@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from proxy.asking import Asking, Call
 from proxy.asking.calls import MOST_LIMITS
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT
-from proxy.headers import Headers
-from proxy.setting_tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
+from proxy.http.headers import Headers
+from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Failure
 from tests.proxy.asking.support import ASK, CALLER, LATER, Clock, asking

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.asking.embeddings import Embedded
 from proxy.asking.ways import CREDENTIAL_LIFE
-from proxy.setting_tables import ModelRole
+from proxy.settings.tables import ModelRole
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import CALLER, LATER, Clock, asking
 from tests.support.replies import Reply, error, hang, hang_up, json_reply

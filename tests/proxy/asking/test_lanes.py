@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from proxy.asking.lanes import Lane, Lanes
-from proxy.setting_tables import BackgroundSettings
+from proxy.settings.tables import BackgroundSettings
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, settled
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, continued, headers_for, question, vote
-from proxy.setting_tables import ModelRole
+from proxy.settings.tables import ModelRole
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER
 

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from proxy.asking.lanes import GRACE
-from proxy.setting_tables import JudgeRole
+from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ask, Ballot, Failure, Vote, Votes
 from tests.proxy.asking.support import LATER, Clock, Told, asking
 from tests.support.recording import Exchange

@@ -12,7 +12,7 @@ import pytest
 from proxy.asking.crowd import SIZE
 from proxy.asking.lanes import Lane
 from proxy.asking.ways import CREDENTIAL_LIFE
-from proxy.waiters import Waiters
+from proxy.runtime.waiters import Waiters
 from strategies.core.effects import Failure
 from tests.http.talking import summary
 from tests.proxy.asking.support import ASK, LATER, Clock, asking

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.asking.lanes import GRACE, Held, Lane
-from proxy.setting_tables import BackgroundSettings, Mode
-from proxy.waiters import NOBODY, Waiters
+from proxy.runtime.waiters import NOBODY, Waiters
+from proxy.settings.tables import BackgroundSettings, Mode
 from tests.proxy.asking.support import Clock
 
 AGES = 1e11

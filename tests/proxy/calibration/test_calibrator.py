@@ -12,11 +12,11 @@ from proxy.calibration.anchor import About, Anchor, Asked
 from proxy.calibration.calibrator import Calibrator, Forwarded, Progress
 from proxy.calibration.ledger import Line
 from proxy.calibration.scaling import UNCALIBRATED
-from proxy.owned import OwnedTasks
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.store.sqlite import SqliteStore
-from proxy.stored import StoredSessions
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import fold
 from tests.support.signals import BOUND

@@ -8,13 +8,13 @@ import pytest
 
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
-from proxy.identity import Identity
 from proxy.memory.meaning import BATCH, MOST_BATCHES, PAUSE, Asker, Meanings
-from proxy.recognition import Recognised
-from proxy.sessions import Session
-from proxy.setting_tables import ModelRole
+from proxy.request.identity import Identity
+from proxy.sessions.recognition import Recognised
+from proxy.sessions.session import Session
+from proxy.sessions.stored import Patience
+from proxy.settings.tables import ModelRole
 from proxy.store.base import SessionKey
-from proxy.stored import Patience
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import Clock
 

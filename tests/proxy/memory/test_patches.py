@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.memory.offering import standing_patches
-from proxy.records import Records
-from proxy.sessions import MOST_PATCH_CHARS, MOST_PATCHES, Session
+from proxy.sessions.records import Records
+from proxy.sessions.session import MOST_PATCH_CHARS, MOST_PATCHES, Session
 from proxy.store.base import Snapshot
 from proxy.store.codec import encode_session
 from strategies.core.condensation import Overlay

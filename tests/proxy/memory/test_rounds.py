@@ -14,8 +14,8 @@ import pytest
 from proxy.memory.heard import Heard, heard_in, summed, told
 from proxy.memory.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
 from proxy.memory.tool import MOST_PASSAGES, NAME, BadArguments, Offering, offer, offered_in, wanted
-from proxy.offload import LARGE, MESSAGE_TOKENS
-from proxy.wire import read
+from proxy.request.wire import read
+from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index

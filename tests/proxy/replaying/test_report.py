@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from proxy.policy import Window
+from proxy.condensing.policy import Window
 from proxy.replaying.measures import Decided, Played, Tally
 from proxy.replaying.report import Replayed, document, table
 

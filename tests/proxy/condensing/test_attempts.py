@@ -1,0 +1,172 @@
+"""Running a pipeline: effects meet the world, failures become reasons, and time is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from proxy.asking import Asking, Caller
+from proxy.condensing.attempts import Attempted, Attempts
+from proxy.condensing.policy import Policies, Policy
+from proxy.request.controls import Controls
+from proxy.resources import config_directory
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.settings import Settings
+from proxy.settings.tables import UpstreamSettings
+from proxy.tokens.counter import Tokenizers
+from proxy.tokens.windows import ModelTable
+from proxy.upstream import Upstream
+from strategies import parse
+from strategies.core.budget import Budget
+from strategies.core.protocol import Past, Steps
+from strategies.core.requirement import Requirement
+from strategies.core.transcript import Reader, Transcript
+from strategies.core.view import View, fold
+from tests.http.talking import SUMMARY, WINDOW, garden, summary
+from tests.support.replies import error
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+
+TABLE = ModelTable.load(config_directory() / "models.toml")
+CALLER = Caller("m", [])
+
+
+class Broken:
+    """A strategy with a defect."""
+
+    name: ClassVar[str] = "broken"
+    asks: ClassVar[bool] = False
+
+    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+        """Fails as only a defect does."""
+        yield from ()
+        raise ZeroDivisionError
+
+
+def view(rounds: int) -> View:
+    counter, reader = Tokenizers().for_model("m"), Reader()
+    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in garden(rounds)]
+    return fold(Transcript.of(read), (), 10, counter)
+
+
+def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy:
+    found = parse(strategy)
+    assert found
+    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, "m", {})
+
+
+async def attempt(
+    upstream: ScriptedUpstream,
+    *,
+    requirement: Requirement = Requirement.HARD,
+    using: Policy | None = None,
+    rounds: int = 12,
+    caller: Caller | None = CALLER,
+    timeout: float = 10.0,
+    release: Signal | None = None,
+) -> Attempted:
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    deadline = asyncio.get_running_loop().time() + timeout
+    chosen = using or policy()
+    try:
+        attempts = Attempts(Asking(client), OwnedTasks())
+        if caller is None:
+            return await attempts.project(requirement, view(rounds), chosen, Past())
+        found = await attempts.attempt_until(deadline, requirement, view(rounds), chosen, Past(), caller)
+        if found.late is not None and release is not None:
+            release.set()
+            await found.late
+        return found
+    finally:
+        await client.close()
+
+
+@pytest.mark.anyio
+async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upstream: ScriptedUpstream) -> None:
+    upstream.reply(summary())
+    found = await attempt(upstream)
+    assert found.outcome is not None
+    assert SUMMARY in json.loads(found.outcome.view.to_json())[2]["content"]
+    assert (found.own_tokens, found.asked) == (940, True)
+
+
+@pytest.mark.anyio
+async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream: ScriptedUpstream) -> None:
+    found = await attempt(upstream, caller=None)
+    assert found.outcome is not None
+    assert found.asked
+    assert found.own_tokens == 0
+    assert len(upstream.journal) == 0
+
+
+@pytest.mark.anyio
+async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
+    for window in (2_048, WINDOW, 6_000, 8_192, 16_384, 32_768):
+        found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)
+        assert found.outcome is not None
+        assert found.outcome.stages[0] == "half-window", (window, found.reason)
+
+
+@pytest.mark.anyio
+async def test_at_the_threshold_no_model_is_asked(upstream: ScriptedUpstream) -> None:
+    found = await attempt(upstream, requirement=Requirement.SOFT)
+    assert found.outcome is None
+    assert found.reason
+    assert len(upstream.journal) == 0
+
+
+@pytest.mark.anyio
+async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUpstream) -> None:
+    upstream.reply(error(500))
+    found = await attempt(upstream)
+    assert found.reason == "summary-http-error"
+    assert found.outcome is not None
+    assert found.outcome.stages == ["extract"]
+
+
+@pytest.mark.anyio
+async def test_a_model_that_is_slow_is_not_waited_for_and_what_it_writes_late_is_handed_out(
+    upstream: ScriptedUpstream,
+) -> None:
+    release = Signal("the inline time is over")
+    upstream.reply(replace(summary(), before=release))
+    found = await attempt(upstream, timeout=0.2, release=release)
+    assert found.reason == "summary-timeout"
+    assert found.outcome is not None
+    assert found.outcome.stages == ["extract"]
+    assert found.late is not None
+    late = found.late.result().outcome
+    assert late is not None
+    assert late.stages == ["half-window"]
+
+
+@pytest.mark.anyio
+async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedUpstream) -> None:
+    found = await attempt(upstream, rounds=0, requirement=Requirement.FORCED)
+    assert found.outcome is None
+    assert found.reason.startswith("nothing-to-")
+
+
+@pytest.mark.anyio
+async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream) -> None:
+    assert await attempt(upstream, using=policy(window=None)) == Attempted(None, "window-unknown", 0, False)
+
+
+@pytest.mark.anyio
+async def test_a_defect_in_a_strategy_is_logged_and_never_raised(
+    upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
+    assert found.reason == "internal-error"
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_defect_in_one_stage_does_not_keep_the_ladder_from_making_room(upstream: ScriptedUpstream) -> None:
+    found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
+    assert found.outcome is not None
+    assert found.outcome.view.tokens < WINDOW

@@ -1,0 +1,209 @@
+"""How a decision is said: in headers, in a log line, in a dry run, and in our own refusal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.calibration.scaling import Calibrated
+from proxy.condensing.decision import Action, Decision, Timing, Trigger, budget_document, short
+from proxy.condensing.policy import Policies
+from proxy.condensing.token_account import account
+from proxy.request.controls import Controls
+from proxy.resources import config_directory
+from proxy.settings import Settings
+from proxy.tokens.counter import Tokenizers
+from proxy.tokens.windows import ModelTable
+from strategies.core.budget import Scale
+from strategies.core.condensation import Condensation, Kind, Literal
+from strategies.core.transcript import Reader, Transcript
+from strategies.core.view import View, fold
+
+TABLE = ModelTable.load(config_directory() / "models.toml")
+MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
+
+
+def view(*messages: dict[str, Any], overhead: int = 50) -> View:
+    counter, reader = Tokenizers().for_model("m"), Reader()
+    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in messages]
+    return fold(Transcript.of(read), (), overhead, counter)
+
+
+def decision(window: int | None = 8_000, **given: Any) -> Decision:
+    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, "m", {})
+    known: dict[str, Any] = {
+        "session": "conversation-4f2a",
+        "source": "derived",
+        "branch": "main",
+        "policy": policy,
+        "view": view({"role": "user", "content": "hello"}),
+        "tokens_before": 27_912,
+        "tokens_after": 412,
+        "exact": True,
+        "tools": 3_120,
+    }
+    return Decision(**{**known, **given})
+
+
+def said(made: Decision) -> dict[str, str]:
+    return dict(made.headers())
+
+
+def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() -> None:
+    headers = said(decision())
+    assert headers["X-Condenser-Action"] == "passed"
+    assert headers["X-Condenser-Trigger"] == "none"
+    assert headers["X-Condenser-Headroom"] == str(7_000 - 412)
+    assert headers["X-Condenser-Count"] == "exact"
+    assert not headers.keys() & {"X-Condenser-Condensation", "X-Condenser-Reason", "X-Condenser-Head"}
+
+
+def test_a_condensation_is_named_and_its_depth_shown() -> None:
+    headers = said(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE, branch="b2"))
+    assert headers["X-Condenser-Condensation"] == "c1"
+    assert headers["X-Condenser-Branch"] == "b2++"
+
+
+def test_a_negative_headroom_is_shown_as_it_is() -> None:
+    assert said(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
+
+
+def test_an_unknown_window_has_no_headroom() -> None:
+    headers = said(decision(window=None))
+    assert headers["X-Condenser-Window"] == "unknown"
+    assert "X-Condenser-Headroom" not in headers
+
+
+def test_the_line_is_the_one_that_the_design_shows() -> None:
+    prepared = replace(MADE, pieces=(Literal("{}", Kind.REPLACEMENT),), own_tokens=2_134)
+    made = decision(window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
+    made.tokens_after, made.timing = 12_400, Timing(1.0, 1.2, 0.9, 500.0)
+    assert made.line() == (
+        "4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) threshold, summary ready, +3 ms, own 2.1k tok"
+    )
+
+
+def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
+    assert " replayed, +0 ms" in decision(applied=MADE, action=Action.REPLAYED).line()
+    made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
+    assert " would-condense by threshold, +0 ms" in made.line()
+
+
+def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
+    made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
+    assert " threshold, ready, +0 ms" in made.line()
+
+
+def test_the_line_names_a_reason_and_an_unknown_window() -> None:
+    line = decision(window=None, action=Action.DEGRADED, reason="store-timeout").line()
+    assert "of unknown" in line
+    assert "degraded, store-timeout, +0 ms" in line
+    assert ", own" not in line
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [(Action.PASSED, False), (Action.BYPASSED, False), (Action.REPLAYED, True), (Action.DEGRADED, True)],
+)
+def test_only_a_changed_request_is_told_of(action: Action, told: bool) -> None:
+    assert decision(action=action).changed is told
+
+
+def test_the_timing_of_the_upstream_is_not_ours() -> None:
+    timing = Timing(session=1.5, count=2.25, condense=3.0, upstream=400.0)
+    assert timing.header() == "session;dur=1.50, count;dur=2.25, condense;dur=3.00, upstream;dur=400.00"
+    assert timing.ours == 6.75
+
+
+def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
+    document = json.loads(decision(metadata={"stages": ["mask"]}).dry_run())
+    assert document["messages"] == [{"role": "user", "content": "hello"}]
+    assert document["plan"] == {"stages": ["mask"]}
+    assert document["window_source"] == "settings"
+    assert document["budget"] == {
+        "reserve": 1_000,
+        "usable": 7_000,
+        "prepare": 4_900,
+        "trigger": 5_950,
+        "target": 3_500,
+        "step": 1_050,
+        "least_headroom": 500,
+    }
+
+
+def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
+    calibrated = Calibrated(Scale(200, 1.25))
+    made = decision(calibrated=calibrated, tokens_after=4_000)
+    made.policy = made.policy.scaled(calibrated.scale)
+    document = json.loads(made.dry_run())
+    assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
+    assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000
+    assert document["headroom"] == document["budget"]["usable"] - document["upstream_tokens"]
+    assert document["headroom"] == int(said(made)["X-Condenser-Headroom"])
+
+
+def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
+    assert json.loads(decision().dry_run())["floor"] is None
+    assert json.loads(decision(floor=3_900).dry_run())["floor"] == 3_900
+
+
+def test_a_dry_run_without_a_window_has_nulls() -> None:
+    document = json.loads(decision(window=None).dry_run())
+    assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
+    assert budget_document(decision(window=None).policy) is None
+
+
+def test_a_dry_run_can_show_any_text() -> None:
+    odd = view({"role": "user", "content": "\ud800 é 会"})
+    assert json.loads(decision(view=odd).dry_run())["messages"][0]["content"] == "\ud800 é 会"
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")])
+def test_large_numbers_are_short(tokens: int, text: str) -> None:
+    assert short(tokens) == text
+
+
+# -- the account -------------------------------------------------------------------------------------------
+
+
+def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "rule " * 300},
+        {"role": "user", "content": "task " * 200},
+        {"role": "assistant", "content": "old " * 50},
+        {"role": "user", "content": "more " * 40},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "out " * 500},
+    ]
+    text = account(decision(view=view(*messages, overhead=3_120)))
+    assert "context length is 8,000 tokens (from settings)" in text
+    for part in (
+        "tools and framing 3,120",
+        "system messages 30",
+        "user message 250",
+        "newest round 511",
+        "other messages 55",
+    ):
+        assert part in text
+    assert "1,000 are reserved" in text
+
+
+def test_parts_that_are_empty_are_not_named() -> None:
+    text = account(decision(view=view({"role": "user", "content": "word " * 9_000}), tools=0))
+    assert "tools" not in text
+    assert "system" not in text
+    assert "newest round" not in text
+
+
+def test_one_message_that_is_first_and_last_is_counted_once() -> None:
+    only = view({"role": "user", "content": "word " * 900}, overhead=0)
+    text = account(decision(view=only, tools=0))
+    assert f"the first and the last user message {only.tokens:,}" in text
+    assert "other messages" not in text

@@ -1,0 +1,286 @@
+"""What applies to one request: strategy, options, window and budget, each from the first source that says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.condensing.policy import Policies, Policy, Window, asked_length
+from proxy.discovery import Found
+from proxy.errors import BadRequest
+from proxy.request.controls import Controls, read
+from proxy.resources import config_directory
+from proxy.settings import Settings
+from proxy.tokens.windows import ModelTable
+from strategies import Pipeline, parse
+from strategies.core.ledger import LedgerCaps
+
+TABLE = ModelTable.load(config_directory() / "models.toml")
+
+
+def policies(**settings: Any) -> Policies:
+    return Policies(Settings(**settings), TABLE)
+
+
+def policy(
+    made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
+) -> Policy:
+    body = given.pop("body", {})
+    return (made or policies()).policy(Controls(**given), session or {}, model, body)
+
+
+def pipeline(text: str) -> Pipeline:
+    found = parse(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("own", "mode"), [(None, "idle"), ("on", "on"), (True, "on"), (False, "off")])
+def test_a_models_background_comes_before_that_of_the_settings(own: object, mode: str) -> None:
+    made = policies(background="idle", models=[{"match": "m", "background": own}])
+    assert policy(made).background == mode
+    assert policy(made).prepares is (mode != "off")
+    assert policy(made, model="other").background == "idle"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reserve"),
+    [
+        ({"marks": {"reserve": 700}}, 700),
+        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"step": 0.2}}]}, 700),
+        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"reserve": 800}}]}, 800),
+        ({"reserve": 700, "models": [{"match": "m", "reserve": 800}]}, 800),
+    ],
+)
+def test_the_reserve_is_that_of_the_model_else_of_the_marks(settings: dict[str, Any], reserve: int) -> None:
+    budget = policy(policies(window=8_000, **settings)).budget
+    assert budget is not None
+    assert budget.reserve == reserve
+
+
+# -- strategy and options ----------------------------------------------------------------------------------
+
+
+def test_the_strategy_is_the_requests_then_the_sessions_then_the_models_then_the_settings() -> None:
+    made = policies(strategy="extract", models=[{"match": "q*", "strategy": "recent"}])
+    assert str(policy(made).pipeline) == "extract"
+    assert str(policy(made, model="qwen").pipeline) == "recent"
+    assert str(policy(made, {"strategy": "shorten"}, "qwen").pipeline) == "shorten"
+    assert str(policy(made, {"strategy": "shorten"}, "qwen", strategy=pipeline("mask")).pipeline) == "mask"
+
+
+def test_what_the_request_says_sticks_and_what_the_settings_say_does_not() -> None:
+    assert policy().sticks == {}
+    assert policy(strategy=pipeline("mask"), options={"keep": "2"}).sticks == {
+        "strategy": "mask",
+        "options": {"keep": "2"},
+    }
+    assert policy(session={"strategy": "mask", "options": {"keep": 5}}).sticks == {
+        "strategy": "mask",
+        "options": {"keep": 5},
+    }
+
+
+def test_off_is_for_one_request_and_leaves_what_sticks() -> None:
+    found = policy(session={"strategy": "mask"}, strategy=pipeline("off"))
+    assert found.pipeline.is_off
+    assert found.sticks == {"strategy": "mask"}
+
+
+def test_another_strategy_brings_its_own_options() -> None:
+    found = policy(session={"strategy": "mask", "options": {"keep": 5}}, strategy=pipeline("recent"))
+    assert found.sticks == {"strategy": "recent", "options": {}}
+
+
+def test_options_alone_change_the_strategy_that_sticks() -> None:
+    found = policy(session={"strategy": "mask"}, options={"keep": "7"})
+    assert found.sticks["options"] == {"keep": "7"}
+    assert options_of(found)["keep"] == 7
+
+
+def options_of(found: Policy, stage: int = 0) -> dict[str, Any]:
+    made: Any = found.stages[stage]
+    return {name: getattr(made.options, name) for name in made.options.__dataclass_fields__}
+
+
+def test_options_of_the_request_go_over_those_of_the_settings_and_those_over_the_defaults() -> None:
+    made = policies(options={"mask": {"keep": 5, "min_tokens": 90}})
+    found = policy(made, strategy=pipeline("mask"), options={"keep": "2"})
+    assert options_of(found) == {"keep": 2, "min_tokens": 90, "min_chars": 400, "paths": 0.4}
+
+
+def test_a_stage_is_addressed_by_its_name_and_a_bare_key_must_belong_to_one() -> None:
+    two = pipeline("half-window+extract")
+    found = policy(strategy=two, options={"extract.max_tokens": "200", "min_rounds": 6})
+    assert (options_of(found)["min_rounds"], options_of(found, 1)["max_tokens"]) == (6, 200)
+
+
+@pytest.mark.parametrize(
+    "options", [{"no_such": 1}, {"recent.keep": 1}, {"mask.no_such": 1}, {"keep": "x"}, {"keep": 0}, {"keep": None}]
+)
+def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> None:
+    with pytest.raises(BadRequest) as raised:
+        policy(strategy=pipeline("mask"), options=options)
+    assert raised.value.param == "X-Condenser-Options"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"options": {"no_such": 1}}, "condenser.options"), ({"memory_scope": "home"}, "condenser.memory_scope")],
+)
+def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        policies().policy(read([], {"strategy": "mask", **body}, None), {}, "m", {})
+    assert raised.value.param == param
+    assert raised.value.message.startswith(param)
+
+
+def test_off_has_no_ladder_and_all_else_ends_with_it() -> None:
+    assert policy(strategy=pipeline("off")).ladder == []
+    assert [stage.name for stage in policy().ladder] == ["extract", "recent", "shorten"]
+
+
+def test_the_summarizer_is_the_models_own_or_that_of_the_settings() -> None:
+    made = policies(summarizer={"model": "general"}, models=[{"match": "q*", "summarizer": {"model": "own"}}])
+    assert policy(made, model="qwen").summarizer.model == "own"
+    assert policy(made, model="gpt").summarizer.model == "general"
+
+
+def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summarizer() -> None:
+    made = policies(
+        summarizer={"model": "writer"},
+        judge={"model": "general"},
+        models=[{"match": "q*", "judge": {"model": "own"}}],
+    )
+    assert policy(made, model="qwen").roles["judge"].model == "own"
+    assert policy(made, model="gpt").roles["judge"].model == "general"
+    assert policy(policies(summarizer={"model": "writer"}), model="gpt").roles["judge"].model is None
+    assert policy(made, model="gpt").roles["summarizer"].model == "writer"
+
+
+# -- window and budget -------------------------------------------------------------------------------------
+
+
+def test_the_window_is_the_requests_then_the_models_then_the_settings_then_the_tables() -> None:
+    made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
+    assert made.window(5_000, "qwen") == Window(5_000, "request")
+    assert made.window(None, "qwen") == Window(7_000, "settings for 'q*'")
+    assert made.window(None, "gpt-4o") == Window(9_000, "settings")
+    assert policies().window(None, "gpt-4o") == Window(128_000, "bundled table")
+
+
+def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
+    made = policies()
+    assert str(made.window(None, "no-such-model")) == "unknown"
+    assert policy(made, model="no-such-model").budget is None
+    assert made.lowest_mark(None, "no-such-model", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "body", "reserve"),
+    [
+        ({}, {}, 1_000),
+        ({"reserve": 200}, {}, 200),
+        ({"reserve": 7_000}, {}, 4_000),
+        ({"reserve": 200}, {"max_tokens": 500}, 500),
+        ({}, {"max_tokens": 500, "max_completion_tokens": 700}, 700),
+        ({}, {"max_completion_tokens": 100_000}, 4_000),
+        ({"models": [{"match": "m", "reserve": 300}], "reserve": 200}, {}, 300),
+        ({"models": [{"match": "m", "reserve": 0}], "reserve": 200}, {}, 0),
+    ],
+)
+def test_the_reserve_is_what_is_asked_for_then_the_setting_then_an_eighth(
+    settings: dict[str, Any], body: dict[str, Any], reserve: int
+) -> None:
+    budget = policy(policies(window=8_000, **settings), body=body).budget
+    assert budget is not None
+    assert budget.reserve == reserve
+
+
+def test_a_model_may_have_marks_of_its_own() -> None:
+    made = policies(window=8_000, reserve=0, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
+    own, general = policy(made, model="qwen").budget, policy(made).budget
+    assert own is not None
+    assert general is not None
+    assert (own.trigger, general.trigger) == (4_000, 6_800)
+
+
+def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
+    assert policies(window=8_000, reserve=0, marks={"prepare": 0.3}).lowest_mark(None, "m", {}) == 2_400
+    # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
+    assert policies(window=8_000, reserve=0).lowest_mark(None, "m", {}) == 4_000
+
+
+def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
+    made = policies(window=100_000, reserve=0, marks={"prepare": 0.3, "trigger": 0.4})
+    budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
+    assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
+    assert [budget and budget.target for budget in budgets] == [32_000, 60_000]
+
+
+def test_the_ledgers_budget_is_that_of_the_settings() -> None:
+    budget = policy(policies(window=8_000, ledger={"rules_max_tokens": 7})).budget
+    assert budget is not None
+    assert budget.ledger == LedgerCaps(7, 300)
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, 6),
+        ({"max_tokens": 5, "max_completion_tokens": None}, 5),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": "5"}, None),
+        ({"max_tokens": 0}, None),
+        ({"max_tokens": -5}, None),
+        ({"max_tokens": 5.0}, None),
+    ],
+)
+def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str, Any], asked: int | None) -> None:
+    assert asked_length(body) == asked
+
+
+def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
+    stated = Found(4_096, 3_000, "stated by TGI")
+    told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
+    assert told.window(None, "gpt-4o") == Window(4_096, "stated by TGI", 3_000)
+    assert told.window(None, "gpt-4") == Window(8_192, "bundled table")
+    assert told.window(5_000, "gpt-4o") == Window(5_000, "request")
+    assert Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, "gpt-4o").tokens == 9_000
+
+
+@pytest.mark.parametrize(
+    ("source", "is_set"),
+    [("request", True), ("settings", True), ("settings for 'q*'", True), ("stated by TGI", False), ("unknown", False)],
+)
+def test_a_window_that_someone_has_set_need_not_be_asked_for(source: str, is_set: bool) -> None:
+    assert Window(8_192, source).is_set is is_set
+
+
+# -- made once ---------------------------------------------------------------------------------------------
+
+
+def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_own() -> None:
+    made = policies(strategy="mask")
+    first = policy(made, options={"mask.keep": "3"})
+    assert policy(made, options={"mask.keep": "3"}) is first
+    given: tuple[dict[str, Any], ...] = (
+        {"options": {"mask.keep": "4"}},
+        {"options": {"mask.keep": "3"}, "window": 9_000},
+        {"options": {"mask.keep": "3"}, "no_store": True},
+        {"options": {"mask.keep": "3"}, "body": {"max_tokens": 7}},
+        {"options": {"mask.keep": "3"}, "model": "other"},
+        {"options": {"mask.keep": "3"}, "session": {"memory": "off"}},
+    )
+    assert all(policy(made, **each) is not first for each in given)
+
+
+def test_a_window_that_is_stated_later_is_seen_by_requests_that_say_the_same() -> None:
+    stated: list[Found] = []
+    made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
+    assert policy(made, model="local").window.tokens is None
+    stated.append(Found(9_000, None, "llama.cpp"))
+    assert policy(made, model="local").window.tokens == 9_000

@@ -1,0 +1,151 @@
+"""Preparing: what it works on stands still, is of one branch, and is done for one tenant and model at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.asking import Caller, Roles
+from proxy.condensing.decision import Action, Decision, Timing, Trigger
+from proxy.replaying.play import ScriptedSummarizer
+from proxy.request import controls, wire
+from proxy.request.identity import session_key
+from proxy.request.intake import ChatRequest
+from proxy.services import Services, services
+from proxy.sessions.records import Records
+from proxy.settings import Settings
+from proxy.store.base import Lease, SessionKey
+from proxy.store.sqlite import SqliteStore
+from proxy.tokens.counter import Tokenizers
+from strategies.core.condensation import Condensation
+from strategies.core.effects import Ballot, Effect, Result
+from strategies.core.replay import Replayed
+from tests.http.talking import Message, garden
+from tests.support.signals import BOUND
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
+KEY = SessionKey("t", session_key("s"))
+WINDOW = 16_384
+
+
+class Watched(SqliteStore):
+    """The store in memory; it tells which leases were asked for."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.asked: list[str] = []
+
+    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        """As it is, and told."""
+        self.asked.append(name)
+        return await super().lease(tenant, name, holder, ttl)
+
+
+class Judges(ScriptedSummarizer):
+    """Votes YES as scripted, when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(Tokenizers())
+        self.gate = asyncio.Event()
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """As scripted."""
+        if any(isinstance(each, Ballot) for each in effects):
+            await self.gate.wait()
+        return await super().resolve(effects, roles, caller)
+
+
+@asynccontextmanager
+async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]]:
+    store, judges = await Watched.open(None), Judges()
+    assert isinstance(store, Watched)
+    settings = Settings.model_validate({"window": WINDOW, "strategy": "dynacontext", **more})
+    async with services(settings, store=store, summarizer=judges) as built:
+        yield built, store, judges
+    await store.close()
+
+
+def request(messages: Sequence[Message] | None = None, model: str = "m", **ours: str) -> ChatRequest:
+    data = json.dumps({"model": model, "messages": messages or garden(12)}).encode()
+    given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
+    return ChatRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
+
+
+async def settled(built: Services, asked: ChatRequest) -> Decision:
+    decision = await built.condenser.decide(asked)
+    assert decision.settle is not None
+    await decision.settle(None)
+    return decision
+
+
+async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_request_has_gone_on_meanwhile() -> None:
+    async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
+        decision = await settled(built, request(garden(24), force="true", options="dynacontext.judge=inline"))
+        assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
+        judges.gate.set()
+        await built.tasks.idle()
+        snapshot = await store.load(KEY)
+        session = Records().session(snapshot) if snapshot else None
+        assert session is not None
+        (judged,) = [each for each in session.condensations if each.trigger == Trigger.JUDGE]
+        assert (judged.parent, judged.depth) == (None, 1)
+
+
+async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own() -> None:
+    async def work(made: Condensation) -> Condensation:
+        return made
+
+    async with running(strategy="extract+half-window") as (built, _, _):
+        first = await settled(built, request(force="true"))
+        assert (first.branch, first.applied is None) == ("main", False)
+        assert first.applied is not None
+        elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *garden(12)[2:]]
+        intake, preparer = built.condenser._intake, built.condenser._preparer
+        other, same = [await intake.case(asked, Timing()) for asked in (request(elsewhere), request())]
+
+        built.tasks.start(work(first.applied), (KEY, "main"))
+        deadline = asyncio.get_running_loop().time() + BOUND
+        assert await preparer.landed(other, deadline) == []
+        assert await preparer.landed(same, deadline) == [first.applied]
+
+
+async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
+    async with running(strategy="half-window") as (built, store, _):
+        await settled(built, request())
+        await built.condenser.decide(request(garden(13), force="true"))
+        assert len(store.asked) == 1
+
+
+async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
+    async with running() as (built, _store, judges):
+        decision = await settled(built, request())
+        case = await built.condenser._intake.case(request(), Timing())
+        assert decision.follow is not None
+        decision.follow()
+        maker = built.condenser._maker
+        for_a_mark = await maker.prepare(Replayed(decision.view, None), case, case.caller(background=True))
+        assert for_a_mark.condensation is not None
+        judges.gate.set()
+        await built.tasks.idle()
+        condensed = await built.condenser.decide(request(garden(13)))
+        assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
+        assert condensed.applied is not None
+        assert condensed.applied.digest == for_a_mark.condensation.digest
+        assert {card.condensation for card in condensed.applied.cards} <= {condensed.applied.id}
+
+
+async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
+    async with running() as (built, store, judges):
+        judges.gate.set()
+        for asked in (request(), request(session="another"), request(session="a third", model="another")):
+            decision = await settled(built, asked)
+            assert decision.follow is not None
+            decision.follow()
+            await built.tasks.idle()
+        # A round of votes, and what follows from it, for each.
+        assert len(store.asked) == len(set(store.asked)) == 6

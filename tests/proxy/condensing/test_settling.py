@@ -1,0 +1,190 @@
+"""The end of a request: what a later one depends on is stored, whoever leaves and whatever of ours fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.condensing.decision import Decision
+from proxy.memory.inject import Injector
+from proxy.memory.recall import Recall
+from proxy.replaying.play import ScriptedSummarizer
+from proxy.reply.usage import Usage, UsageReader
+from proxy.reply.watching import Watched
+from proxy.request import controls, wire
+from proxy.request.identity import session_key
+from proxy.request.intake import ChatRequest
+from proxy.services import Services, services
+from proxy.sessions.records import Records
+from proxy.settings import Settings
+from proxy.store.base import SessionKey, Write
+from proxy.store.sqlite import SqliteStore
+from proxy.tokens.counter import Tokenizers
+from tests.http.talking import garden
+from tests.support.signals import BOUND
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
+KEY = SessionKey("t", session_key("s"))
+
+
+class Gated(SqliteStore):
+    """The store in memory; calls of one name wait for a gate."""
+
+    waits = ""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.begun, self.gate, self.saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        """As it is, when it may."""
+        await self._may("remember")
+        await super().remember(name, fact, ttl)
+
+    async def save(self, key: SessionKey, write: Write) -> bool:
+        """As it is, when it may."""
+        await self._may("save")
+        has_won = await super().save(key, write)
+        self.saved.set()
+        return has_won
+
+    async def _may(self, name: str) -> None:
+        if name == self.waits:
+            self.begun.set()
+            await self.gate.wait()
+
+
+class Unreadable(UsageReader):
+    """Has a defect."""
+
+    def usage(self) -> Usage | None:
+        """Fails."""
+        raise ZeroDivisionError
+
+
+class BrokenInjector(Injector):
+    """Fails when a reply has left."""
+
+    def follow(self, case: Any) -> None:
+        """Fails."""
+        raise ZeroDivisionError
+
+
+@asynccontextmanager
+async def running(waits: str = "", **more: Any) -> AsyncIterator[tuple[Services, Gated]]:
+    store = await Gated.open(None)
+    assert isinstance(store, Gated)
+    store.waits = waits
+    settings = Settings.model_validate({"window": 16_384, "strategy": "extract", **more})
+    async with services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
+        yield built, store
+    await store.close()
+
+
+def request(rounds: int = 12) -> ChatRequest:
+    data = json.dumps({"model": "m", "messages": garden(rounds)}).encode()
+    given = controls.read([(b"x-condenser-session", b"s"), (b"x-condenser-force", b"true")], None, None)
+    return ChatRequest("t", [], wire.read(data), "m", False, given)
+
+
+def reply(prompt_tokens: int) -> Watched:
+    """A whole reply that says how many tokens its prompt had."""
+    watched = Watched([(b"content-type", b"application/json")], None)
+    watched.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": prompt_tokens}}).encode())
+    return watched
+
+
+async def ends(built: Services, decision: Decision, asked: ChatRequest, watched: Watched) -> asyncio.Task[None]:
+    """The end of a request under way: what the relay awaits before the last byte."""
+    storing = built.watcher.settling(asked, decision, watched)(None)
+    assert storing is not None
+    task = asyncio.ensure_future(storing)
+    assert isinstance(task, asyncio.Task)
+    return task
+
+
+@pytest.mark.parametrize("waits", ["remember", "save"])
+async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_session_stored(waits: str) -> None:
+    async with running(waits) as (built, store):
+        asked = request()
+        decision = await built.condenser.decide(asked)
+        # A prompt of which a part was not read is told to others.
+        leaving = await ends(built, decision, asked, reply(decision.tokens_after // 3))
+        await store.begun.wait()
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        decision.let_go()
+        store.gate.set()
+        await store.saved.wait()
+        assert await store.load(KEY) is not None
+
+
+async def test_a_request_that_is_over_before_its_end_is_begun_has_its_session_stored_and_its_usage_learned() -> None:
+    async with running() as (built, store):
+        asked = request()
+        decision = await built.condenser.decide(asked)
+        settle = built.watcher.settling(asked, decision, reply(decision.tokens_after))
+        decision.let_go()
+        storing = settle(None)
+        assert storing is not None
+        await storing
+        assert await store.load(KEY) is not None
+        assert decision.usage == Usage(decision.tokens_after)
+
+
+async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
+    async with running("save") as (built, store):
+        asked = request()
+        decision = await built.condenser.decide(asked)
+        leaving = await ends(built, decision, asked, reply(decision.tokens_after))
+        await store.begun.wait()
+        leaving.cancel()
+        asyncio.get_running_loop().call_soon(store.gate.set)
+    assert store.saved.is_set()
+
+
+async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_session(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as (built, store):
+        asked, watched = request(), reply(100)
+        watched.usage = Unreadable("")
+        await (await ends(built, await built.condenser.decide(asked), asked, watched))
+        assert await store.load(KEY) is not None
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as (built, _):
+        settler = built.condenser._settler
+        broken = BrokenInjector(Recall(), built.settings.memory, built.tasks)
+        settler._memories = settler._memories._replace(injector=broken)
+        decision = await built.condenser.decide(request())
+        assert decision.follow is not None
+        decision.follow()
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str) -> None:
+    async with running(strategy="dynacontext", background={"mode": mode}) as (built, store):
+        decision = await built.condenser.decide(request(0))
+        assert decision.settle is not None
+        await decision.settle(None)
+        assert await judging(store) == {}
+        assert decision.follow is not None
+        decision.follow()
+        await built.tasks.idle()
+        assert (await judging(store))["last_skip_reason"] == "early-turns"
+
+
+async def judging(store: SqliteStore) -> Any:
+    snapshot = await store.load(KEY)
+    session = Records().session(snapshot) if snapshot else None
+    assert session is not None
+    return session.judging

@@ -1,0 +1,86 @@
+"""Which headers pass, in either direction."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.http.headers import credential, encoded, first, to_client, to_upstream
+
+HOP_BY_HOP = [
+    b"Connection",
+    b"Keep-Alive",
+    b"Proxy-Authenticate",
+    b"Proxy-Authorization",
+    b"Proxy-Connection",
+    b"TE",
+    b"Trailer",
+    b"Transfer-Encoding",
+    b"Upgrade",
+]
+PLAIN = [(b"accept", b"*/*"), (b"x-twice", b"1"), (b"x-twice", b"2"), (b"authorization", b"Bearer k")]
+
+
+@pytest.mark.parametrize("name", HOP_BY_HOP)
+def test_hop_by_hop_headers_pass_in_no_direction(name: bytes) -> None:
+    assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
+    assert to_client([(name, b"x"), *PLAIN]) == PLAIN
+
+
+def test_what_connection_names_is_hop_by_hop_too() -> None:
+    given = [
+        (b"Connection", b"close, X-Mine ,x-other"),
+        (b"connection", b"X-More"),
+        (b"x-mine", b"1"),
+        (b"X-OTHER", b"2"),
+    ]
+    assert to_upstream([*given, (b"x-more", b"3"), *PLAIN], None) == PLAIN
+    assert to_client([*given, (b"x-more", b"3"), *PLAIN]) == PLAIN
+
+
+@pytest.mark.parametrize("name", [b"Host", b"Content-Length", b"Expect"])
+def test_what_belongs_to_one_request_alone_is_not_sent_on(name: bytes) -> None:
+    assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
+
+
+def test_a_replys_length_is_passed_on() -> None:
+    assert to_client([(b"Content-Length", b"5")]) == [(b"content-length", b"5")]
+
+
+@pytest.mark.parametrize("name", [b"X-Condenser-Session", b"x-condenser-unheard-of", b"X-CONDENSER-"])
+def test_our_own_prefix_passes_in_no_direction(name: bytes) -> None:
+    assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
+    assert to_client([(name, b"x"), *PLAIN]) == PLAIN
+
+
+def test_order_duplicates_and_odd_bytes_stay() -> None:
+    odd = [(b"x-b", b"\xe9\xff"), (b"x-a", b""), (b"x-b", b" spaces "), (b"x-condense", b"not ours")]
+    assert to_upstream(odd, None) == odd
+    assert to_client(odd) == odd
+
+
+def test_the_operators_key_takes_the_place_of_every_credential() -> None:
+    given = [(b"Authorization", b"Bearer a"), (b"API-Key", b"b"), (b"x-api-key", b"c"), (b"accept", b"*/*")]
+    assert to_upstream(given, "own") == [(b"accept", b"*/*"), (b"authorization", b"Bearer own")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([(b"Authorization", b"Bearer a"), (b"x-api-key", b"b")], "Bearer a"),
+        ([(b"X-Api-Key", b"b"), (b"api-key", b"c")], "c"),
+        ([(b"x-api-key", b"b")], "b"),
+        ([(b"cookie", b"a=b")], None),
+        ([], None),
+    ],
+)
+def test_a_credential_is_found_wherever_a_vendor_puts_it(headers: list[tuple[bytes, bytes]], found: str | None) -> None:
+    assert credential(headers) == found
+
+
+def test_the_first_value_of_a_header_is_read_in_any_case() -> None:
+    assert first([(b"A", b"0"), (b"X-Id", b"1"), (b"x-id", b"2")], b"x-id") == "1"
+    assert first([], b"x-id") is None
+
+
+def test_our_headers_are_written_in_lower_case_and_latin_1() -> None:
+    assert encoded([("X-Condenser-Session", "é→")]) == [(b"x-condenser-session", b"\xe9?")]

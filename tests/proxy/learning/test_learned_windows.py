@@ -1,0 +1,198 @@
+"""What is learned of a model's window: lower only, shared, and forgotten in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.learning.learned_windows import LearnedWindows, Origin
+from proxy.learning.truncation import Reply, Standing
+from proxy.overflow import Kind, Refusal
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.stored import StoredSessions
+from proxy.store import open_store
+from proxy.store.base import SessionStore
+from proxy.store.sqlite import SqliteStore
+from strategies.core.condensation import Condensation
+from tests.proxy.store.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+MODEL, TTL = "m", 1_000
+
+
+@asynccontextmanager
+async def learning(
+    *, store: SessionStore | None = None, clock: Clock | None = None, upstream: str = "http://a/v1"
+) -> AsyncIterator[LearnedWindows]:
+    tasks: OwnedTasks[Condensation | None] = OwnedTasks()
+    kept = store or await open_store("memory://")
+    learned = LearnedWindows(upstream, StoredSessions(kept, 1.0), tasks, TTL, clock or Clock())
+    learned.refresh(MODEL)
+    await tasks.idle()
+    yield learned
+    await tasks.close()
+    if store is None:
+        await kept.close()
+
+
+def refusal(window: int | None) -> Refusal:
+    return Refusal(Kind.INPUT, window)
+
+
+async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:
+    async with learning() as learned:
+        for said, known in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
+            learned.refused(MODEL, refusal(said), 60_000)
+            window = learned.window(MODEL)
+            assert window is not None
+            assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
+        assert learned.window("another") is None
+
+
+async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:
+    async with learning() as learned:
+        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_000
+    async with learning() as learned:
+        learned.replied(MODEL, Reply(9_500, 9_600))
+        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_500
+
+
+async def test_what_was_learned_is_forgotten_in_time() -> None:
+    clock = Clock()
+    async with learning(clock=clock) as learned:
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        clock.now += TTL - 1
+        assert learned.window(MODEL) is not None
+        clock.now += 2
+        assert learned.window(MODEL) is None
+        assert learned.refused(MODEL, refusal(8_192), 9_000).tokens == 8_192
+
+
+async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.replied(MODEL, Reply(2_000, 2_000))
+        await learned._tasks.idle()
+
+        async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
+            assert other.window(MODEL) == learned.window(MODEL)
+            assert elsewhere.window(MODEL) is None
+    await store.close()
+
+
+async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
+    store, clock = await open_store("memory://"), Clock()
+    async with learning(store=store, clock=clock) as learned, learning(store=store, clock=clock) as other:
+        other.refused(MODEL, refusal(4_096), 9_000)
+        await other._tasks.idle()
+        learned.refresh(MODEL)
+        assert learned.window(MODEL) is None
+        clock.now += 31
+        learned.refresh(MODEL)
+        await learned._tasks.idle()
+        assert learned.window(MODEL) == other.window(MODEL)
+    await store.close()
+
+
+async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None:
+    async with learning() as learned:
+        assert learned.replied(MODEL, Reply(9_000, 4_000)).standing is Standing.SUSPECT
+        assert learned.window(MODEL) is None
+        assert learned.replied(MODEL, Reply(9_900, 4_050)).standing is Standing.CONFIRMED
+        window = learned.window(MODEL)
+        assert window is not None
+        assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
+
+
+@pytest.mark.parametrize("told", [b"[9000,4000]", b"[9000,4000,8000,true]"], ids=["by-an-older-version", "by-this-one"])
+async def test_a_second_sign_confirms_what_another_process_suspects(told: bytes) -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        await store.remember(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
+        await learned._read(MODEL)
+        assert learned.replied(MODEL, Reply(9_900, 4_050, own=9_001)).standing is Standing.CONFIRMED
+    await store.close()
+
+
+async def test_a_suspicion_is_shared_with_the_length_of_its_prompt() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned, learning(store=store) as other:
+        learned.replied(MODEL, Reply(9_000, 4_000, own=9_500))
+        await learned._tasks.idle()
+        await other._read(MODEL)
+        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_500)).standing is Standing.SUSPECT
+        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_700)).standing is Standing.CONFIRMED
+    await store.close()
+
+
+async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
+    async with learning() as learned:
+        learned.replied(MODEL, Reply(9_000, 4_000))
+        learned.replied(MODEL, Reply(9_000, 9_000))
+        assert learned.replied(MODEL, Reply(9_900, 5_000)).standing is Standing.SUSPECT
+
+
+async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
+    async with learning() as learned:
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.replied(MODEL, Reply(4_000, 4_090))
+        assert learned.window(MODEL) is not None
+        learned.replied(MODEL, Reply(6_000, 6_100))
+        assert learned.window(MODEL) is None
+
+
+@pytest.mark.parametrize(
+    "fact", [b"", b"{}", b'{"v":1}', b'{"v":1,"window":["x"],"suspect":null}', b'{"v":9}', b"\xff"]
+)
+async def test_a_fact_that_cannot_be_read_is_none(fact: bytes) -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        await store.remember(learned._name(MODEL), fact, 60)
+        await learned._read(MODEL)
+        assert learned.window(MODEL) is None
+    await store.close()
+
+
+async def test_where_the_store_is_out_this_process_knows_all_the_same() -> None:
+    store = await open_store("memory://")
+    await store.close()
+    async with learning(store=store) as learned:
+        assert learned.refused(MODEL, refusal(4_096), 9_000).tokens == 4_096
+        assert learned.window(MODEL) is not None
+
+
+class Held(SqliteStore):
+    """The store in memory; what it is told waits for a gate."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.told = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+        """As it is, when the gate is open."""
+        self.told.set()
+        await self.gate.wait()
+        await super().remember(name, fact, ttl)
+
+
+async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_before_the_app_closes() -> None:
+    store = await Held.open(None)
+    assert isinstance(store, Held)
+    async with learning(store=store) as learned:
+        learned.refused(MODEL, refusal(8_192), 9_000)
+        await store.told.wait()
+        learned.refused(MODEL, refusal(4_096), 9_000)
+        store.gate.set()
+
+    async with learning(store=store) as another:
+        window = another.window(MODEL)
+        assert window is not None
+        assert window.tokens == 4_096
+    await store.close()

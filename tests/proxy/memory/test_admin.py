@@ -1,0 +1,219 @@
+"""`condenser memory`: what it prints and how it ends; and what becomes of cards that are added, forgotten or shared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.editing import standing_for, with_card, without
+from proxy.sessions.records import Records
+from proxy.sessions.session import Session
+from proxy.store.base import Snapshot
+from proxy.store.codec import encode_session
+from strategies.core.cards import MemoryCard, from_json
+from strategies.core.condensation import Condensation
+from strategies.core.transcript import Role
+from tests.http.talking import Stage, asked, on_file, summary
+from tests.http.test_memory_scopes import CARD, FORCE, diary, scope
+from tests.proxy.commanding import run
+
+CARDS = [
+    {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
+    {"content": "Water at dawn only.", "type": "constraint", "tags": []},
+]
+
+
+pytestmark = pytest.mark.usefixtures("store_file")
+
+
+@pytest.fixture
+def stage(store_file: Path) -> Iterator[Stage]:
+    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
+    settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
+    with on_file(store_file, answers=lambda _: summary(answer), **settings) as built:
+        built.ask(diary(12), [*asked(session="mine"), scope("home"), FORCE])
+        yield built
+
+
+def test_sessions_export_gives_the_documents_array_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sessions", "export", "mine", "--memory", "--url", stage.proxy.url)
+    assert code == 0
+    exported = json.loads(out)
+    assert [{key: card[key] for key in ("content", "type", "tags")} for card in exported] == CARDS
+    assert {key for card in exported for key in card} == {"content", "type", "tags", "created_at", "source"}
+
+
+class Command:
+    """`condenser memory` with a proxy; each call gives what was printed, or the error behind exit code 1."""
+
+    def __init__(self, stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = stage.proxy.url
+        self._capsys = capsys
+
+    def __call__(self, action: str, *words: str) -> str:
+        code, out, err = run(self._capsys, "memory", action, *words, "--url", self._url)
+        assert (code, err) == (0, "")
+        return out
+
+    def refused(self, action: str, *words: str) -> tuple[int, str]:
+        code, out, err = run(self._capsys, "memory", action, *words, "--url", self._url)
+        assert out == ""
+        return code, err
+
+
+@pytest.fixture
+def memory(stage: Stage, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(stage, capsys)
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_cards_are_listed_as_aligned_lines(memory: Command) -> None:
+    head, fig, water = memory("list", "mine").splitlines()
+    assert head.split()[:3] == ["CARD", "TYPE", "STATE"]
+    assert fig[head.index("CONTENT") :] == CARD
+    assert "fig,names" in fig
+    assert water.split()[1:4] == ["constraint", "holds", "user"]
+
+
+def test_a_list_says_of_which_messages_a_card_is_and_of_none_where_a_person_wrote_it(memory: Command) -> None:
+    memory("add", "mine", "The well is dry.")
+    head, fig, _, well = memory("list", "mine").splitlines()
+    # No message has the words of the first one: it is of all that its condensation stands for.
+    assert re.fullmatch(r"0-\d+", fig[head.index("MESSAGES") :].split()[0])
+    assert well[head.index("MESSAGES") : head.index("TAGS")].strip() == ""
+
+
+def test_a_list_as_json_is_the_array_that_the_export_has(memory: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    array = json.loads(memory("list", "mine", "--json"))
+    assert [{key: card[key] for key in ("content", "type", "tags")} for card in array] == CARDS
+    assert [card.content for card in from_json(json.dumps(array))] == [card["content"] for card in CARDS]
+    exported = run(capsys, "sessions", "export", "mine", "--url", memory._url)[1]
+    assert json.loads(exported)["memory"] == array
+
+
+def test_a_search_prints_what_was_found_with_its_place(memory: Command) -> None:
+    first, text, *_ = memory("search", "mine", "fig tree called").splitlines()
+    assert first.startswith("card ")
+    assert text == f"  {CARD}"
+    (first, *_) = memory("search", "mine", "plant3n7", "--top-k", "1", "--branch", "main").splitlines()
+    assert first.startswith("message 7, assistant, score ")
+
+
+def test_a_card_is_added_and_forgotten(memory: Command) -> None:
+    card = memory("add", "mine", "The well is dry.", "--type", "decision", "--tag", "water", "--tag", "well").strip()
+    assert f"{card}  decision" in memory("list", "mine")
+    assert "water,well" in memory("list", "mine")
+    assert memory("forget", "mine", card) == "forgot 1 card\n"
+    assert card not in memory("list", "mine")
+    assert memory("forget", "mine", "--all") == "forgot 2 cards\n"
+    assert len(memory("list", "mine").splitlines()) == 1
+
+
+def test_a_scope_is_named_by_its_name(memory: Command) -> None:
+    assert CARD in memory("list", "scope:home")
+    assert memory("forget", "scope:home", "--all") == "forgot 2 cards\n"
+
+
+def test_what_is_not_there_or_wrong_ends_with_1_and_says_why(memory: Command) -> None:
+    assert memory.refused("list", "nobody") == (1, "condenser: there is no session nobody\n")
+    code, err = memory.refused("forget", "mine", "0123456789abcdef")
+    assert (code, "no such card" in err) == (1, True)
+    code, err = memory.refused("search", "mine", "fig", "--branch", "b9")
+    assert (code, "branch" in err) == (1, True)
+    code, err = memory.refused("search", "mine", "fig", "--top-k", "many")
+    assert (code, "top_k" in err) == (1, True)
+    code, err = memory.refused("add", "mine", " ")
+    assert (code, "content" in err) == (1, True)
+    code, err = memory.refused("list", "mine", "--token", "wrong")
+    assert (code, "401" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("forget", "mine"), ("forget", "mine", "x", "--all"), ("add", "m", "c", "--type", "x")]
+)
+def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "memory", *words)[0] == 2
+
+
+def test_what_a_card_says_is_printed_without_control_characters(memory: Command) -> None:
+    memory("add", "mine", "The well \x1b[2J is \x07dry.")
+    for out in (memory("list", "mine"), memory("search", "mine", "well")):
+        assert all(char.isprintable() or char == "\n" for char in out)
+
+
+# -- editing -----------------------------------------------------------------------------------------------
+
+
+def card(content: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> MemoryCard:
+    return MemoryCard(content, created_at=at, **more)
+
+
+def session(*condensations: Condensation, **more: Any) -> Session:
+    return Session("s", "X-Condenser-Session", 0.0, condensations=condensations, **more)
+
+
+def condensation(name: str, *cards: MemoryCard, at: float = 0.0) -> Condensation:
+    return Condensation(
+        id=name, digest=b"d", covered=1, depth=1, pieces=(), window=0, strategy="", requirement="", trigger="",
+        tokens_before=0, tokens_after=0, created_at=at, cards=cards,
+    )  # fmt: skip
+
+
+def told(session: Session) -> list[str]:
+    return [each.content for each in session.cards() if each.holds]
+
+
+def test_what_a_conversation_says_later_supersedes_what_a_person_wrote_before() -> None:
+    written = with_card(session(), card("The port is 8080.", "2026-01-01T00:00:00+00:00"))
+    made = condensation("c", card("The port is 9090.", "2026-01-02T00:00:00+00:00"))
+    assert told(session(made, added=written.added)) == ["The port is 9090."]
+
+
+def test_what_a_person_writes_supersedes_what_a_conversation_said_before() -> None:
+    made = condensation("c", card("The port is 9090.", "2026-01-01T00:00:00+00:00"))
+    written = card("The port is 8080.", "2026-01-02T00:00:00+00:00")
+    changed = with_card(session(made), written)
+    assert told(changed) == ["The port is 8080."]
+    assert standing_for(changed, written) == written
+
+
+def test_a_card_is_forgotten_with_all_that_says_the_same() -> None:
+    one, again = card("The port is 9090.", condensation="c1"), card("the port is 9090", condensation="c2")
+    both = session(condensation("c1", one), condensation("c2", again, at=1.0))
+    assert told(without(both, {one.id})) == []
+    assert set(without(both, {one.id}).forgotten) == {one.id, again.id}
+
+
+def test_a_card_from_a_tool_is_forgotten_and_its_twin_from_the_user_stays() -> None:
+    tool, user = (
+        card("The port is 9090.", role=Role.TOOL, condensation="c1"),
+        card("The port is 9090.", condensation="c2"),
+    )
+    both = session(condensation("c1", tool), condensation("c2", user, at=1.0))
+    assert told(without(both, {tool.id})) == ["The port is 9090."]
+
+
+def test_a_forgotten_card_that_a_person_writes_again_is_told_again() -> None:
+    one = card("The port is 9090.", condensation="c1")
+    gone = without(session(condensation("c1", one)), {one.id})
+    assert told(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
+
+
+def test_what_a_person_wrote_is_seen_where_the_twin_that_came_with_a_condensation_is_not() -> None:
+    one = card("The port is 9090.", condensation="c1")
+    changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
+    assert [each.content for each in changed.cards(())] == ["The port is 9090."]
+    assert without(changed, {one.id}).cards(()) == []
+
+
+def test_what_was_added_and_forgotten_is_stored() -> None:
+    changed = without(with_card(session(), card("A.")), {"x"})
+    again = Records().session(Snapshot(encode_session(changed), 0))
+    assert again == changed

@@ -1,0 +1,89 @@
+"""The summarizer without a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.replaying.scripted import scripted_answer, scripted_lines
+from proxy.tokens.counter import Counter, Tokenizers
+from strategies.core.effects import Ask
+from strategies.core.summary import CARD_TOKENS
+from strategies.prompts import prompt
+
+HISTORY = """\
+<history>
+<message index="0" role="user">
+The port is 48613.
+Never touch it.
+</message>
+<message index="1" role="assistant">
+I will look.
+calls read({"path": "a.py"})
+</message>
+<message index="2" role="tool">
+calls nothing
+</message>
+<message index="3" role="assistant">
+calls bash({"command": "ls"})
+</message>
+</history>"""
+EARLIER = "<earlier_record>\nThe user said: The ticket is TUI-4417.\nThe assistant calls old()\n</earlier_record>\n\n"
+
+
+@pytest.fixture(scope="module")
+def counter() -> Counter:
+    return Tokenizers().for_model("any")
+
+
+def test_it_copies_what_the_user_said_and_the_calls_that_were_made() -> None:
+    assert scripted_lines(HISTORY) == [
+        "The user said: The port is 48613. Never touch it.",
+        'The assistant calls read({"path": "a.py"})',
+        'The assistant calls bash({"command": "ls"})',
+    ]
+
+
+def test_an_earlier_record_is_carried_forward_with_the_users_words_first() -> None:
+    assert scripted_lines(EARLIER + HISTORY)[:3] == [
+        "The user said: The ticket is TUI-4417.",
+        "The user said: The port is 48613. Never touch it.",
+        "The assistant calls old()",
+    ]
+
+
+def test_where_room_is_short_the_oldest_calls_go_first(counter: Counter) -> None:
+    text = scripted_answer(Ask("", EARLIER + HISTORY, 62), counter).text
+    assert "TUI-4417" in text
+    assert "48613" in text
+    assert "bash" in text
+    assert "old()" not in text
+
+
+@pytest.mark.parametrize("room", [1, 5, 20, 40, 80, 400])
+def test_it_keeps_within_what_was_asked_for_and_is_never_empty(counter: Counter, room: int) -> None:
+    answer = scripted_answer(Ask("system", EARLIER + HISTORY, room), counter)
+    assert answer.text
+    assert counter.text(answer.text) <= max(room, 12)
+
+
+def test_an_empty_history_has_a_record_too(counter: Counter) -> None:
+    assert scripted_answer(Ask("", "<history>\n\n</history>", 100), counter).text == "Nothing was said or done."
+
+
+def test_it_writes_into_a_tag_where_the_instructions_want_one(counter: Counter) -> None:
+    asked = Ask(prompt("dynacontext"), HISTORY, 200)
+    text = scripted_answer(asked, counter).text
+    assert text.startswith("<summary>The user said: ")
+    assert text.endswith("</summary>")
+
+
+def test_its_tokens_are_those_of_prompt_and_text(counter: Counter) -> None:
+    answer = scripted_answer(Ask("system", HISTORY, 400), counter)
+    assert answer.tokens == counter.text("system") + counter.text(HISTORY) + counter.text(answer.text)
+
+
+def test_where_memory_cards_are_wanted_their_room_is_not_the_records(counter: Counter) -> None:
+    room = 2 * CARD_TOKENS
+    long = EARLIER + HISTORY * 200
+    assert counter.text(scripted_answer(Ask("system", long, room), counter).text) > room - CARD_TOKENS
+    assert counter.text(scripted_answer(Ask(prompt("memory"), long, room), counter).text) <= room - CARD_TOKENS

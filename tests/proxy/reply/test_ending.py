@@ -1,0 +1,116 @@
+"""A reply is known by its end, in whichever form it came and is sent back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy.reply.ending import ENOUGH, ending, ending_of
+
+THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
+TEXT = "First I look at the beds. " * 8 + "Bed 12: tomatoes, in the shade of the wall."
+
+
+def completion(text: str | None, *, choices: int = 1) -> bytes:
+    said = [{"index": index, "message": {"role": "assistant", "content": text}} for index in range(choices)]
+    return json.dumps({"object": "chat.completion", "choices": said, "usage": {"prompt_tokens": 9}}).encode()
+
+
+def event(delta: dict[str, Any], index: int = 0) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": index, "delta": delta}]}).encode() + b"\n\n"
+
+
+def stream(text: str, piece: int = 4) -> bytes:
+    pieces = [event({"content": text[at : at + piece]}) for at in range(0, len(text), piece)]
+    usage = b'data: {"choices": [], "usage": {"prompt_tokens": 9}}\n\n'
+    return b"".join([event({"role": "assistant", "content": ""}), *pieces, event({}), usage, b"data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize("text", ["Yes.", TEXT, "  Ja,\nnatürlich: 鸡蛋 \n", "x" * ENOUGH])
+def test_a_reply_ends_alike_in_one_piece_streamed_and_sent_back(text: str) -> None:
+    assert ending_of(completion(text), whole=True) == ending(text) != ""
+    for piece in (1, 4, 1_000):
+        assert ending_of(stream(text, piece), whole=True) == ending(text)
+    assert ending_of(stream(text).replace(b"\n", b"\r\n"), whole=True) == ending(text)
+
+
+def test_what_clients_do_to_a_reply_does_not_change_its_end() -> None:
+    assert ending(THOUGHT + TEXT) == ending(TEXT) == ending(f" {TEXT}\n") == ending(TEXT.replace(". ", ".\n"))
+    assert ending(TEXT) != ending(TEXT + " And peas.")
+
+
+@pytest.mark.parametrize("length", range(1, ENOUGH + 40, 3))
+def test_thinking_that_is_left_out_changes_nothing_however_little_follows_it(length: int) -> None:
+    said = TEXT[-length:]
+    for data in (completion(THOUGHT + said), stream(THOUGHT + said, 1), stream(THOUGHT + said, 7)):
+        assert ending_of(data, whole=True) == ending(said)
+        assert ending_of(data[1:], whole=False) in ("", ending(said))
+
+
+def test_of_a_long_stream_its_last_bytes_are_enough() -> None:
+    data = stream(TEXT)
+    for cut in (1, len(data) // 4):
+        assert ending_of(data[cut:], whole=False) == ending(TEXT)
+
+
+def said(text: str, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, **more}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+QUOTED = 'He said: "no", "content": "x\\y" \u00fc {"content": "z"} ' * 3
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda _: {},
+        lambda at: {"padding": "x" * (at % 7)},
+        lambda at: {"padding": "x" * (at // 9)},
+        lambda _: {"logprobs": {"content": [{"token": "z"}]}},
+        lambda at: {"message": {"content": f"not {at}"}},
+        lambda at: {"index": at // 20} if at > 20 else {},
+    ],
+    ids=["alike", "padded", "padded now and then", "with other content", "with another text", "of several choices"],
+)
+def test_events_that_differ_in_more_than_their_text_are_read_as_those_that_do_not(
+    more: Callable[[int], dict[str, Any]],
+) -> None:
+    events = [said(letter, **more(at)) for at, letter in enumerate(QUOTED)]
+    several = "index" in more(len(events) - 1)
+    assert ending_of(b"".join(events), whole=True) == ("" if several else ending(QUOTED))
+
+
+def test_a_member_between_two_texts_is_no_part_of_them() -> None:
+    twice = said("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
+    assert ending_of(twice + said("a"), whole=True) == ending("ca")
+
+
+def test_where_the_last_bytes_have_too_little_of_the_text_nothing_is_told() -> None:
+    thinking = b"".join(event({"reasoning_content": "hm"}) for _ in range(50))
+    data = event({"content": "Let us see: "}) + thinking + event({"content": "Yes."})
+    assert ending_of(data, whole=True) == ending("Let us see: Yes.")
+    assert ending_of(data[5:], whole=False) == ""
+    assert ending_of(completion(TEXT)[-200:], whole=False) == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"<html>busy</html>",
+        b'{"choices": 5}',
+        b'["choices"]',
+        b"data: {broken\n\ndata: [DONE]\n\n",
+        b'data: "text"\n\n',
+        completion(None),
+        completion(TEXT, choices=2),
+        event({"content": "a"}) + event({"content": "b"}, index=1),
+        event({"tool_calls": [{"index": 0}]}),
+    ],
+)
+def test_what_has_no_text_of_its_own_has_no_end(data: bytes) -> None:
+    assert ending_of(data, whole=True) == ""

@@ -1,0 +1,170 @@
+"""What is held back of a reply, and that it is relayed as it came."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from proxy.errors import UpstreamUnavailable
+from proxy.http.headers import Headers
+from proxy.overflow import Refusal
+from proxy.reply.opening import MOST_HELD, Answer, opened
+
+pytestmark = pytest.mark.anyio
+
+REFUSES = json.dumps({"error": {"message": "This model's maximum context length is 4096 tokens."}}).encode()
+EVENTS: Headers = [(b"content-type", b"text/event-stream")]
+JSON: Headers = [(b"content-type", b"application/json")]
+
+
+class Scripted:
+    """A reply of these parts: bytes, an exception that is raised, or an event that is waited for."""
+
+    def __init__(self, parts: Sequence[bytes | Exception | asyncio.Event], status: int = 200, headers: Headers = JSON):
+        self.status = status
+        self.headers = headers
+        self.closed = False
+        self.given = 0
+        self._parts = parts
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            if isinstance(part, Exception):
+                raise part
+            if isinstance(part, asyncio.Event):
+                await part.wait()
+                continue
+            self.given += 1
+            yield part
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def all_of(reply: Answer) -> bytes:
+    return b"".join([chunk async for chunk in reply.chunks()])
+
+
+async def looked(reply: Scripted) -> tuple[bytes, Refusal | None]:
+    answer, refusal, _ = await opened(reply, looks=True)
+    return await all_of(answer), refusal
+
+
+async def test_an_error_is_read_whole_and_comes_as_it_is() -> None:
+    body, refusal = await looked(Scripted([REFUSES[:10], REFUSES[10:]], 400))
+    assert body == REFUSES
+    assert refusal is not None
+    assert refusal.window == 4_096
+
+
+async def test_an_error_under_a_good_status_is_read_whole_and_a_reply_is_not() -> None:
+    _, refusal = await looked(Scripted([REFUSES[:30], REFUSES[30:]]))
+    assert refusal is not None
+    reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
+    answer, refusal, _ = await opened(reply, looks=True)
+    assert (refusal, reply.given) == (None, 1)
+    assert b"an " in await all_of(answer)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1_000])
+async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
+    stream = b": wait\r\n\r\nevent: error\r\ndata: " + REFUSES + b"\r\n\r\n"
+    body, refusal = await looked(Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS))
+    assert body == stream
+    assert refusal is not None
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
+)
+async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
+    assert (await opened(Scripted([body]), looks=True)).error == body
+    said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
+    assert (await opened(Scripted([said]), looks=True)).error == b""
+
+
+async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
+    gate = asyncio.Event()
+    first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"
+    answer, refusal, _ = await opened(Scripted([first, gate, rest], 200, EVENTS), looks=True)
+    assert refusal is None
+    chunks = aiter(answer.chunks())
+    assert await anext(chunks) == first
+    gate.set()
+    assert await anext(chunks) == rest
+
+
+GREETING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+async def test_a_refusal_behind_an_event_that_says_only_who_speaks_is_recognised(end: bytes, size: int) -> None:
+    stream = (b": wait\n\n" + GREETING + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
+    reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
+    answer, refusal, error = await opened(reply, looks=True)
+    assert await all_of(answer) == stream
+    assert refusal is not None
+    assert refusal.window == 4_096
+    assert REFUSES in error
+
+
+async def test_an_event_that_says_only_who_speaks_is_not_held_while_nothing_follows() -> None:
+    gate = asyncio.Event()
+    answer, refusal, error = await opened(Scripted([GREETING, gate, TEXT], 200, EVENTS), looks=True)
+    assert (refusal, error) == (None, b"")
+    chunks = aiter(answer.chunks())
+    assert await anext(chunks) == GREETING
+    gate.set()
+    assert [chunk async for chunk in chunks] == [TEXT]
+
+
+async def test_a_stream_that_begins_with_who_speaks_and_goes_on_well_is_no_error() -> None:
+    answer, refusal, error = await opened(Scripted([GREETING, TEXT], 200, EVENTS), looks=True)
+    assert (refusal, error) == (None, b"")
+    assert await all_of(answer) == GREETING + TEXT
+
+
+async def test_nothing_is_read_where_nobody_looks() -> None:
+    reply = Scripted([REFUSES], 400)
+    assert await opened(reply, looks=False) == (reply, None, b"")
+    assert reply.given == 0
+
+
+async def test_an_error_that_never_ends_is_not_held_whole() -> None:
+    reply = Scripted([b"x" * 65_536] * 40, 400)
+    answer, refusal, _ = await opened(reply, looks=True)
+    assert refusal is None
+    assert reply.given * 65_536 <= MOST_HELD + 65_536
+    assert len(await all_of(answer)) == 40 * 65_536
+
+
+async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
+    answer, refusal, _ = await opened(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), looks=True)
+    assert refusal is None
+    chunks = aiter(answer.chunks())
+    assert await anext(chunks) == REFUSES[:10]
+    with pytest.raises(UpstreamUnavailable):
+        await anext(chunks)
+
+
+async def test_a_packed_error_is_recognised_and_an_unknown_packing_passed_on() -> None:
+    packed = gzip.compress(REFUSES)
+    body, refusal = await looked(Scripted([packed], 400, [*JSON, (b"content-encoding", b"gzip")]))
+    assert (body, refusal is not None) == (packed, True)
+    assert (await looked(Scripted([packed], 400, [*JSON, (b"content-encoding", b"br")]))) == (packed, None)
+
+
+async def test_a_look_that_is_broken_off_ends_the_call() -> None:
+    reply = Scripted([asyncio.Event()], 400)
+    looking = asyncio.create_task(opened(reply, looks=True))
+    await asyncio.sleep(0)
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking
+    assert reply.closed

@@ -1,0 +1,239 @@
+"""What of a reply leaves when: the end of it waits for what is stored, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from proxy.errors import UpstreamUnavailable
+from proxy.http.headers import Headers
+from proxy.reply.relay import Incoming, Relay
+from proxy.reply.reporting import StreamEditor
+from tests.support.signals import BOUND
+
+pytestmark = pytest.mark.anyio
+
+DONE = b"data: [DONE]\n\n"
+SPOKEN = b'data: {"content":"\\ndata: [DONE]"}\n\n'
+STREAM: Headers = [(b"content-type", b"text/event-stream")]
+
+
+class Reply:
+    """A reply whose chunks are all there."""
+
+    status = 200
+
+    def __init__(self, headers: Headers, *chunks: bytes) -> None:
+        self.headers = headers
+        self._chunks = chunks
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+    async def close(self) -> None:
+        pass
+
+
+class Broken(Reply):
+    """A reply that breaks off behind its chunks."""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in super().chunks():
+            yield chunk
+        raise UpstreamUnavailable("The upstream broke off.")
+
+
+class Store:
+    """Says when it is asked, and holds the relay until it may go on."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.stored = asyncio.Event()
+
+    async def settle(self, _message: Mapping[str, Any] | None) -> None:
+        self.asked.set()
+        await self.stored.wait()
+
+
+async def stays() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list[bytes]]:
+    """The parts of the body that left before the store had answered, and those that left then."""
+    store, parts = Store(), list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    relay = Relay(Incoming(stays), reply, [], store.settle)
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
+    async with asyncio.timeout(BOUND):
+        await store.asked.wait()
+        before = parts[1:]
+        store.stored.set()
+        await running
+    return before, parts[1 + len(before) :]
+
+
+@pytest.mark.parametrize(
+    ("reply", "before", "after"),
+    [
+        (Reply(STREAM, b"data: 1\n\n", DONE), [b"data: 1\n\n"], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\ndata: 2\n\n" + DONE), [b"data: 1\n\ndata: 2\n\n"], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\n"), [b"data: 1\n\n"], [b""]),
+        (Reply([(b"content-length", b"4")], b"{", b'"":'), [b"{"], [b'"":']),
+        (Reply([(b"content-length", b"0")]), [], [b""]),
+        (Reply([], b"{}"), [b"{}"], [b""]),
+        (Reply(STREAM, SPOKEN, DONE), [SPOKEN], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\ndata: [DO", b"NE]\n\n"), [b"data: 1\n\ndata: [DO", b"NE]\n\n"], [b""]),
+        (Reply(STREAM, b"data: 1\r\n\r\n", b"data: [DONE]"), [b"data: 1\r\n\r\n"], [b"data: [DONE]", b""]),
+        (Reply(STREAM, b'data: "', DONE, DONE), [b'data: "', DONE], [DONE, b""]),
+        (Reply(STREAM, b"data: 1\n\n" + DONE + b": bye\n\n"), [b"data: 1\n\n"], [DONE + b": bye\n\n", b""]),
+        (Reply(STREAM, b"data: [DONE]: 1\n", b"\n"), [b"data: [DONE]: 1\n", b"\n"], [b""]),
+        (Reply([], b'{"x": "data: [DONE]', b'"}'), [b'{"x": "data: [DONE]', b'"}'], [b""]),
+    ],
+    ids=[
+        *("stream", "stream in one chunk", "stream without its end", "length", "nothing", "no length"),
+        *("an end that is spoken of", "an end in two chunks", "an end without its line's", "within a line"),
+        *("a comment behind the end", "an event that begins with the end", "in JSON"),
+    ],
+)
+async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
+    reply: Reply, before: list[bytes], after: list[bytes]
+) -> None:
+    assert await sent_before_and_after_storing(reply) == (before, after)
+
+
+class Leaving:
+    """A client that leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self._told = iter([{"type": "http.request"}])
+
+    async def receive(self) -> Message:
+        if request := next(self._told, None):
+            return request
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def takes_all(self, _message: Message) -> None:
+        pass
+
+    async def leaves_at_the_body(self, message: Message) -> None:
+        if message.get("body"):
+            self.leaves.set()
+            await asyncio.Event().wait()
+
+    async def incoming(self) -> Incoming:
+        incoming = Incoming(self.receive)
+        assert [part async for part in incoming.body()] == []
+        return incoming
+
+
+async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_from_what_is_stored() -> None:
+    store, client = Store(), Leaving()
+    relay = Relay(await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
+        await store.asked.wait()
+    store.stored.set()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(STREAM, b"data: 1\n\n" + DONE), Reply(STREAM, DONE), Reply([(b"content-length", b"2")], b"{}")],
+    ids=["stream in one chunk", "stream", "length"],
+)
+async def test_a_reply_whose_client_leaves_is_followed_when_it_is_stored_and_not_before(reply: Reply) -> None:
+    store, client, followed = Store(), Leaving(), asyncio.Event()
+    relay = Relay(await client.incoming(), reply, [], store.settle, follow=followed.set)
+    async with asyncio.timeout(BOUND):
+        running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
+        await store.asked.wait()
+        client.leaves.set()
+        await running
+        assert not followed.is_set()
+        store.stored.set()
+        await followed.wait()
+
+
+async def test_a_reply_that_cannot_be_sent_at_all_is_stored_and_followed_too() -> None:
+    store, followed = Store(), asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            raise ConnectionError
+
+    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle, follow=followed.set)
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ConnectionError):
+            await relay({"type": "http"}, stays, send)
+        store.stored.set()
+        await followed.wait()
+
+
+async def test_a_reply_that_breaks_off_is_not_followed() -> None:
+    followed = asyncio.Event()
+    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, Leaving().takes_all)
+    assert not followed.is_set()
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n'
+
+
+@pytest.mark.parametrize(
+    ("held", "between"), [(USAGE, b"\n\n"), (USAGE[:20], b"\n\n"), (b"", b"")], ids=["line", "part of a line", "none"]
+)
+async def test_what_was_held_of_an_event_that_breaks_off_comes_before_the_error(held: bytes, between: bytes) -> None:
+    parts = list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=StreamEditor(5, hides=False))
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, send)
+    before, error, after = b"".join(parts).partition(b'data: {"error"')
+    assert before == b"data: 1\n\n" + held + between
+    assert error
+    assert after.endswith(b"\n\n")
+
+
+class Unreadable:
+    """A reader of replies with a defect."""
+
+    def feed(self, chunk: bytes) -> None:
+        raise ZeroDivisionError
+
+    def message(self) -> dict[str, Any] | None:
+        raise AssertionError("it was dropped")
+
+
+async def failing(_message: Mapping[str, Any] | None) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("capture", [None, Unreadable()])
+async def test_a_defect_of_ours_costs_the_client_nothing_of_its_reply(
+    capture: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], failing, capture)
+    async with asyncio.timeout(BOUND):
+        await relay({"type": "http"}, stays, send)
+    assert b"".join(parts) == b"data: 1\n\n" + DONE
+    assert "ZeroDivisionError" in caplog.text

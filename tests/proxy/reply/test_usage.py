@@ -1,0 +1,112 @@
+"""Reading the usage of a reply beside the relay."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.reply.ending import ending
+from proxy.reply.usage import TAIL, Usage, UsageReader, usage_in
+
+WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
+FILLER = json.dumps({"choices": [{"delta": {"content": "word " * 20}}], "usage": None}).encode()
+STREAM = (
+    b"data: " + FILLER + b"\n\n"
+) * 2_000 + b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n\ndata: [DONE]\n\n'
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def fed(data: bytes, *, size: int = 1_000, encoding: str = "") -> UsageReader:
+    reader = UsageReader(encoding)
+    for piece in pieces(data, size):
+        reader.feed(piece)
+    return reader
+
+
+def read(data: bytes, *, size: int = 1_000, encoding: str = "") -> Usage | None:
+    return fed(data, size=size, encoding=encoding).usage()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 4_096])
+def test_the_usage_of_a_reply_is_found_however_it_is_cut(size: int) -> None:
+    assert read(WHOLE, size=size) == Usage(7, 3)
+
+
+def test_the_usage_of_a_stream_stands_in_its_last_event() -> None:
+    assert read(STREAM) == Usage(7)
+
+
+def test_the_last_usage_counts_where_every_event_has_one() -> None:
+    events = b"".join(b'data: {"choices":[{}],"usage":{"prompt_tokens":%d}}\n\n' % n for n in (5, 6, 7))
+    assert read(events) == Usage(7)
+
+
+def test_a_usage_before_a_long_text_is_found() -> None:
+    text = json.dumps("word " * TAIL).encode()
+    assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
+
+
+def test_what_is_said_about_usages_in_a_reply_is_none() -> None:
+    content = json.dumps({"choices": [{"message": {"content": WHOLE.decode()}}]}).encode()
+    assert read(content) is None
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_packed_reply_is_unpacked(encoding: str, pack: type[bytes]) -> None:
+    assert read(pack(WHOLE), size=5, encoding=encoding) == Usage(7, 3)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_a_reply_that_was_packed_in_several_members_is_unpacked_to_its_end(size: int) -> None:
+    packed = gzip.compress(WHOLE[:20]) + gzip.compress(b"") + gzip.compress(WHOLE[20:])
+    assert read(packed, size=size, encoding="gzip") == Usage(7, 3)
+
+
+def test_what_follows_a_packed_reply_and_is_not_packed_is_no_part_of_it() -> None:
+    assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip"])
+def test_what_cannot_be_unpacked_has_no_usage(encoding: str) -> None:
+    assert read(WHOLE, encoding=encoding) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b'{"usage":', b'{"usage":{"prompt_tokens":"7"}}', b'{"usage":null}'])
+def test_a_reply_without_a_usage_has_none(data: bytes) -> None:
+    assert read(data) is None
+
+
+def test_little_of_a_long_reply_is_kept() -> None:
+    reader = UsageReader()
+    for _ in range(1_000):
+        reader.feed(b"x" * 10_000)
+    assert sum(map(len, reader._tail)) < TAIL + 10_000
+
+
+@pytest.mark.parametrize(
+    ("value", "usage"),
+    [
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(9, 0, 4)),
+        ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}, Usage(9, 0, 4)),
+        ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, Usage(10, 0, 5)),
+        ({"completion_tokens": 3}, None),
+        ([], None),
+    ],
+)
+def test_tokens_from_a_cache_are_tokens_of_the_prompt(value: object, usage: Usage | None) -> None:
+    assert usage_in(value) == usage
+
+
+def test_how_a_reply_ends_is_told_as_far_as_its_last_bytes_tell_it() -> None:
+    assert fed(WHOLE).ending() == fed(gzip.compress(WHOLE), size=5, encoding="gzip").ending() == ending("hi")
+    assert fed(STREAM).ending() == ending("word " * 20)
+    text = json.dumps("word " * TAIL).encode()
+    assert fed(b'{"choices":[{"message":{"content":' + text + b"}}]}").ending() == ""
+    assert fed(WHOLE, encoding="br").ending() == ""

@@ -1,0 +1,200 @@
+"""Whose request it is, and which session it names."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import BadRequest
+from proxy.http.trusted_proxies import Peers
+from proxy.request.identity import (
+    Identity,
+    Tenants,
+    identify,
+    listed,
+    provisional,
+    random_session,
+    session_key,
+    shown,
+    tenant_key,
+)
+from proxy.settings import Settings
+from proxy.settings.tables import TenantSettings
+
+NAMES = Settings().sessions.headers
+
+
+def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
+    return identify(given, headers, body or {}, listed(NAMES))
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+def test_our_own_header_comes_first() -> None:
+    assert named([(b"x-session-id", b"other")], {"metadata": {"session_id": "third"}}, "own") == Identity(
+        "X-Condenser-Session", "own"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_header_that_clients_send_names_a_session(name: str) -> None:
+    assert named([(name.upper().encode(), b"id-1")]) == Identity(name, "id-1")
+
+
+def test_listed_headers_count_in_the_order_of_the_list() -> None:
+    headers = [(name.encode(), name.encode()) for name in reversed(NAMES)]
+    for place, name in enumerate(NAMES):
+        assert named(headers[: len(NAMES) - place]) == Identity(name, name)
+
+
+def test_any_session_header_comes_after_the_listed_ones() -> None:
+    any_header = (b"X-My-Tool-Session-Id", b"mine")
+    assert named([any_header]) == Identity("x-my-tool-session-id", "mine")
+    assert named([any_header, (b"x-conversation-id", b"listed")]).source == "x-conversation-id"
+
+
+def test_of_a_header_that_stands_twice_the_first_counts_and_an_empty_one_names_nothing() -> None:
+    assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
+    assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
+    assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
+
+
+@pytest.mark.parametrize("name", [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"])
+def test_headers_that_only_look_like_one_name_nothing(name: bytes) -> None:
+    assert named([(name, b"x")]) == Identity()
+
+
+def test_the_body_names_a_session_after_all_headers() -> None:
+    body = {"metadata": {"session_id": "m"}, "prompt_cache_key": "k"}
+    assert named([], body) == Identity("metadata.session_id", "m")
+    assert named([(b"x-a-session-id", b"h")], body).id == "h"
+
+
+def test_a_prompt_cache_key_is_a_weak_name() -> None:
+    assert named([], {"prompt_cache_key": "k"}) == Identity("prompt_cache_key", "k", weak=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"user": "u", "safety_identifier": "s", "id": "i"},
+        {"metadata": {"session_id": ""}},
+        {"metadata": {"session_id": 7}},
+        {"metadata": ["session_id"]},
+        {"metadata": None, "prompt_cache_key": None},
+        {"prompt_cache_key": ["k"]},
+    ],
+)
+def test_users_request_ids_and_odd_values_are_never_identity(body: dict[str, Any]) -> None:
+    assert named([(b"x-request-id", b"r"), (b"x-session-id", b"")], body) == Identity()
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\x00", "\x7f"])
+def test_an_id_with_control_characters_is_refused_and_its_source_named(value: str) -> None:
+    with pytest.raises(BadRequest, match=r"metadata\.session_id"):
+        named([], {"metadata": {"session_id": value}})
+
+
+def test_ids_are_never_cut_or_merged_in_keys() -> None:
+    ids = ["a" * 300, "a" * 301, "a", "A", "a ", "ä", "会话", "\ud800", "/../x", "a:b"]
+    keys = [session_key(each) for each in ids]
+    assert len(set(keys)) == len(ids)
+    assert all(key.isalnum() and key.isascii() for key in keys)
+
+
+@pytest.mark.parametrize("text", ["a b", "x" * 256, "~!@"])
+def test_a_plain_id_is_shown_as_it_is(text: str) -> None:
+    assert shown(text) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 257, "会话", "caf\u00e9", "a\x1fb"])
+def test_an_id_that_no_header_can_hold_is_shown_by_its_digest(text: str) -> None:
+    assert shown(text) == session_key(text)
+
+
+def test_new_ids_never_repeat_and_provisional_ones_always_do() -> None:
+    assert random_session() != random_session()
+    assert provisional("t", b"opening") == provisional("t", b"opening")
+    assert len({provisional("t", b"a"), provisional("t", b"b"), provisional("u", b"a")}) == 3
+
+
+# -- tenants -----------------------------------------------------------------------------------------------
+
+
+def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
+    return Tenants(Settings(tenant=TenantSettings(**tenant)), key)
+
+
+def test_by_default_each_credential_is_a_tenant_and_no_digest_holds_it() -> None:
+    by = tenants()
+    first = by.tenant([(b"authorization", b"Bearer sk-1")], None)
+    assert first == by.tenant([(b"Authorization", b"Bearer sk-1")], "10.0.0.1")
+    assert first != by.tenant([(b"authorization", b"Bearer sk-2")], None)
+    assert first != by.tenant([], None)
+    assert "sk-1" not in first
+
+
+def test_the_digest_depends_on_the_key() -> None:
+    headers = [(b"authorization", b"Bearer sk-1")]
+    assert tenants(b"one").tenant(headers, None) != tenants(b"two").tenant(headers, None)
+
+
+def test_fixed_makes_all_callers_one_tenant() -> None:
+    by = tenants(b"k", **{"from": "fixed"})
+    assert by.tenant([(b"authorization", b"a")], None) == by.tenant([], None)
+
+
+def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
+    by = tenants(b"k", **{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
+    headers = [(b"x-team", b"red"), (b"authorization", b"anything")]
+    assert by.tenant(headers, "10.0.0.1") == by.tenant(headers[:1], "10.0.0.1")
+    for given, peer in ((headers, "10.0.0.2"), (headers, None), (headers[1:], "10.0.0.1")):
+        with pytest.raises(BadRequest) as raised:
+            by.tenant(given, peer)
+        assert raised.value.param == "X-Team"
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("fd00::7", True), ("192.168.0.1", True),
+        ("11.0.0.1", False), ("192.168.0.2", False), ("fe80::1", False), ("", False), ("socket", False), (None, False),
+    ],
+)  # fmt: skip
+def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
+    assert (peer in Peers(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
+    assert (peer in Peers(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
+
+
+def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).tenant(
+        [(b"x-team", b"same")], "::1"
+    )
+    assert header != tenants().tenant([(b"authorization", b"same")], "p")
+
+
+def test_the_key_stands_beside_an_embedded_store_and_is_made_once(tmp_path: Path) -> None:
+    settings = Settings(store={"url": f"sqlite:///{tmp_path / 'new' / 's.db'}"})  # type: ignore[arg-type]
+    key = tenant_key(settings)
+    file = tmp_path / "new" / "tenant.key"
+    assert key == tenant_key(settings) == file.read_bytes()
+    assert len(key) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_replicas_on_one_redis_agree_on_the_key() -> None:
+    keys = {tenant_key(Settings(store={"url": f"redis://{host}:1/0"})) for host in ("a", "b")}  # type: ignore[arg-type]
+    assert len(keys) == 1
+
+
+def test_a_pepper_of_the_settings_wins(tmp_path: Path) -> None:
+    settings = Settings(
+        store={"url": f"sqlite:///{tmp_path / 's.db'}"},  # type: ignore[arg-type]
+        tenant={"pepper": "p"},  # type: ignore[arg-type]
+    )
+    assert tenant_key(settings) == b"p"
+    assert not (tmp_path / "tenant.key").exists()

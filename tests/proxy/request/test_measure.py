@@ -1,0 +1,151 @@
+"""Measuring: counts that cost a turn its new messages only, and none at all where the length proves enough."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.request.measure import Measured, Measurer, fits_by_length
+from proxy.request.message_cache import Seen
+from proxy.request.wire import Body, read
+from proxy.tokens.counter import Counter, CountingPool, Tokenizers
+from strategies.core.transcript import Reader
+
+TOKENIZERS = Tokenizers()
+HISTORY = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "One, two, three."}]
+
+
+class Tallying(CountingPool):
+    """The real pool, that also keeps what it was asked to count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
+        self.asked.append(len(bodies))
+        return await super().messages(counter, bodies)
+
+
+def body_of(messages: list[Any], **members: Any) -> Body:
+    return read(json.dumps({"model": "m", "messages": messages, **members}).encode())
+
+
+def measured(measurer: Measurer, body: Body, model: str = "gpt-4o") -> Measured:
+    return asyncio.run(measurer.measure(body, TOKENIZERS.for_model(model)))
+
+
+def test_the_tokens_are_those_of_all_messages_and_of_what_frames_them() -> None:
+    counter = TOKENIZERS.for_model("gpt-4o")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    found = measured(Measurer(Reader(), Tallying()), body_of(HISTORY, tools=tools))
+    overhead = counter.overhead({"model": "m", "messages": HISTORY, "tools": tools})
+    assert found.tokens == sum(counter.message(each) for each in HISTORY) + overhead
+    assert found.overhead == overhead > 10
+    assert found.exact
+
+
+def test_what_is_forgotten_while_a_request_is_measured_is_known_to_that_request() -> None:
+    measurer = Measurer(Reader(), CountingPool(), most_known=1)
+    alone = measured(measurer, body_of(HISTORY[1:]))
+    both = measured(measurer, body_of([{"role": "user", "content": "Before."}, *HISTORY[1:]]))
+    assert both.transcript.chain[-1].tokens == alone.transcript.chain[-1].tokens
+
+
+def test_a_turn_costs_its_new_messages_only() -> None:
+    pool = Tallying()
+    measurer = Measurer(Reader(), pool)
+    first = measured(measurer, body_of(HISTORY))
+    again = measured(measurer, body_of([*HISTORY, {"role": "assistant", "content": "Four."}]))
+    assert pool.asked == [2, 1]
+    assert again.tokens > first.tokens
+    assert again.transcript.digests[: len(first.transcript.digests)] == first.transcript.digests
+
+
+def test_other_bytes_are_counted_anew_and_other_tokenizers_too() -> None:
+    pool = Tallying()
+    measurer = Measurer(Reader(), pool)
+    measured(measurer, body_of(HISTORY))
+    measured(measurer, body_of([HISTORY[0], {**HISTORY[1], "x": 1}]))
+    measured(measurer, body_of(HISTORY), "gpt-4")
+    assert pool.asked == [2, 1, 2]
+
+
+def test_the_same_message_twice_in_one_body_is_measured_like_two() -> None:
+    found = measured(Measurer(Reader(), Tallying()), body_of([HISTORY[1], HISTORY[1]]))
+    one, two = found.transcript.chain
+    assert one.tokens == two.tokens
+    assert len(found.transcript.digests) == 2
+
+
+def test_an_estimate_counts_nothing_and_says_that_it_is_one() -> None:
+    pool = Tallying()
+    found = Measurer(Reader(), pool).estimate(body_of(HISTORY))
+    assert pool.asked == []
+    assert not found.exact
+    assert found.tokens > 0
+
+
+def test_an_estimate_and_a_count_come_to_the_same_digests() -> None:
+    measurer = Measurer(Reader(), Tallying())
+    body = body_of(HISTORY)
+    assert measurer.estimate(body).transcript.digests == measured(measurer, body).transcript.digests
+
+
+@given(st.lists(st.text(max_size=60), min_size=1, max_size=5), st.booleans())
+def test_a_body_that_fits_by_length_fits_by_count(texts: list[str], ascii: bool) -> None:
+    messages = [{"role": "user", "content": text} for text in texts]
+    body = read(json.dumps({"messages": messages}, ensure_ascii=ascii).encode("utf-8", "replace"))
+    tokens = measured(Measurer(Reader(), Tallying()), body).tokens
+    assert fits_by_length(body, len(body.data))
+    assert tokens <= len(body.data)
+
+
+def test_pictures_sound_and_files_are_never_judged_by_their_length() -> None:
+    for part in ({"type": "image_url", "image_url": {}}, {"type": "input_audio"}, {"type": "file"}):
+        assert not fits_by_length(body_of([{"role": "user", "content": [part]}]), 10**9)
+    assert not fits_by_length(body_of(HISTORY), 10)
+
+
+def test_tools_are_counted_once_for_as_long_as_they_stay_the_same() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "x " * 400, "parameters": {}}}]
+    measurer = Measurer(Reader(), Tallying())
+    first = measured(measurer, body_of(HISTORY, tools=tools))
+    assert measured(measurer, body_of(HISTORY, tools=tools)).overhead == first.overhead
+    assert measured(measurer, body_of(HISTORY[1:], tools=tools)).overhead != first.overhead
+    assert measured(measurer, body_of(HISTORY, tools=[*tools, *tools])).overhead > first.overhead
+    assert measured(measurer, body_of(HISTORY)).overhead < first.overhead
+
+
+def test_what_was_parsed_is_dropped_once_it_was_measured_and_can_be_had_again() -> None:
+    seen = Seen()
+    measurer = Measurer(Reader(), Tallying(), seen)
+    data = json.dumps({"messages": HISTORY}).encode()
+    first = measured(measurer, read(data, seen))
+    again = measured(measurer, read(data, seen))
+    assert [each.parsed for each in again.transcript.chain] == [None]
+    assert [each.body for each in again.transcript.chain] == [each.body for each in first.transcript.chain]
+    assert again == first
+
+
+def test_an_estimate_is_not_taken_for_a_count() -> None:
+    seen = Seen()
+    measurer = Measurer(Reader(), Tallying(), seen)
+    body = read(json.dumps({"messages": HISTORY}).encode(), seen)
+    measurer.estimate(body)
+    counter = TOKENIZERS.for_model("gpt-4o")
+    assert measured(measurer, body).transcript.tokens == sum(counter.message(each) for each in HISTORY)
+
+
+def test_counts_outlive_the_messages_that_they_were_made_of() -> None:
+    pool, seen = Tallying(), Seen(most_bytes=0)
+    measurer = Measurer(Reader(), pool, seen)
+    for _ in range(2):
+        measured(measurer, read(json.dumps({"messages": HISTORY}).encode(), seen))
+    assert len(seen) == 0
+    assert pool.asked == [2, 0]

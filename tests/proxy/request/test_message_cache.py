@@ -1,0 +1,314 @@
+"""Messages that were seen before: found by their bytes, read once, forgotten in time, and never mistaken."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import BadRequest
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_IN_SPAN, SPAN, Element, Seen
+from proxy.request.nesting import DEEPEST
+from proxy.request.wire import Body, read
+from tests.proxy.request.test_wire import FEW, bodies
+
+Made = tuple[list[tuple[str, str]], list[str], str]
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def body_bytes(messages: list[Any], **members: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": messages, **members}, ensure_ascii=False).encode()
+
+
+LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN)]
+
+
+def read_and_kept(data: bytes, seen: Seen) -> Body:
+    body = read(data, seen)
+    seen.keep(body.alone)
+    return body
+
+
+def assert_same(one: Body, other: Body) -> None:
+    assert [each.data for each in one.elements] == [each.data for each in other.elements]
+    assert [each.value for each in one.elements] == [each.value for each in other.elements]
+    assert [each.role for each in one.elements] == [each.role for each in other.elements]
+    assert list(one.members) == list(other.members)
+    assert one.values == other.values
+    for messages in (None, b"[7]"):
+        for model in (None, "other"):
+            if model is None or "model" in one.members:
+                assert one.spliced(messages=messages, model=model) == other.spliced(messages=messages, model=model)
+
+
+@FEW
+@given(st.lists(bodies(), min_size=1, max_size=2), st.booleans())
+def test_a_body_is_read_alike_whatever_was_seen_before(made: list[Made], with_extension: bool) -> None:
+    seen = Seen()
+    for _, _, text in [*made, *made]:
+        whole = text.rstrip()[:-1] + ',"condenser":{"x":1}}' if with_extension else text
+        assert_same(read_and_kept(whole.encode(), seen), read(whole.encode()))
+
+
+@pytest.mark.parametrize("put", ["", "}", "]", '"', ",", "\\", "é", "[", "{", "\x00", "NaN", " "])
+def test_what_is_refused_is_refused_in_the_same_words(put: str) -> None:
+    text = '{"m":"é","messages":[ {"role":"user","content":"h\\"i"} , {"role":"tool","x":[1,{"y":"]"}]}],"n":[{}]}'
+    seen = Seen()
+    read_and_kept(text.encode(), seen)
+    for place in range(len(text)):
+        broken = (text[:place] + put + text[place + 1 :]).encode()
+        assert_alike(broken, seen)
+
+
+def assert_alike(data: bytes, seen: Seen) -> None:
+    """What is read of a body, or why it is refused, does not depend on what was seen."""
+    expected, refused = read_or_refused(data, None)
+    found, refused_too = read_or_refused(data, seen)
+    assert refused_too == refused
+    if expected is not None and found is not None:
+        assert_same(found, expected)
+
+
+def read_or_refused(data: bytes, seen: Seen | None) -> tuple[Body | None, tuple[str, str | None]]:
+    try:
+        return read(data, seen), ("", None)
+    except BadRequest as error:
+        return None, (error.message, error.param)
+
+
+def test_a_message_that_came_before_is_the_same_object_and_the_new_one_is_not() -> None:
+    seen = Seen()
+    first = read_and_kept(body_bytes([user("a"), user("b")]), seen)
+    again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), seen)
+    assert [one is other for one, other in zip(first.elements, again.elements, strict=False)] == [True, True]
+    assert again.elements[2].value == user("c")
+
+
+def test_a_message_behind_a_new_one_is_found_again() -> None:
+    seen = Seen()
+    first = read_and_kept(body_bytes([user("a"), user("b"), user("c"), user("d")]), seen)
+    again = read(body_bytes([user("it is nine"), user("b"), user("c"), user("x"), user("d")]), seen)
+    places = [first.elements.index(each) if each in first.elements else None for each in again.elements]
+    assert places == [None, 1, 2, None, 3]
+
+
+def test_the_spaces_between_messages_may_change() -> None:
+    seen = Seen()
+    first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', seen)
+    again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', seen)
+    assert [one is other for one, other in zip(first.elements, again.elements, strict=True)] == [True, True]
+
+
+def test_a_message_that_only_begins_like_one_is_another() -> None:
+    seen = Seen()
+    read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', seen)
+    body = read(b'{"messages":[{"role":"user","content":"one "}]}', seen)
+    assert body.elements[0].value["content"] == "one "
+
+
+def test_an_array_of_that_name_elsewhere_is_not_taken_for_the_messages() -> None:
+    data = json.dumps({"tools": [{"messages": [user("no")]}], "messages": [user("yes")]}).encode()
+    seen = Seen()
+    for _ in range(2):
+        assert [each.value for each in read_and_kept(data, seen).elements] == [user("yes")]
+
+
+def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"
+
+    for levels in range(DEEPEST - 6, DEEPEST + 3):
+        assert_alike(nested(levels), Seen())
+
+
+def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+    seen = Seen(most_bytes=40 * (ENTRY_BYTES + 40))
+    texts = [f"{number:04}" for number in range(100)]
+    for text in texts:
+        read_and_kept(body_bytes([user("rules"), user(text)]), seen)
+        assert seen.size <= 40 * (ENTRY_BYTES + 40)
+    kept = [text for text in texts if json.dumps(user(text)).encode() in seen._kept]
+    assert kept == texts[-len(kept) :]
+    assert len(kept) > 20
+    assert json.dumps(user("rules")).encode() in seen._kept
+
+
+def test_what_is_forgotten_is_not_kept_alive_by_the_message_before_it() -> None:
+    seen = Seen(most_bytes=40 * (ENTRY_BYTES + 40))
+    body = read_and_kept(body_bytes([user("rules"), user("old")]), seen)
+    before = body.elements[0]
+    for number in range(100):
+        read_and_kept(body_bytes([user(str(number))]), seen)
+        seen.keep([before])
+    del body
+    gc.collect()
+    assert before.following is not None
+    assert before.following() is None
+
+
+def test_a_message_too_large_to_keep_is_read_all_the_same() -> None:
+    seen = Seen(most_bytes=100_000)
+    data = body_bytes([user("x" * 50_000), user("y")])
+    for _ in range(2):
+        assert [each.value for each in read_and_kept(data, seen).elements] == [user("x" * 50_000), user("y")]
+    assert len(seen) == 1
+
+
+def test_the_parsed_form_is_parsed_again_where_it_was_dropped() -> None:
+    element = Element.of('{"role":"user","content":"\\ud800é"}')
+    assert element.value == json.loads(element.raw)
+    assert element.role == "user"
+
+
+def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def bound(seen: Seen, messages: list[Any]) -> Sequence[Element]:
+    """The elements of messages that came twice, so that their spans are made."""
+    for _ in range(2):
+        read_and_kept(body_bytes(messages), seen)
+    return read(body_bytes(messages), seen).elements
+
+
+def assert_whole(seen: Seen, elements: Sequence[Element]) -> None:
+    """What is in a span is kept, stands in it once with its own bytes, and so do all others of that span."""
+    for span in [each.span for each in elements if each.span]:
+        assert len(span.elements) == SPAN
+        assert [each.data for each in span.elements] == list(span.texts)
+        assert all(each.span is span and seen._kept.get(each.data) is each for each in span.elements)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[Any]:
+    """A long conversation as a client sends it: whole, or cut at either end, changed, shortened or forked within."""
+    start, length = (
+        draw(st.sampled_from([0, 0, 0, 1, SPAN])),
+        draw(st.sampled_from([len(LONG), 2 * SPAN + 3, SPAN - 1])),
+    )
+    sent = LONG[start:][:length]
+    at = draw(st.integers(0, len(LONG)))
+    change = draw(st.sampled_from(["", "edit", "drop", "put", "twice", "fork"]))
+    other = [user(f"other {i}") for i in range(2 * SPAN)]
+    changes = {
+        "edit": [*sent[:at], other[0], *sent[at + 1 :]],
+        "drop": [*sent[:at], *sent[at + 1 :]],
+        "put": [*sent[:at], other[1], *sent[at:]],
+        "twice": [*sent[:at], *sent],
+        "fork": [*sent[:at], *other],
+    }
+    return changes.get(change, sent)
+
+
+@FEW
+@given(
+    st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
+    st.sampled_from([MOST_BYTES, 4 * SPAN * (ENTRY_BYTES + 40), 2 * SPAN * (ENTRY_BYTES + 40)]),
+)
+def test_a_long_conversation_is_read_alike_whatever_its_spans_are_and_however_little_is_kept(
+    sent: list[tuple[list[Any], int, bool]], most_bytes: int
+) -> None:
+    seen = Seen(most_bytes)
+    for messages, times, is_compact in sent:
+        data = json.dumps({"messages": messages}, separators=(",", ":") if is_compact else None).encode()
+        for _ in range(times):
+            body = read_and_kept(data, seen)
+            assert_same(body, read(data))
+            assert_whole(seen, body.elements)
+            assert seen.size == sum(each.cost for each in seen._kept.values()) <= most_bytes
+
+
+def test_messages_that_stood_side_by_side_twice_are_compared_at_one_go() -> None:
+    seen = Seen()
+    once = read_and_kept(body_bytes(LONG), seen)
+    assert not any(each.span for each in once.elements)
+    elements = bound(seen, LONG)
+    assert [each.span is not None for each in elements] == [False, *[True] * 2 * SPAN, *[False] * (SPAN - 1)]
+    assert same_objects(elements, once.elements)
+
+
+def test_the_messages_of_later_turns_make_a_span_when_there_are_enough() -> None:
+    seen = Seen()
+    for length in range(1, len(LONG) + 1):
+        body = read_and_kept(body_bytes(LONG[:length]), seen)
+        assert sum(each.span is None for each in body.elements) <= SPAN + 1
+        assert_whole(seen, body.elements)
+
+
+@pytest.mark.parametrize("place", [1, 2, SPAN, SPAN + 1, SPAN + 2, len(LONG) - 1])
+def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
+    seen = Seen()
+    before = bound(seen, LONG)
+    edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
+    for _ in range(2):
+        after = read_and_kept(body_bytes(edited), seen).elements
+        assert [one is other for one, other in zip(before, after, strict=True)] == [
+            i != place for i in range(len(LONG))
+        ]
+    assert same_objects(read(body_bytes(LONG), seen).elements, before)
+
+
+def test_conversations_that_share_part_of_a_span_are_both_found_again() -> None:
+    seen = Seen()
+    forks = [LONG, [*LONG[: SPAN // 2], *(user(f"other {i}") for i in range(2 * SPAN))]]
+    first, second = (bound(seen, each) for each in forks)
+    assert same_objects(first[: SPAN // 2], second[: SPAN // 2])
+    assert second[-1].span is not None or second[-SPAN].span is not None
+    for _ in range(2):
+        assert same_objects(read_and_kept(body_bytes(forks[0]), seen).elements, first)
+        assert same_objects(read_and_kept(body_bytes(forks[1]), seen).elements, second)
+    assert_whole(seen, [*first, *second])
+
+
+def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
+    seen = Seen()
+    before = bound(seen, LONG)
+    texts = [json.dumps(each, ensure_ascii=False) for each in LONG]
+    for joint in (",", " ,\n", ", "):
+        body = read(b'{"messages":[' + joint.join(texts).encode() + b"]}", seen)
+        assert same_objects(body.elements, before)
+
+
+def test_a_large_message_is_in_no_span() -> None:
+    seen = Seen()
+    elements = bound(seen, [user("x"), user("y" * MOST_IN_SPAN), *LONG])
+    assert elements[1].span is None
+    assert elements[2].span is not None
+
+
+def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_none_of_them() -> None:
+    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    elements = bound(seen, LONG[: SPAN + 1])
+    used, gone = elements[SPAN // 2], [ref(each) for each in elements if each is not elements[SPAN // 2]]
+    del elements
+    gc.disable()
+    try:
+        for i in range(12 * SPAN):
+            read_and_kept(body_bytes([user(f"another {i}")]), seen)
+            seen.keep([used])
+        assert used.cost
+        assert used.span is None
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_the_messages_of_a_span_that_is_used_are_not_forgotten() -> None:
+    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    elements = bound(seen, LONG[: SPAN + 1])
+    for i in range(12 * SPAN):
+        read_and_kept(body_bytes([user(f"another {i}")]), seen)
+        body = read_and_kept(body_bytes(LONG[: SPAN + 1]), seen)
+        assert len(body.spans) == 1
+        assert body.alone == [elements[0]]
+    assert same_objects(body.elements, elements)
+    assert all(each.cost for each in elements)

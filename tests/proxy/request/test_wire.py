@@ -1,0 +1,200 @@
+"""The request body: where each member stands, and that nothing else is ever written again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.errors import BadRequest
+from proxy.request.message_cache import Seen
+from proxy.request.wire import read
+
+MESSAGE = '{ "role" : "user","content":"hi" }'
+SPACE = st.text(" \t\n\r", max_size=3)
+FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+KEYS = TEXT.filter(lambda key: key not in ("messages", "model", "condenser"))
+
+
+def written(value: Any, ascii: bool) -> str:
+    return json.dumps(value, ensure_ascii=ascii)
+
+
+@st.composite
+def values(draw: st.DrawFn) -> str:
+    """A JSON value as some serialiser might write it."""
+    simple = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.integers(10**30, 10**60), st.floats(allow_nan=False), TEXT
+    )
+    value = draw(
+        st.recursive(simple, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3))
+    )
+    text = written(value, draw(st.booleans()))
+    return draw(st.sampled_from([text, "1.50", "-0", "1E5", '"\\/\\u00e9\\ud800"', "[ ]", "{ }"]))
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> str:
+    extra = draw(st.lists(st.tuples(KEYS.filter(lambda key: key != "role"), values()), max_size=2))
+    members = [('"role"', '"user"'), *((written(key, False), value) for key, value in extra)]
+    return "{" + ",".join(f"{draw(SPACE)}{key}{draw(SPACE)}:{draw(SPACE)}{value}" for key, value in members) + "}"
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
+    """Members in order with their texts, the texts of the messages, and the whole."""
+    listed = draw(st.lists(messages(), min_size=1, max_size=3))
+    array = "[" + ",".join(f"{draw(SPACE)}{each}{draw(SPACE)}" for each in listed) + "]"
+    others = draw(st.lists(st.tuples(KEYS, values()), max_size=3))
+    members = [(written(key, draw(st.booleans())), value) for key, value in others]
+    members.append((draw(st.sampled_from(['"messages"', '"mess\\u0061ges"'])), array))
+    if draw(st.booleans()):
+        members.append(('"model"', '"m"'))
+    members = draw(st.permutations(members))
+    pieces = [f"{draw(SPACE)}{key}{draw(SPACE)}:{draw(SPACE)}{value}{draw(SPACE)}" for key, value in members]
+    return members, listed, draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
+
+
+@FEW
+@given(bodies())
+def test_every_member_and_message_is_found_with_its_own_text(
+    made: tuple[list[tuple[str, str]], list[str], str],
+) -> None:
+    members, listed, text = made
+    body = read(text.encode())
+    for member in body.members.values():
+        assert json.loads(text[member.start : member.at].rstrip(" \t\n\r:")) == member.key
+        assert text[member.at : member.end] in [value for _, value in members]
+    assert [each.raw for each in body.elements] == listed
+
+
+@FEW
+@given(bodies())
+def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
+    data = made[2].encode()
+    assert read(data).spliced() is not None
+    assert read(data).spliced() == data
+
+
+@FEW
+@given(bodies(), st.sampled_from(["[]", '[{"role":"user","content":"ü"}]', "[1, 2]"]))
+def test_replaced_messages_leave_every_byte_before_and_behind(
+    made: tuple[list[tuple[str, str]], list[str], str], new: str
+) -> None:
+    text = made[2]
+    body = read(text.encode())
+    at, end = body.members["messages"].at, body.members["messages"].end
+    assert body.spliced(messages=new.encode()) == (text[:at] + new + text[end:]).encode()
+
+
+@FEW
+@given(bodies(), st.integers(0, 5), st.sampled_from(["{}", "null", '{"a": [1, {"b": "}"}]}', '",}{"']), SPACE, SPACE)
+def test_the_extension_can_be_cut_from_any_place(
+    made: tuple[list[tuple[str, str]], list[str], str], place: int, value: str, before: str, behind: str
+) -> None:
+    members, _, _ = made
+    own = [f"{key}:{each}" for key, each in members]
+    place = min(place, len(own))
+    with_it = [*own[:place], f'{before}"condenser"{before}:{behind}{value}{behind}', *own[place:]]
+    cut = read(("{" + ",".join(with_it) + "}").encode()).spliced().decode()
+    assert "condenser" not in json.loads(cut)
+    assert cut.translate(dict.fromkeys(map(ord, " \t\n\r"))) == ("{" + ",".join(own) + "}").translate(
+        dict.fromkeys(map(ord, " \t\n\r"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_text", "left"),
+    [
+        ('{"condenser":{},"messages":[M]}', '{"messages":[M]}'),
+        ('{ "condenser" : {} , "messages":[M] }', '{ "messages":[M] }'),
+        ('{"a":1,"condenser":{},"messages":[M]}', '{"a":1,"messages":[M]}'),
+        ('{"a":1 , "condenser":{} , "messages":[M]}', '{"a":1 , "messages":[M]}'),
+        ('{"messages":[M],"condenser":{}}', '{"messages":[M]}'),
+        ('{"messages":[M] ,\n "condenser":{}\n}', '{"messages":[M] \n}'),
+        ('{"messages":["," ,M],"condenser":","}', None),
+    ],
+)
+def test_the_extension_goes_with_the_comma_that_its_going_makes_idle(given_text: str, left: str | None) -> None:
+    text = given_text.replace("M", MESSAGE)
+    if left is None:
+        with pytest.raises(BadRequest):
+            read(text.encode())
+        return
+    assert read(text.encode()).spliced().decode() == left.replace("M", MESSAGE)
+
+
+def test_all_edits_are_made_at_once_wherever_the_members_stand() -> None:
+    text = '{"model":"m@off","x":[1,2],"condenser":{"a":1},"messages":[M],"y":"é"}'.replace("M", MESSAGE)
+    edited = read(text.encode()).spliced(messages=b"[0]", model="m").decode()
+    assert edited == '{"model":"m","x":[1,2],"messages":[0],"y":"é"}'
+
+
+@pytest.mark.parametrize("model", ["é", 'a"b', "a\\b", "\ud800", "模型", ""])
+def test_any_model_name_can_be_put_in(model: str) -> None:
+    data = f'{{"model":"x","messages":[{MESSAGE}]}}'.encode()
+    assert json.loads(read(data).spliced(model=model))["model"] == model
+
+
+def test_a_member_that_stands_twice_keeps_both_its_texts() -> None:
+    data = f'{{"n":1,"messages":[{MESSAGE}],"n":2,"condenser":{{}}}}'.encode()
+    body = read(data)
+    assert body.get("n") == 2
+    assert body.spliced() == f'{{"n":1,"messages":[{MESSAGE}],"n":2}}'.encode()
+
+
+@pytest.mark.parametrize("key", ["messages", "model", "condenser"])
+def test_a_member_that_we_read_may_stand_only_once(key: str) -> None:
+    value = f"[{MESSAGE}]" if key == "messages" else '"x"'
+    data = f'{{"messages":[{MESSAGE}],"{key}":{value},"{key}":{value}}}'
+    with pytest.raises(BadRequest, match="twice") as raised:
+        read(data.encode())
+    assert raised.value.param == key
+
+
+def test_numbers_have_no_limit_and_keep_their_bytes() -> None:
+    data = f'{{"a":{10**400},"b":1e400,"messages":[{{"role":"user","c":0.1000}}]}}'.encode()
+    assert read(data).spliced(messages=b"[]") == f'{{"a":{10**400},"b":1e400,"messages":[]}}'.encode()
+
+
+LONG = "7" * 5_000
+
+
+@pytest.mark.parametrize("seen", [None, Seen()], ids=["whole", "apart"])
+def test_a_number_that_python_would_not_read_keeps_its_bytes_wherever_it_stands(seen: Seen | None) -> None:
+    message = f'{{"role":"user","content":"x","extra":[{LONG},{{"a":-{LONG}}}]}}'
+    data = f'{{"a":{LONG},"messages":[{message}],"tools":[{{"n":{LONG}}}],"condenser":{{}}}}'
+    body = read(data.encode(), seen)
+    assert [each.raw for each in body.elements] == [message]
+    assert body.elements[0].value["content"] == "x"
+    assert body.spliced() == data.replace(',"condenser":{}', "").encode()
+
+
+def test_values_are_all_members_but_the_messages() -> None:
+    assert read(f'{{"a":1,"messages":[{MESSAGE}],"b":null}}'.encode()).values == {"a": 1, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\xff", "UTF-8 (byte 0)"),
+        (b'{"messages":[{"role":"user","content":"\xc3("}]}', "UTF-8 (byte 39)"),
+        (b"", "not valid JSON"),
+        (b'{"a":1', "character 6"),
+        (b'{"a" 1}', "':' is missing (character 5)"),
+        (b'{"a":1 "b":2}', "',' is missing (character 7)"),
+        (b"{7:1}", "a key must be a string (character 1)"),
+        (b'{"messages":[]} {}', "something follows the object (character 16)"),
+        (b"[]", "must be a JSON object"),
+        (b'{"messages":[' + b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_the_error_says_what_is_wrong_and_where(data: bytes, says: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        read(data)
+    assert says in raised.value.message
+    assert len(raised.value.message) < 300

@@ -1,0 +1,26 @@
+"""Offloading: long work leaves the event loop to others, short work pays no thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from proxy.runtime.offload import LARGE, MESSAGE_TOKENS, loaded, offloaded
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("messages", "tokens", "stays"),
+    [
+        (3, 100, True),
+        (LARGE - 1, LARGE * MESSAGE_TOKENS - 1, True),
+        (LARGE, 0, False),
+        (3, LARGE * MESSAGE_TOKENS, False),
+    ],
+    ids=["small", "just-small", "many-messages", "long-messages"],
+)
+async def test_work_on_many_or_long_messages_goes_to_a_thread(messages: int, tokens: int, stays: bool) -> None:
+    thread = await offloaded(loaded(messages, tokens), threading.get_ident)
+    assert (thread == threading.get_ident()) is stays

@@ -1,0 +1,115 @@
+"""Work that the app owns: what must be finished is, whoever leaves; the rest ends with the app."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.runtime.owned_tasks import OwnedTasks
+from tests.support.signals import BOUND
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
+
+
+class Steps:
+    """Work that waits for a gate, and says how far it has come."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+        self.is_done = False
+
+    async def work(self) -> str:
+        self.begun.set()
+        await self.gate.wait()
+        self.is_done = True
+        return "done"
+
+
+async def test_what_must_be_finished_is_though_its_caller_is_cancelled() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps = Steps()
+    caller = asyncio.create_task(waiting(tasks.own(steps.work(), to_its_end=True)))
+    await steps.begun.wait()
+    caller.cancel()
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+
+    steps.gate.set()
+    await tasks.idle()
+    assert steps.is_done
+
+
+async def waiting(task: asyncio.Task[Any]) -> None:
+    """Waits for what others have begun, and may leave it alone."""
+    await asyncio.wait({task})
+
+
+async def test_who_stays_is_given_the_result() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps = Steps()
+    steps.gate.set()
+    assert await tasks.own(steps.work()) == "done"
+
+
+async def test_an_app_that_closes_waits_for_what_must_be_finished_and_ends_the_rest() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    finished, ended = Steps(), Steps()
+    tasks.own(finished.work(), to_its_end=True)
+    tasks.start(ended.work())
+    await finished.begun.wait()
+    await ended.begun.wait()
+
+    closing = asyncio.create_task(tasks.close())
+    finished.gate.set()
+    await closing
+    assert (finished.is_done, ended.is_done) == (True, False)
+    await tasks.idle()
+
+
+async def test_what_is_started_while_the_app_closes_ends_with_it() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    late = Steps()
+
+    async def work() -> None:
+        tasks.start(late.work())
+
+    tasks.own(work(), to_its_end=True)
+    await tasks.close()
+    await tasks.idle()
+    assert not late.is_done
+
+
+async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps = Steps()
+
+    async def defective() -> None:
+        await steps.work()
+        raise ZeroDivisionError
+
+    caller = asyncio.create_task(waiting(tasks.own(defective())))
+    await steps.begun.wait()
+    caller.cancel()
+    steps.gate.set()
+    await asyncio.wait({caller})
+    await tasks.idle()
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_work_of_a_key_knows_whether_anybody_waits_for_it() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps, waiters, told = Steps(), tasks.waiters("key"), asyncio.Event()
+    tasks.start(steps.work(), "key")
+    now = asyncio.get_running_loop().time()
+    with waiters.telling(told.set):
+        assert await tasks.landed("key", now) is None
+        told.clear()
+        waiting = asyncio.create_task(tasks.landed("key", now + BOUND))
+        await told.wait()
+    assert waiters.any
+    assert not tasks.waiters("another").any
+    steps.gate.set()
+    assert await waiting == "done"
+    assert not waiters.any

@@ -1,0 +1,267 @@
+"""`condenser sessions`: what it prints, whom it asks, and the token that it finds."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from proxy.commands.operating import table
+from proxy.commands.sessions import lines_of
+from proxy.sessions.admin import TOKEN_FILE, Admin, admin_token, known_token
+from proxy.sessions.stored import StoredSessions
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.store.base import SessionKey, Write
+from tests.http.talking import Stage, asked, garden, on_file
+from tests.proxy.commanding import run
+from tests.support.ports import free_port
+from tests.support.replies import error
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.usefixtures("store_file")
+
+
+@pytest.fixture
+def stage(store_file: Path) -> Iterator[Stage]:
+    with on_file(store_file) as built:
+        yield built
+
+
+def settings(tmp_path: Path, **more: object) -> Settings:
+    return Settings(**{"store": {"url": f"sqlite:///{tmp_path}/s.db"}, **more})  # type: ignore[arg-type]
+
+
+# -- the token ---------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_made_once_and_found_again(tmp_path: Path) -> None:
+    assert known_token(settings(tmp_path)) is None
+    token = admin_token(settings(tmp_path))
+    assert token is not None
+    assert token == admin_token(settings(tmp_path, host="::1")) == known_token(settings(tmp_path))
+    assert stat.S_IMODE((tmp_path / TOKEN_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a-name"])
+def test_no_token_is_made_where_others_could_ask(tmp_path: Path, host: str) -> None:
+    assert admin_token(settings(tmp_path, host=host)) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["memory://", "redis://h:1/0"])
+def test_no_token_is_made_where_there_is_no_place_for_it(tmp_path: Path, url: str) -> None:
+    assert admin_token(settings(tmp_path, store={"url": url})) is None
+    assert known_token(settings(tmp_path, store={"url": url})) is None
+
+
+def test_the_token_of_the_settings_wins_and_none_is_made(tmp_path: Path) -> None:
+    given = settings(tmp_path, admin={"token": "mine"}, host="0.0.0.0")
+    assert admin_token(given) == known_token(given, "http://elsewhere:1") == "mine"
+    assert list(tmp_path.iterdir()) == []
+    assert "mine" not in repr(given)
+
+
+def test_an_empty_token_is_no_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError):
+        settings(tmp_path, admin={"token": ""})
+
+
+def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
+    token = admin_token(settings(tmp_path))
+    for url in ("http://127.0.0.1:1", "http://localhost:1/", "http://[::1]:1"):
+        assert known_token(settings(tmp_path), url) == token
+    for url in (
+        "http://elsewhere:1",
+        "http://127.0.0.1.example:1",
+        "http://localhost@elsewhere",
+        "nonsense",
+        "http://[",
+    ):
+        assert known_token(settings(tmp_path), url) is None
+
+
+@pytest.mark.anyio
+async def test_without_a_token_nobody_is_allowed() -> None:
+    store = await open_store("memory://")
+    closed = Admin(StoredSessions(store, 1.0), None)
+    assert closed.closed
+    assert not any(map(closed.allows, (b"", b"Bearer", b"Bearer ", b"Bearer None")))
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted() -> None:
+    store = await open_store("memory://")
+    admin, key = Admin(StoredSessions(store, 1.0), "t"), SessionKey("tenant", "broken")
+    await store.save(key, Write(b"not JSON", 0, 60))
+    await store.put_record(SessionKey("tenant", "never-saved"), "r", b"record", 60)
+    listed = await admin.listed()
+    assert (listed["data"], listed["unreadable"]) == ([], [{"tenant": "tenant", "session": "broken"}])
+    assert (await admin.stats())["sessions"] == 0
+    assert await admin.delete_tenant("tenant") == 2
+    assert await store.sessions() == []
+    await store.close()
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(12), asked(session="a-long-name"))
+    stage.ask(garden(1), asked(session="b"))
+    code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url)
+    assert (code, err) == (0, "")
+    head, newest, oldest = out.splitlines()
+    at = head.index("ID")
+    assert (newest[at : at + 2], oldest[at : at + 11]) == ("b ", "a-long-name")
+    assert head.split()[:3] == ["TENANT", "SESSION", "ID"]
+
+
+def test_no_session_is_a_heading_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--tenant", "none")
+    assert (code, len(out.splitlines())) == (0, 1)
+
+
+def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(12), asked(session="mine"))
+    by_id = run(capsys, "sessions", "show", "mine", "--url", stage.proxy.url)
+    assert by_id[0] == 0
+    key = by_id[1].split()[1]
+    assert run(capsys, "sessions", "show", key, "--url", stage.proxy.url) == by_id
+    assert "branch main: 25 messages" in by_id[1]
+    assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
+    assert "mask+half-window by" in by_id[1]
+    assert all(len(line) < 200 for line in by_id[1].splitlines())
+
+
+def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(2), asked(session="mine"))
+    code, out, _ = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url)
+    assert code == 0
+    assert json.loads(out)["branches"][0]["messages"] == garden(2)[1:]
+    file = tmp_path / "mine.json"
+    assert run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", str(file)) == (0, "", "")
+    assert file.read_text("utf-8") == out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_that_cannot_be_written_ends_with_1(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(2), asked(session="mine"))
+    code, _, err = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", "/no/such/place")
+    assert code == 1
+    assert err.startswith("condenser: ")
+
+
+def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(2), asked(session="mine"))
+    url = ("--url", stage.proxy.url)
+    assert run(capsys, "sessions", "delete", "mine", *url) == (0, "deleted 1 session\n", "")
+    for action in ("show", "export", "delete"):
+        assert run(capsys, "sessions", action, "mine", *url) == (1, "", "condenser: there is no session mine\n")
+
+
+def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    replace(stage, key="sk-second", sent=[]).ask(garden(1), asked(session="s"))
+    url = ("--url", stage.proxy.url)
+    code, _, err = run(capsys, "sessions", "delete", "s", *url)
+    assert code == 1
+    assert "several sessions" in err
+    tenant = err.split()[-1]
+    assert run(capsys, "sessions", "delete", "s", "--tenant", tenant, *url)[:2] == (0, "deleted 1 session\n")
+    assert run(capsys, "sessions", "show", "s", *url)[0] == 0
+
+
+def test_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        stage.ask(garden(1), asked(session=name))
+    url = ("--url", stage.proxy.url)
+    tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
+    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
+
+
+def test_a_deletion_that_names_nothing_is_a_wrong_call(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    assert run(capsys, "sessions", "delete", "--url", stage.proxy.url)[0] == 2
+    assert run(capsys, "sessions", "delete", "", "--tenant", "", "--url", stage.proxy.url)[0] == 2
+    assert run(capsys, "sessions", "show", "s", "--url", stage.proxy.url)[0] == 0
+    assert run(capsys, "sessions")[0] == 2
+
+
+def test_a_wrong_token_is_said_with_what_to_do(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--token", "wrong")
+    assert (code, out) == (1, "")
+    assert "401" in err
+    assert "admin.token" in err
+
+
+def test_a_proxy_that_is_not_there_or_is_another_server_ends_with_1(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "sessions", "list", "--url", f"http://127.0.0.1:{free_port()}")
+    assert (code, "no proxy answers" in err) == (1, True)
+    upstream.answer(lambda request: error(404))
+    assert run(capsys, "sessions", "list", "--url", upstream.url)[0] == 1
+
+
+BARE: dict[str, Any] = {
+    **dict.fromkeys(("session", "id", "tenant", "source", "parent"), "x"),
+    **{key: {} for key in ("settings", "totals", "judging")},
+    **{key: [] for key in ("condensations", "verdicts", "branches", "appended")},
+    "created_at": 0.0,
+}
+
+
+def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None:
+    votes = [
+        {"decision": "YES", "parsed_ok": True, "error_type": None, "reasoning": "Done."},
+        {"decision": None, "parsed_ok": False, "error_type": "timeout", "reasoning": ""},
+    ]
+    told = {"hard_trigger": False, "tail_exclusion_count": 1, "event_ids": list(range(500)), "judge_votes": votes}
+    sizes = dict.fromkeys(("covered", "tokens_before", "tokens_after", "window", "created_at"), 7)
+    made = {
+        **sizes,
+        **dict.fromkeys(("id", "strategy"), "dynacontext"),
+        "trigger": "judge",
+        "standing": True,
+        "pieces": [],
+        "metadata": {"stages": ["dynacontext"], "reasons": {}, "dynacontext": told},
+    }
+    verdict = {"yes": True, "count": 9, "tokens": 700, "at": 0.0, "metadata": {"judge_votes": votes}}
+    judging = {"should_judge": False, "last_skip_reason": "early-turns"}
+    lines = list(lines_of({**BARE, "condensations": [made], "verdicts": [verdict], "judging": judging}))
+    assert sum("vote YES, parsed: Done." in line for line in lines) == 2
+    assert sum("vote none, not parsed, timeout" in line for line in lines) == 2
+    assert any(line.startswith("  dynacontext: hard_trigger false, tail_exclusion_count 1") for line in lines)
+    assert 'judging: should_judge false, last_skip_reason "early-turns"' in lines
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_what_was_said_is_printed_without_control_characters() -> None:
+    document = {
+        **BARE,
+        "judging": {"last_skip_reason": "\x1b[2J"},
+        "branches": [
+            {
+                "name": "main",
+                "count": 3,
+                "last_used": 0.0,
+                "messages": [{"role": "\x1b[2J", "content": "\x1b\u202e\ud800"}],
+            }
+        ],
+        "appended": [None, {"role": "tool", "content": None, "tool_calls": "\x07"}],
+    }
+    text = "\n".join(lines_of(document))
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert "text not kept" in text
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert list(table([("a", "b"), ("long", "c")])) == ["a     b", "long  c"]

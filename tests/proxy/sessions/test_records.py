@@ -1,0 +1,134 @@
+"""Records of condensations: checked when they are read, for what is in them is sent to upstreams; and read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from proxy.sessions.records import Records
+from proxy.sessions.session import Session
+from proxy.sessions.stored import StoredSessions
+from proxy.store import open_store
+from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.codec import UNREADABLE, encode_condensation, encode_session, record_name
+from strategies.core.condensation import Condensation, Keep, Kind, Literal
+
+pytestmark = pytest.mark.anyio
+SUMMARY = Literal('{"role": "user", "content": "what was said"}', Kind.REPLACEMENT)
+MADE = Condensation(
+    id="c1",
+    digest=b"d" * 16,
+    covered=4,
+    depth=1,
+    pieces=(Keep(0), Keep(1), SUMMARY, Literal('{"role": "tool", "content": "cut"}', Kind.MASKED, 3)),
+    window=4_096,
+    strategy="mask",
+    requirement="soft",
+    trigger="threshold",
+    tokens_before=900,
+    tokens_after=300,
+    created_at=0.0,
+)
+
+Damage = Callable[[list[Any]], Any]
+DAMAGES: dict[str, Damage] = {
+    "text that is no JSON": lambda pieces: pieces[1].update(raw='{"role": "user", "cont'),
+    "JSON that is no message": lambda pieces: pieces[1].update(raw='["role"]'),
+    "a message without a role": lambda pieces: pieces[1].update(raw='{"content": "x"}'),
+    "a role that is no text": lambda pieces: pieces[1].update(raw='{"role": 1}'),
+    "no text": lambda pieces: pieces[1].update(raw=None),
+    "text nested too deeply": lambda pieces: pieces[1].update(raw='{"role":' + "[" * 100_000),
+    "a kind that there is not": lambda pieces: pieces[1].update(kind="nonsense"),
+    "a kept message that is not covered": lambda pieces: pieces.__setitem__(0, [0, 5]),
+    "a kept message before the first": lambda pieces: pieces.__setitem__(0, [-1, 2]),
+    "a run without an end": lambda pieces: pieces.__setitem__(0, [0]),
+    "a place that is not covered": lambda pieces: pieces[2].update(origin=4),
+    "a place before the first": lambda pieces: pieces[2].update(origin=-1),
+    "no piece": lambda pieces: pieces.__setitem__(1, "nonsense"),
+}
+
+
+def damaged(how: Damage) -> bytes:
+    document = json.loads(encode_condensation(MADE))
+    how(document["pieces"])
+    return json.dumps(document).encode()
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    assert Records().condensation(encode_condensation(MADE), standing=True) == MADE
+
+
+@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
+def test_a_record_with_a_piece_that_no_upstream_could_be_sent_is_unreadable(how: Damage) -> None:
+    with pytest.raises(UNREADABLE):
+        Records().condensation(damaged(how), standing=True)
+
+
+@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
+async def test_a_session_with_such_a_record_is_told_to_be_corrupt(how: Damage) -> None:
+    store, key = await open_store("memory://"), SessionKey("t", "s")
+    await store.save(key, Write(encode_session(Session("s", "given", 0.0)), 0, 60))
+    await store.put_record(key, record_name(MADE.digest, 1), damaged(how), 60)
+    with pytest.raises(StoreError, match="store-corrupt"):
+        await StoredSessions(store, 1.0).load(key)
+    await store.close()
+
+
+def test_a_record_that_was_read_is_not_decoded_again_and_stands_or_not_as_its_session_says() -> None:
+    records, data = Records(), encode_condensation(MADE)
+    first, again, prepared = (records.condensation(data, standing=standing) for standing in (True, True, False))
+    assert first is again
+    assert prepared is not None
+    assert not prepared.standing
+
+
+def test_records_that_were_left_alone_are_forgotten_when_all_together_are_too_large() -> None:
+    data = encode_condensation(MADE)
+    other = data.replace(b'"c1"', b'"c2"')
+    records = Records(most_bytes=len(data) + len(other) - 1)
+    first = records.condensation(data, standing=True)
+    records.condensation(other, standing=True)
+    again = records.condensation(data, standing=True)
+    assert first == again
+    assert first is not again
+
+
+def test_as_many_records_are_kept_as_there_is_room_for_and_the_last_one_in_any_case() -> None:
+    data = encode_condensation(MADE)
+    other = data.replace(b'"c1"', b'"c2"')
+    for most_bytes, kept in ((len(data) + len(other), [data, other]), (0, [other])):
+        records = Records(most_bytes)
+        read = {each: records.condensation(each, standing=True) for each in (data, other)}
+        assert all(records.condensation(each, standing=True) is read[each] for each in kept)
+
+
+def test_a_session_that_was_read_or_written_is_not_decoded_again() -> None:
+    session, records = Session("s", "given", 0.0, settings={"strategy": "mask"}), Records()
+    meta = encode_session(session)
+    first, again = records.session(Snapshot(meta, 3)), records.session(Snapshot(bytes(bytearray(meta)), 4))
+    assert first == session._replace(revision=3)
+    assert again == session._replace(revision=4)
+    assert first is not None
+    assert again is not None
+    assert first.settings is again.settings
+    fresh = Records()
+    fresh.wrote(meta, session)
+    written = fresh.session(Snapshot(meta, 1))
+    assert written is not None
+    assert written.settings is session.settings
+
+
+def test_a_session_has_the_records_of_its_snapshot_whatever_it_was_read_with_before() -> None:
+    meta, data, records = encode_session(Session("s", "given", 0.0)), encode_condensation(MADE), Records()
+    snapshots = [
+        Snapshot(meta, 1),
+        Snapshot(meta, 1, {"n": data}),
+        Snapshot(meta, 1, {"n": data}, frozenset("n")),
+        Snapshot(meta, 1),
+    ]
+    read = [records.session(snapshot) for snapshot in snapshots]
+    known = [[each.standing for each in session.condensations] for session in read if session is not None]
+    assert known == [[], [False], [True], []]

@@ -1,0 +1,194 @@
+"""Sessions and branches: which line of history a transcript goes on with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.reply.ending import ending
+from proxy.sessions.records import Records
+from proxy.sessions.session import MOST_BRANCHES, Session, branch_name, is_answered_alike, node_before, with_depth
+from proxy.store.base import Snapshot
+from proxy.store.codec import encode_session
+from strategies.core.digest import ROOT, chain, message_digest
+from strategies.core.protocol import Verdict
+from tests.support.transcripts import assistant, tool, transcript_of, user
+
+NEW = Session("s", "X-Condenser-Session", 0.0)
+DERIVED = Session("s", "derived", 0.0)
+
+
+def nodes(text: str) -> list[bytes]:
+    """Chain digests of a history with one message for each letter."""
+    return chain(message_digest({"role": "user", "content": letter}) for letter in text)
+
+
+def after(*histories: str, session: Session = NEW) -> Session:
+    for now, history in enumerate(histories):
+        session, _ = session.advanced(nodes(history), float(now))
+    return session
+
+
+def new_in(session: Session, history: str) -> str:
+    """The letters of a history whose blocks a session does not have."""
+    return "".join(history[i] for run in session.new_in(nodes(history)) for i in run)
+
+
+def branch(session: Session, history: str) -> str | None:
+    found = session.branch_of(nodes(history))
+    return found.name if found else None
+
+
+def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
+    assert branch(NEW, "a") is None
+    session, opened = NEW.advanced(nodes("a"), 1.0)
+    assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
+    assert branch(session, "a") == "main"
+
+
+@pytest.mark.parametrize("history", ["abc", "abcd", "abcdefg"])
+def test_a_history_that_goes_on_from_the_head_is_the_branch(history: str) -> None:
+    assert branch(after("abc"), history) == "main"
+
+
+@pytest.mark.parametrize("history", ["abX", "abXdef", "ab"])
+def test_a_rewritten_last_message_is_still_the_branch(history: str) -> None:
+    assert branch(after("abc"), history) == "main"
+
+
+@pytest.mark.parametrize("session", [NEW, DERIVED], ids=["named", "derived"])
+@pytest.mark.parametrize("history", ["aXc", "Xbc", "a", "X", "aXcd"])
+def test_what_diverges_earlier_is_a_fork(history: str, session: Session) -> None:
+    assert branch(after("abc", session=session), history) is None
+
+
+@pytest.mark.parametrize(("history", "name"), [("abXd", "main"), ("abXdef", "main"), ("abX", None), ("ab", None)])
+def test_in_a_derived_session_a_rewritten_last_message_counts_once_it_was_answered(
+    history: str, name: str | None
+) -> None:
+    assert branch(after("abc", session=DERIVED), history) == name
+
+
+def test_the_branch_that_covers_most_counts() -> None:
+    session = after("abc", "aXYZ", "abcde")
+    assert [each.name for each in session.branches] == ["b2", "main"]
+    assert branch(session, "abcdef") == "main"
+    assert branch(session, "aXYZ!") == "b2"
+
+
+def test_names_count_on_when_branches_have_been_forgotten() -> None:
+    session = after(*(f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES + 5)))
+    assert len(session.branches) == MOST_BRANCHES
+    assert session.branches[-1].name == f"b{MOST_BRANCHES + 5}"
+    assert "main" not in {each.name for each in session.branches}
+
+
+def test_the_branches_used_last_are_kept() -> None:
+    histories = [f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES)]
+    session = after(*histories)
+    session, _ = session.advanced(nodes(histories[0] + "c"), 1_000.0)
+    session, _ = session.advanced(nodes("new"), 1_001.0)
+    assert branch(session, histories[0] + "cd") == "main"
+    assert branch(session, histories[1] + "c") is None
+
+
+def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
+    session, _ = NEW.advanced(nodes("ab"), 0.0, "c1")
+    found = session.branch_of(nodes("abc"))
+    assert found is not None
+    assert found.applied == "c1"
+    assert session.advanced(nodes("abc"), 1.0)[1].applied == ""
+
+
+def test_totals_add_up() -> None:
+    session = NEW.counted(requests=1, client_tokens=10).counted(requests=1, own_tokens=5)
+    assert session.totals == {"requests": 2, "client_tokens": 10, "own_tokens": 5}
+
+
+def test_what_is_new_is_what_its_branch_has_not() -> None:
+    session = after("abc")
+    assert new_in(session, "abcde") == "de"
+    assert new_in(session, "abXY") == "XY"
+    assert new_in(session, "other") == "other"
+
+
+def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
+    fork = DERIVED._replace(inherited=3)
+    assert new_in(fork, "abcXY") == "XY"
+    opened = after("abcXY", session=fork)
+    assert opened.inherited == 3
+    assert new_in(opened, "abcXYZ") == "abcZ"
+    assert after("abcXYZ", session=opened).inherited == 0
+
+
+def test_the_node_before_the_only_message_is_the_root() -> None:
+    assert node_before(nodes("a")) == ROOT
+    assert node_before(nodes("ab")) == nodes("a")[0]
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "main"), (1, "main"), (2, "b2"), (17, "b17")])
+def test_branches_are_main_then_b2_and_so_on(number: int, name: str) -> None:
+    assert branch_name(number) == name
+
+
+@pytest.mark.parametrize(("depth", "name"), [(0, "b2"), (1, "b2+"), (3, "b2+++"), (4, "b2+4"), (12, "b2+12")])
+def test_the_depth_is_a_suffix(depth: int, name: str) -> None:
+    assert with_depth("b2", depth) == name
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12), st.sampled_from([NEW, DERIVED]))
+def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories: list[str], new: Session) -> None:
+    session = after(*histories, session=new)
+    assert branch(session, histories[-1] + "z") == session.branches[-1].name
+    assert len({each.name for each in session.branches}) == len(session.branches)
+    assert session.opened >= len(session.branches)
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "reply", "alike"),
+    [
+        (user("What now, with context?"), "Dig.", True),
+        (user("What now, with context?"), "", True),  # not known: the reply was too long, or had no text
+        (user("What now, with context?"), "Plant.", False),
+        (assistant("I say: Dig."), "Dig.", True),  # the client began it, and the reply has completed it
+        (tool("call-1", "cut"), "Dig.", False),
+    ],
+)
+def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
+    rewritten: dict[str, Any], reply: str, alike: bool
+) -> None:
+    """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
+    opening = [user("Plan my garden."), assistant("")]
+    before = transcript_of([*opening, user("What now?")])
+    moved, branch = DERIVED.advanced(before.digests, 0.0, reply=ending(reply))
+    assert is_answered_alike(branch, before)
+    later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
+    assert moved.branch_of(later.digests) == branch
+    assert is_answered_alike(branch, later) == alike
+
+
+def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
+    verdict = Verdict(True, b"ab", 3, 900, 1.0, {"judge_votes": []}, (b"cd", b"ef"))
+    document = json.loads(encode_session(DERIVED.judged(verdict, {})))
+    again = Records().session(Snapshot(json.dumps(document).encode(), 1))
+    assert again is not None
+    assert again.verdicts == (verdict,)
+    del document["verdicts"][0]["earlier"]
+    older = Records().session(Snapshot(json.dumps(document).encode(), 1))
+    assert older is not None
+    assert older.verdicts == (replace(verdict, earlier=()),)
+
+
+def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
+    session, branch = DERIVED.advanced(nodes("abc"), 1.0, reply="0123456789abcdef")
+    document = json.loads(encode_session(session))
+    assert Records().session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
+    document["branches"][0].pop()
+    older = Records().session(Snapshot(json.dumps(document).encode(), 1))
+    assert older is not None
+    assert older.branches == (replace(branch, reply=""),)

@@ -1,0 +1,223 @@
+"""A store that is slow: what it costs one request in all, and what is stored though nobody waited for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from proxy.condensing.decision import Action, Decision
+from proxy.condensing.leases import Leases
+from proxy.errors import HistoryUnavailable
+from proxy.learning.lessons import FIRST_LOOK
+from proxy.replaying.play import ScriptedSummarizer
+from proxy.request import controls, wire
+from proxy.request.identity import session_key
+from proxy.request.intake import ChatRequest
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.services import Services, services
+from proxy.sessions.stored import LAST_SHARE, Patience, StoredSessions
+from proxy.settings import Settings
+from proxy.store.base import SessionKey, SessionStore, Snapshot
+from proxy.tokens.counter import Tokenizers
+from tests.support.passing import PassingTime, SlowStore
+from tests.support.signals import BOUND
+
+pytestmark = pytest.mark.anyio
+WHOLE = 1_000.0
+MOST = WHOLE * (1 + LAST_SHARE)
+KEY = SessionKey("t", session_key("s"))
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": PassingTime}
+
+
+@asynccontextmanager
+async def asking(store: SessionStore | SlowStore, strategy: str = "extract") -> AsyncIterator[Services]:
+    settings = Settings.model_validate(
+        {"strategy": strategy, "window": 4_096, "inline_timeout": 100 * WHOLE, "store": {"timeout": WHOLE}}
+    )
+    summarizer = ScriptedSummarizer(Tokenizers(None))
+    async with services(settings, store=store, summarizer=summarizer) as built:
+        yield built
+
+
+def request(rounds: int = 24, **ours: str) -> ChatRequest:
+    messages = [{"role": "user", "content": "task"}]
+    for number in range(rounds):
+        messages.append({"role": "assistant", "content": f"{number} " + "word " * 100})
+        messages.append({"role": "user", "content": f"and {number}?"})
+    return read(messages, **ours)
+
+
+def read(messages: list[dict[str, str]], **ours: str) -> ChatRequest:
+    headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
+    body = wire.read(json.dumps({"model": "gpt-4o", "messages": messages}).encode())
+    return ChatRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
+
+
+async def answered(built: Services, asked: ChatRequest) -> tuple[Decision, float]:
+    """What was decided, and the seconds that passed until the last byte of its reply could go."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    decision = await built.condenser.decide(asked)
+    if decision.settle is not None:
+        await decision.settle({"role": "assistant", "content": "yes"})
+    return decision, clock() - began
+
+
+async def snapshot(store: SessionStore) -> Snapshot:
+    found = await store.load(KEY)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seconds", [60, 190, 240, 260, 340, 490, 510, 900, 1_100])
+@pytest.mark.parametrize("strategy", ["extract", "half-window"])
+@pytest.mark.parametrize(
+    "ours", [{}, {"session": "s"}, {"session": "s", "force": "true"}, {"session": "s", "history": "append"}]
+)
+async def test_all_that_the_store_costs_a_request_is_bounded_however_slow_it_is(
+    seconds: float, strategy: str, ours: dict[str, str], store: SessionStore
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with asking(SlowStore(store, lambda _: seconds), strategy) as built:
+        for rounds in (24, 25):
+            began = loop.time()
+            # An append cannot be made to a history that cannot be read, and says so.
+            with suppress(HistoryUnavailable):
+                await answered(built, request(rounds, **ours))
+            assert loop.time() - began < MOST + BOUND
+
+
+async def test_a_request_whose_patience_is_used_up_is_degraded_and_told_so(store: SessionStore) -> None:
+    async with asking(SlowStore(store, lambda name: 600)) as built:
+        decision, _ = await answered(built, request(session="s", force="true"))
+    assert (decision.action, decision.reason) == (Action.DEGRADED, "store-timeout")
+    assert decision.applied is not None
+
+
+async def test_what_was_read_in_time_stands_though_patience_ends_later(store: SessionStore) -> None:
+    async with asking(store) as built:
+        before, _ = await answered(built, request(session="s", force="true"))
+    async with asking(SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else WHOLE)) as built:
+        decision, _ = await answered(built, request(25, session="s"))
+    assert decision.action is Action.REPLAYED
+    assert decision.applied is not None
+    assert before.applied is not None
+    assert decision.applied.id == before.applied.id
+
+
+async def test_record_and_session_are_stored_though_no_reply_waits_for_them(store: SessionStore) -> None:
+    async with asking(SlowStore(store, lambda name: 0 if name == "load" else 400)) as built:
+        decision, _ = await answered(built, request(session="s", force="true"))
+    assert decision.applied is not None
+    found = await snapshot(store)
+    assert found.revision == 1
+    assert len(found.records) == len(found.standing) == 1
+
+
+async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_become_well_again(
+    store: SessionStore,
+) -> None:
+    slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
+    async with asking(slow) as built:
+        decision, passed = await answered(built, request(session="s", force="true"))
+        assert (await snapshot(store)).revision == 1
+    assert decision.reason == "store-timeout"
+    assert WHOLE <= passed < WHOLE + BOUND
+
+
+async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: SessionStore) -> None:
+    async with asking(SlowStore(store, lambda name: 0 if name == "load" else 900)) as built:
+        both = await asyncio.gather(*(answered(built, request(rounds, session="s")) for rounds in (3, 4, 5)))
+    assert max(passed for _, passed in both) < MOST + BOUND
+
+
+async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store: SessionStore) -> None:
+    slow = SlowStore(store, lambda name: 900 if name == "put_record" else 0)
+    async with asking(slow, "half-window") as built:
+        asked = request(session="s", force="true")
+        both = await asyncio.gather(answered(built, asked), answered(built, asked))
+    assert max(passed for _, passed in both) < MOST + BOUND
+    assert slow.asked.count("put_record") == 2
+
+
+async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: SessionStore) -> None:
+    async with asking(SlowStore(store, lambda name: 490)) as built:
+        for rounds in (3, 4, 5):
+            await answered(built, request(rounds, session="s"))
+    async with asking(store) as built:
+        decision, _ = await answered(built, request(6, session="s"))
+    assert decision.branch == "main"
+    assert (await snapshot(store)).revision == 4
+
+
+async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: SessionStore) -> None:
+    slow = SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else 200)
+    async with asking(slow, "half-window") as built:
+        decision, _ = await answered(built, request(session="s"))
+        assert "put_record" not in slow.asked
+        assert decision.follow is not None
+        decision.follow()
+        await built.tasks.idle()
+        assert "put_record" in slow.asked
+
+
+async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: SessionStore) -> None:
+    await store.lease("t", "work", "another", 600)
+    patience, asked, loop = Patience(WHOLE), SlowStore(store, lambda _: 100), asyncio.get_running_loop()
+    leases, until = Leases(StoredSessions(asked, WHOLE), OwnedTasks()), loop.time() + 5 * WHOLE
+    assert isinstance(loop, PassingTime)
+    with loop.passing():
+        async with leases.turn("t", "work", until, patience) as turn:
+            assert not turn.held
+    assert len(asked.asked) * 100 > WHOLE
+    assert patience.left > WHOLE - 100 - BOUND
+
+
+async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) -> None:
+    stored = StoredSessions(SlowStore(store, lambda name: 600 if name == "lease" else 0), WHOLE)
+    async with Leases(stored, OwnedTasks()).turn("t", "work", 0.0, Patience(500.0)) as turn:
+        assert not turn.held
+    await stored.close()
+    assert (await store.lease("t", "work", "another", 60)).held
+
+
+async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStore) -> None:
+    patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
+    async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).turn("t", "work", 0.0, patience) as turn:
+        assert (turn.held, turn.left) == (False, b"")
+    assert asked.asked == []
+
+
+# A store that hangs
+
+
+async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ChatRequest) -> float:
+    """Seconds that a request for a model that is new here waits for a store that never answers some calls."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PassingTime)
+    async with asking(SlowStore(store, lambda name: 100 * WHOLE if hangs(name) else 0)) as built:
+        before = loop.passed
+        await built.condenser.decide(asked)
+        return loop.passed - before
+
+
+async def test_what_others_have_learned_is_waited_for_once_and_not_for_long(store: SessionStore) -> None:
+    assert await passed(store, lambda name: name == "recall", request(session="s")) <= FIRST_LOOK
+
+
+async def test_a_request_that_is_off_does_not_wait_for_what_others_have_learned(store: SessionStore) -> None:
+    asked = request(session="s", strategy="off")
+    assert await passed(store, lambda name: name == "recall", asked) == 0
+
+
+async def test_a_store_that_hangs_takes_one_patience_of_a_request_in_all(store: SessionStore) -> None:
+    assert await passed(store, lambda _: True, request(session="s")) <= WHOLE

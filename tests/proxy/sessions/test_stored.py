@@ -1,0 +1,128 @@
+"""Patience with a store: what a piece of work waits for it in all, and writes that go on without anybody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from proxy.sessions.stored import LAST_SHARE, Patience, StoredSessions
+from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from tests.support.passing import PassingTime, SlowStore
+from tests.support.signals import BOUND
+
+pytestmark = pytest.mark.anyio
+KEY = SessionKey("tenant", "session")
+NEW = Write(b"{}", 0, 60)
+WHOLE = 1_000.0
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": PassingTime}
+
+
+def slow(store: SessionStore, seconds: float) -> SlowStore:
+    return SlowStore(store, lambda _: seconds)
+
+
+async def test_every_step_takes_from_the_same_patience(store: SessionStore) -> None:
+    patience, asked = Patience(WHOLE), slow(store, 400)
+    await patience.read(asked.load(KEY))
+    assert patience.left == pytest.approx(600, abs=BOUND)
+    await patience.read(asked.load(KEY))
+    assert patience.left == pytest.approx(200, abs=BOUND)
+    with pytest.raises(StoreError, match="store-timeout"):
+        await patience.read(asked.load(KEY))
+    assert patience.left == 0
+
+
+async def test_a_read_does_not_even_begin_when_patience_is_used_up(store: SessionStore) -> None:
+    patience, asked = Patience(WHOLE), slow(store, 2 * WHOLE)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="store-timeout"):
+            await patience.read(asked.load(KEY))
+    assert asked.asked == ["load"]
+
+
+async def test_another_piece_of_work_has_the_whole_patience() -> None:
+    patience = Patience(WHOLE)
+    patience.left = 0
+    assert patience.anew().left == WHOLE
+
+
+async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: SessionStore) -> None:
+    await store.close()
+    patience = Patience(WHOLE)
+    with pytest.raises(StoreError, match="store-closed"):
+        await patience.read(slow(store, 300).load(KEY))
+    assert patience.left == pytest.approx(700, abs=BOUND)
+
+
+async def test_a_write_that_is_not_waited_for_any_longer_is_done_all_the_same(store: SessionStore) -> None:
+    stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
+    patience.left = 0
+    with pytest.raises(StoreError, match="store-timeout"):
+        await stored.write(slow(store, 900).save(KEY, NEW), patience)
+    await stored.close()
+    assert await store.load(KEY) is not None
+
+
+async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: SessionStore) -> None:
+    stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
+    caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
+    await asked.begun.wait()
+    caller.cancel()
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    await stored.close()
+    assert await store.load(KEY) is not None
+
+
+async def test_a_failure_of_a_write_whose_caller_has_left_is_logged(
+    store: SessionStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
+    caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
+    await asked.begun.wait()
+    caller.cancel()
+    await store.close()
+    await stored.close()
+    assert "store-closed" in caplog.text
+
+
+async def test_a_write_ends_within_the_limit(store: SessionStore) -> None:
+    stored = StoredSessions(store, WHOLE)
+    with pytest.raises(StoreError, match="store-timeout"):
+        await stored.write(slow(store, 2 * WHOLE).save(KEY, NEW), stored.patience())
+    await stored.close()
+    assert await store.load(KEY) is None
+
+
+async def test_the_last_step_is_waited_for_though_patience_is_used_up(store: SessionStore) -> None:
+    stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
+    patience.left = 0
+    await stored.write(slow(store, LAST_SHARE * WHOLE - BOUND).save(KEY, NEW), patience, is_last=True)
+    assert await store.load(KEY) is not None
+
+
+async def test_the_last_step_is_waited_for_no_longer_than_its_share(store: SessionStore) -> None:
+    stored, patience, loop = StoredSessions(store, WHOLE), Patience(WHOLE), asyncio.get_running_loop()
+    patience.left, began = 0, loop.time()
+    with pytest.raises(StoreError, match="store-timeout"):
+        await stored.write(slow(store, 900).save(KEY, NEW), patience, is_last=True)
+    assert loop.time() - began == pytest.approx(LAST_SHARE * WHOLE, abs=BOUND)
+    await stored.close()
+
+
+async def test_a_defect_in_a_write_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def defective() -> None:
+        raise ZeroDivisionError
+
+    stored, patience = StoredSessions(SlowStore, WHOLE), Patience(0)  # type: ignore[arg-type]
+    with pytest.raises((StoreError, ZeroDivisionError)), caplog.at_level(logging.ERROR):
+        await stored.write(defective(), patience)
+    await stored.close()
+    assert "a write failed" in caplog.text

@@ -1,0 +1,253 @@
+"""Settings: which source wins, what is refused and in what words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.settings import SettingsError, environment_tree, load_settings
+from strategies import DEFAULT
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def test_without_any_source_the_defaults_of_the_design_hold() -> None:
+    settings = load_settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8484)
+    assert settings.strategy == DEFAULT == "mask+half-window"
+    assert settings.store.ttl == 7 * 24 * 3600
+    assert settings.inline_timeout == 10
+    assert settings.store.url.startswith("sqlite:///")
+    marks = {"prepare": 0.70, "trigger": 0.85, "target": 0.50, "step": 0.15}
+    assert settings.marks.model_dump() == {**marks, "reserve": None}
+    assert settings.tenant.source == "credential"
+    assert settings.upstream.api_key is None
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('port = 1\nhost = "file"\nstrategy = "recent"\nwindow = 1000\n')
+    monkeypatch.setenv("CONDENSER_PORT", "2")
+    monkeypatch.setenv("CONDENSER_HOST", "environment")
+    settings = load_settings(port=3)
+    assert (settings.port, settings.host, settings.strategy, settings.window) == (3, "environment", "recent", 1000)
+
+
+def test_tables_are_merged_key_by_key(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[upstream]\nbase_url = "http://file/v1"\nread_timeout = 5\nconnect_timeout = 6\n')
+    monkeypatch.setenv("CONDENSER_UPSTREAM__READ_TIMEOUT", "7")
+    upstream = load_settings(upstream={"connect_timeout": 8}).upstream
+    assert (upstream.base_url, upstream.read_timeout, upstream.connect_timeout) == ("http://file/v1", 7, 8)
+
+
+def test_environment_variables_nest_and_may_hold_json() -> None:
+    tree = environment_tree(
+        {
+            "CONDENSER_STORE__URL": "memory://",
+            "CONDENSER_STORE__TTL": "60",
+            "CONDENSER_SESSIONS__HEADERS": '["x-a", "x-b"]',
+            "CONDENSER_MODELS": '[{"match": "q*", "window": 512}]',
+            "CONDENSER_CONFIG": "not a setting",
+            "OTHER": "1",
+        }
+    )
+    assert tree == {
+        "store": {"url": "memory://", "ttl": "60"},
+        "sessions": {"headers": ["x-a", "x-b"]},
+        "models": [{"match": "q*", "window": 512}],
+    }
+
+
+def test_a_file_variant_reads_a_secret_without_its_line_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("sk-secret\n", "utf-8")
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "key"))
+    key = load_settings().upstream.api_key
+    assert key is not None
+    assert key.get_secret_value() == "sk-secret"
+    assert "sk-secret" not in repr(load_settings())
+
+
+def test_a_secret_file_that_is_missing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "nowhere"))
+    with pytest.raises(SettingsError, match=r"^CONDENSER_UPSTREAM__API_KEY_FILE names .*nowhere"):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", [b"", b" \n"])
+def test_a_secret_file_that_is_empty_is_no_secret(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_bytes(text)
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(SettingsError, match=r"^upstream\.api_key: is empty"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "nearest"),
+    [
+        ("prot = 1", "prot", "port"),
+        ("[upstrem]\nx = 1", "upstrem", "upstream"),
+        ('[upstream]\nbase_ulr = "http://x"', "upstream.base_ulr", "upstream.base_url"),
+        ("[marks]\ntrigge = 0.5", "marks.trigge", "marks.trigger"),
+        ('[[models]]\nmatch = "a"\nwindw = 512', "models.0.windw", "models.0.window"),
+        ("[half-windw]\nx = 1", "half-windw", "half-window"),
+        ('[summarizer]\nmodle = "m"', "summarizer.modle", "summarizer.model"),
+        ('[tenant]\nform = "fixed"', "tenant.form", "tenant.from"),
+        ('[[models]]\nmatch = "a"\n[models.marks]\nstpe = 0.2', "models.0.marks.stpe", "models.0.marks.step"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(text: str, named: str, nearest: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert f"'{named}'" in str(raised.value)
+    assert f"'{nearest}'" in str(raised.value)
+
+
+def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_STORE__TLT", "60")
+    with pytest.raises(SettingsError, match=r"store\.ttl"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = 70000", "port"),
+        ('port = "many"', "port"),
+        ("window = 100", "window"),
+        ('strategy = "no-such"', "half-window"),
+        ('strategy = "off+mask"', "strategy"),
+        ("[marks]\ntrigger = 1.5", "marks.trigger"),
+        ("[store]\nttl = 0", "store.ttl"),
+        ('[upstream]\nbase_url = "ftp://x"', "http://"),
+        ('[upstream]\nbase_url = "http://"', "upstream.base_url: must name a host"),
+        ('[upstream]\nbase_url = "http://h:port/v1"', "upstream.base_url: must name a host"),
+        ('[upstream]\nbase_url = "http://h/v1\\n"', "upstream.base_url: must hold no white space"),
+        ('[upstream]\nbase_url = "http://h/v1?key=x"', "upstream.base_url: must end with its path"),
+        ('[tenant]\nfrom = "anyone"', "credential"),
+        ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
+        ('[tenant]\nfrom = "header: x-user"', "tenant.from: ' x-user' is no name of a header"),
+        ("[mask]\nkeep = 0", "[mask] 'keep'"),
+        ("[mask]\nkeeps = 1", "[mask] unknown option 'keeps'"),
+        ('[mask]\npaths = "half"', "[mask] 'paths'"),
+        ('[[models]]\nmatch = "a"\nstrategy = "no-such"', "models.0.strategy"),
+        ("[[models]]\nwindow = 512", "models.0.match"),
+        ("upstream = 5", "upstream"),
+        ("mask = 5", "mask"),
+        ("models = 5", "models"),
+        ("port = ", "cannot be read"),
+    ],
+)
+def test_a_value_that_cannot_be_is_said_in_plain_words(text: str, says: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "host",
+        "strategy",
+        "upstream.base_url",
+        "upstream.api_key",
+        "store.url",
+        "summarizer.base_url",
+        "summarizer.model",
+        "judge.api_key",
+        "tokenizer.ranks_dir",
+        "tenant.from",
+        "tenant.pepper",
+        "tenant.trusted_proxies",
+        "admin.token",
+        "sessions.headers",
+    ],
+)
+def test_a_variable_that_is_empty_is_an_error_and_not_the_default(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_" + key.upper().replace(".", "__"), "")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert str(raised.value).startswith(key)
+
+
+@pytest.mark.parametrize("table", ["upstream", "summarizer", "judge"])
+@pytest.mark.parametrize("user", ["user:hunter2", "hunter2", ":hunter2", "user:hunter2/4", "user:hunter2@5"])
+def test_an_address_with_a_password_is_refused_and_not_shown(table: str, user: str, write: Any) -> None:
+    write(f'[{table}]\nbase_url = "http://{user}@h/v1"\n')
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert str(raised.value).startswith(f"{table}.base_url: must ")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_where_an_address_has_a_password_the_error_says_where_a_key_belongs() -> None:
+    entry = {"match": "m", "judge": {"base_url": "http://user:hunter2@h/v1"}}
+    with pytest.raises(SettingsError, match=r"^models\.0\.judge\.base_url: .* api_key") as raised:
+        load_settings(models=[entry])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_path_of_an_address_may_have_an_at_sign() -> None:
+    assert load_settings(upstream={"base_url": "http://h/@team/v1"}).upstream.base_url == "http://h/@team/v1"
+
+
+def test_every_key_that_is_wrong_is_named_at_once(write: Any) -> None:
+    write("prot = 1\nwindow = 5\n")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert len(str(raised.value).splitlines()) == 2
+
+
+def test_a_config_file_that_is_missing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "nowhere.toml"))
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load_settings()
+
+
+def test_a_config_file_that_is_no_utf_8_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.toml").write_bytes(b'host = "\xff"')
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "c.toml"))
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_a_variable_that_is_both_a_value_and_a_table_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_STORE", "memory://")
+    monkeypatch.setenv("CONDENSER_STORE__TTL", "60")
+    with pytest.raises(SettingsError):
+        load_settings()
+
+
+def test_a_list_in_the_environment_may_be_parted_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", "x-one, x-two")
+    monkeypatch.setenv("CONDENSER_TENANT__TRUSTED_PROXIES", "10.0.0.1")
+    settings = load_settings()
+    assert settings.sessions.headers == ("x-one", "x-two")
+    assert settings.tenant.trusted_proxies == ("10.0.0.1",)
+
+
+@pytest.mark.parametrize("text", ["x-one,,x-two", "x-one,", "x one", '["x-one", ""]'])
+def test_a_list_of_headers_has_names_only(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", text)
+    with pytest.raises(SettingsError, match=r"sessions\.headers\.\d: .* is no name of a header"):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", ["[x-one]", "[", "{"])
+def test_a_variable_that_only_begins_as_json_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", text)
+    with pytest.raises(SettingsError, match="CONDENSER_SESSIONS__HEADERS"):
+        load_settings()
+
+
+def test_a_list_that_is_none_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_MODELS", "qwen3")
+    with pytest.raises(SettingsError, match="models: must be a list; in the environment it is one in JSON"):
+        load_settings()

@@ -1,0 +1,210 @@
+"""The tables of settings: strategies, models, the models that we ask ourselves, and what goes with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.condensing.cost import Prices
+from proxy.settings import Settings, SettingsError, load_settings
+from strategies import TABLE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+# -- strategies and models ---------------------------------------------------------------------------------
+
+
+def test_each_strategy_has_a_table_of_its_own(write: Any) -> None:
+    write("[mask]\nkeep = 5\n[half-window]\nmin_rounds = 6\n")
+    assert load_settings().options == {"mask": {"keep": 5}, "half-window": {"min_rounds": 6}}
+
+
+def test_the_environment_reaches_the_tables_of_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_ROUNDS", "8")
+    assert load_settings().options == {"half-window": {"min_rounds": "8"}}
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_the_environment_wins_over_the_file_in_either_spelling_of_a_strategy(seed: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[half-window]\nmin_rounds = 6\n", "utf-8")
+    code = "from proxy.settings import load_settings; print(load_settings().options['half-window']['min_rounds'])"
+    environment = {
+        "PYTHONHASHSEED": seed,
+        "CONDENSER_CONFIG": str(tmp_path / "c.toml"),
+        "CONDENSER_HALF_WINDOW__MIN_ROUNDS": "8",
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout.strip() == "8"
+
+
+def test_the_first_model_entry_that_matches_counts() -> None:
+    settings = Settings(
+        models=(  # type: ignore[arg-type]
+            {"match": "qwen3-coder*", "window": 1_000},
+            {"match": "qwen3*", "window": 2_000},
+            {"match": "*", "window": 3_000},
+        )
+    )
+    windows = [
+        found.window for name in ("qwen3-coder-30b", "qwen3-8b", "gpt-4o") if (found := settings.for_model(name))
+    ]
+    assert windows == [1_000, 2_000, 3_000]
+
+
+def test_a_model_that_nothing_matches_has_no_entry() -> None:
+    assert Settings(models=({"match": "a*"},)).for_model("b") is None  # type: ignore[arg-type]
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "http://h"])
+def test_an_upstream_address_ends_without_a_slash_and_has_a_path(url: str) -> None:
+    assert load_settings(upstream={"base_url": url}).upstream.base_url == "http://h/v1"
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_every_strategy_can_be_the_default(name: str) -> None:
+    assert load_settings(strategy=name).strategy == name
+
+
+# -- models that we ask ourselves --------------------------------------------------------------------------
+
+
+def test_a_judge_has_a_minute_and_a_summarizer_five() -> None:
+    settings = load_settings()
+    assert (settings.judge.timeout, settings.summarizer.timeout) == (60, 300)
+
+
+def test_a_role_sends_nothing_that_is_not_set() -> None:
+    for role in (load_settings().judge, load_settings().summarizer):
+        assert role.model_dump(exclude={"timeout", "form"}, exclude_none=True) == {}
+
+
+def test_the_address_of_a_role_gets_a_path_like_the_upstreams() -> None:
+    assert load_settings(judge={"base_url": "http://h/"}).judge.base_url == "http://h/v1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[judge]\nbase_url = "h:8000"', "judge.base_url"),
+        ("[judge]\ntimeout = 0", "judge.timeout"),
+        ("[judge]\ntemperature = 3", "judge.temperature"),
+        ("[judge]\nform = 'continue'", "judge.form"),
+        ("[summarizer]\nform = 'other'", "summarizer.form"),
+        ("[summarizer]\nwindow = 10", "summarizer.window"),
+        ("[background]\nconcurrency = 0", "background.concurrency"),
+        ("[background]\nallowance = -1", "background.allowance"),
+        ("background = 'sometimes'", "background.mode"),
+        ("background = 5", "background"),
+    ],
+)
+def test_a_role_or_background_that_cannot_be_is_said_in_plain_words(text: str, says: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=says):
+        load_settings()
+
+
+@pytest.mark.parametrize("key", ["base_url = 'http://h/v1'", "model = 'm'", "api_key = 'k'", "window = 512"])
+def test_a_summarizer_that_goes_on_from_the_view_is_the_requests_own_model(key: str, write: Any) -> None:
+    write(f"[summarizer]\nform = 'continue'\n{key}\n")
+    with pytest.raises(SettingsError, match=key.partition(" ")[0]):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("[marks]\nreserve = 2000", 2_000),
+        ("reserve = 2000", 2_000),
+        ("reserve = 1000\n[marks]\nreserve = 2000", 2_000),
+        ("reserve = 1000\n[marks]\nstep = 0.2", 1_000),
+    ],
+)
+def test_the_reserve_is_one_of_the_marks_and_may_stand_alone(text: str, tokens: int, write: Any) -> None:
+    write(text)
+    assert load_settings().marks.reserve == tokens
+
+
+def test_a_reserve_in_the_environment_wins_over_the_file_in_either_spelling(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("[marks]\nreserve = 2000\nstep = 0.2\n")
+    monkeypatch.setenv("CONDENSER_RESERVE", "3000")
+    marks = load_settings().marks
+    assert (marks.reserve, marks.step) == (3_000, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "tokens"),
+    [({"reserve": 500}, 500), ({"marks": {"reserve": 600}}, 600), ({"reserve": 500, "marks": {"reserve": 600}}, 600)],
+)
+def test_a_models_reserve_may_stand_in_its_marks(entry: dict[str, Any], tokens: int) -> None:
+    entries = ({"match": "m", **entry},)
+    assert [each.held_back for each in Settings(models=entries).models] == [tokens]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("value", "mode"), [("idle", "idle"), (True, "on"), (False, "off"), ("off", "off")])
+def test_a_model_may_have_a_background_of_its_own(value: object, mode: str) -> None:
+    entries = ({"match": "m", "background": value},)
+    assert [each.background for each in Settings(models=entries).models] == [mode]  # type: ignore[arg-type]
+
+
+def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
+    given = {"input": 2.0, "output": 8.0}
+    (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
+    assert entry.prices is not None
+    assert entry.prices.to_prices() == Prices(2.0, 2.0, 8.0)
+
+
+def test_background_is_a_table_or_its_mode_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('background = "idle"\n')
+    assert load_settings().background.mode == "idle"
+    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "2")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("idle", 2)
+
+
+def test_the_environment_may_switch_the_background_off(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("[background]\nconcurrency = 2\n")
+    monkeypatch.setenv("CONDENSER_BACKGROUND", "off")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("off", 2)
+
+
+@pytest.mark.parametrize("file", ["", 'background = "off"\n', '[background]\nmode = "off"\nallowance = 0.2\n'])
+def test_the_environment_may_have_the_mode_alone_beside_keys_of_its_table(
+    file: str, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file)
+    monkeypatch.setenv("CONDENSER_BACKGROUND", "idle")
+    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "3")
+    found = load_settings().background
+    assert (found.mode, found.concurrency) == ("idle", 3)
+    assert found.allowance == (0.2 if "allowance" in file else 0.1)
+
+
+@pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/33", "10.0.0.300", "p"])
+def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(tenant={"trusted_proxies": ["10.0.0.0/8", given]})
+    assert str(raised.value).startswith("tenant.trusted_proxies")
+    assert f"'{given}'" in str(raised.value)

@@ -1,0 +1,157 @@
+"""The upstream: where a request goes, whatever its path says."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import BadRequest, UpstreamUnavailable
+from proxy.settings.tables import UpstreamSettings
+from proxy.upstream import Upstream, UpstreamRequest, is_plain
+from tests.support.replies import Reply, hang, hang_up, raw
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+
+async def target(base: str, path: bytes, query: bytes = b"") -> str:
+    """Where a path of ours leads, as it stands in the request line."""
+    with ScriptedUpstream() as upstream:
+        client = Upstream(UpstreamSettings(base_url=upstream.url + base))
+        try:
+            reply = await client.send(UpstreamRequest("GET", path, query, [], b""))
+            assert [chunk async for chunk in reply.chunks()]
+            await reply.close()
+        finally:
+            await client.close()
+        return next(iter(upstream.journal)).target
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "query", "seen"),
+    [
+        ("/v1", b"/v1/models", b"", "/v1/models"),
+        ("/v1/", b"/v1/models", b"a=1&a=2", "/v1/models?a=1&a=2"),
+        ("/openai/deployments/x", b"/v1/chat", b"api-version=1", "/openai/deployments/x/chat?api-version=1"),
+        ("/v1", b"/v1/models/org%2Fname", b"q=%20", "/v1/models/org%2Fname?q=%20"),
+        ("/v1", b"/v1//double//", b"", "/v1//double//"),
+        ("/a%20b", b"/v1/x", b"", "/a%20b/x"),
+    ],
+)
+async def test_what_follows_v1_is_set_behind_the_base(base: str, path: bytes, query: bytes, seen: str) -> None:
+    assert await target(base, path, query) == seen
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v1/..",
+        b"/v1/../admin",
+        b"/v1/a/../../b",
+        b"/v1/%2e%2e/x",
+        b"/v1/%2E./x",
+        b"/v1/.%2e%2fx",
+        b"/v1/./x",
+        b"/v1/a%5c..%5cb",
+        b"/v1/a\\b",
+        b"/v1/a%2f..%2fb",
+    ],
+)
+async def test_a_path_that_climbs_is_refused(path: bytes) -> None:
+    assert not is_plain(path)
+    client = Upstream(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
+    with pytest.raises(BadRequest) as raised:
+        await client.send(UpstreamRequest("GET", path, b"", [], b""))
+    assert raised.value.code == "bad_path"
+    await client.close()
+
+
+@pytest.mark.parametrize("path", [b"/..hidden/file..name/...", b"/a.b", b"/", b"", b"/a@b:c;d", b"/%2541"])
+async def test_dots_within_a_name_do_not_climb(path: bytes) -> None:
+    assert is_plain(path)
+
+
+async def test_a_server_that_is_not_there_is_unreachable() -> None:
+    client = Upstream(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
+    with pytest.raises(UpstreamUnavailable) as raised:
+        await client.reachable()
+    assert raised.value.code == "upstream_unreachable"
+    await client.close()
+
+
+async def test_a_server_that_hangs_up_is_unreachable_and_one_that_is_silent_is_late(upstream: ScriptedUpstream) -> None:
+    never = Signal("the end of the test")
+    upstream.reply(hang_up(), hang(never))
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url, read_timeout=0.1))
+    for code in ("upstream_unreachable", "upstream_timeout"):
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await client.ask(None, [], b"{}", 0.1)
+        assert raised.value.code == code
+    never.set()
+    await client.close()
+
+
+async def test_whatever_the_model_list_answers_means_that_it_is_there(upstream: ScriptedUpstream) -> None:
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    assert await client.reachable() == 200
+    upstream.answer(lambda request: Reply(401, (("content-length", "0"),)))
+    assert await client.reachable() == 401
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("base_url", "server"),
+    [
+        (None, "http://up:8000/"),
+        ("http://up:8000/other/v1", "http://up:8000/"),
+        ("http://UP:8000", "http://up:8000/"),
+        ("https://up:8000/v1", "https://up:8000/"),
+        ("http://up/v1", "http://up/"),
+    ],
+)
+async def test_a_server_is_known_by_its_scheme_host_and_port(base_url: str | None, server: str) -> None:
+    client = Upstream(UpstreamSettings(base_url="http://up:8000/v1"))
+    assert client.server(base_url) == server
+    await client.close()
+
+
+async def test_an_answer_to_a_call_of_ours_says_when_to_come_again(upstream: ScriptedUpstream) -> None:
+    upstream.reply(Reply(429, (("content-length", "0"), ("Retry-After", "9"))), Reply(200, (("content-length", "0"),)))
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    assert await client.ask(None, [], b"{}", 5.0) == (429, b"", "9")
+    assert await client.ask(None, [], b"{}", 5.0) == (200, b"", None)
+    await client.close()
+
+
+async def test_a_cookie_of_one_reply_is_sent_with_no_other_call(upstream: ScriptedUpstream) -> None:
+    upstream.reply(Reply(200, (("content-length", "0"), ("set-cookie", "caller=first; Path=/"))))
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    await client.ask(None, [], b"{}", 5.0)
+    await client.page("/models", [], 5.0, 1_000)
+    assert [exchange.header("cookie") for exchange in upstream.journal] == [None, None]
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "listed", "beside"),
+    [
+        ("/v1", "/v1/models", "/props"),
+        ("/api/v1/", "/api/v1/models", "/api/props"),
+        ("/openai", "/openai/models", "/openai/props"),
+    ],
+)
+async def test_a_page_of_the_server_is_below_the_base_or_beside_its_v1(base: str, listed: str, beside: str) -> None:
+    with ScriptedUpstream() as upstream:
+        client = Upstream(UpstreamSettings(base_url=upstream.url + base))
+        await client.page("/models", [(b"authorization", b"Bearer ours")], 5.0, 1_000)
+        await client.page("/props", [], 5.0, 1_000, beside_v1=True)
+        asked = [(each.method, each.target, each.header("authorization")) for each in upstream.journal]
+        assert asked == [("GET", listed, "Bearer ours"), ("GET", beside, None)]
+        await client.close()
+
+
+async def test_a_long_page_is_cut_off(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda request: raw(b"x" * 5_000_000, "application/json"))
+    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    assert 1_000 < len((await client.page("/models", [], 5.0, 1_000)).body) < 1_000_000
+    await client.close()

@@ -1,0 +1,289 @@
+"""Requests of clients on the wire to the upstream: what is sent, over which connection, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from proxy.errors import UpstreamUnavailable
+from proxy.http.headers import Headers
+from proxy.settings.tables import UpstreamSettings
+from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest
+from tests.support.signals import BOUND
+
+pytestmark = pytest.mark.anyio
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+HANG_UP = b""
+Script = Sequence[bytes]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Server:
+    """Answers each connection by its script, one entry to a request; an entry without a whole head ends it."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = iter(scripts)
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.left = asyncio.Event()
+        self.url = ""
+        self.newest: socket.socket
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.newest = writer.get_extra_info("socket")
+        for answer in next(self._scripts):
+            self.requests.append(await _request(reader))
+            writer.write(answer)
+            if not answer.startswith(b"HTTP/1.1 2") or b"\r\n\r\n" not in answer:
+                writer.close()
+                return
+        with suppress(ConnectionError):
+            await reader.read()
+        self.left.set()
+        writer.close()
+
+    def close_idle(self) -> None:
+        """Ends the newest connection, at once: a client that sends then has not seen it yet."""
+        with socket.socket(fileno=os.dup(self.newest.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"chunked" in head:
+        return head + await reader.readuntil(b"0\r\n\r\n")
+    length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
+    return head + await reader.readexactly(int(length.partition(b":")[2]))
+
+
+@asynccontextmanager
+async def serving(
+    *scripts: Script, talk: Talk | None = None, tls: ssl.SSLContext | None = None, max_connections: int = 10
+) -> AsyncIterator[tuple[Server, Upstream]]:
+    server = Server(*scripts)
+    listening = await asyncio.start_server(talk or server.talk, "127.0.0.1", 0, ssl=tls)
+    port = listening.sockets[0].getsockname()[1]
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
+    upstream = Upstream(UpstreamSettings(base_url=server.url, max_connections=max_connections))
+    async with asyncio.timeout(BOUND), listening:
+        try:
+            yield server, upstream
+        finally:
+            await upstream.close()
+
+
+def post(body: bytes | AsyncIterator[bytes] = b"{}", headers: Headers | None = None) -> UpstreamRequest:
+    return UpstreamRequest("POST", b"/v1/x", b"", headers or [], body)
+
+
+async def parts(*each: bytes) -> AsyncIterator[bytes]:
+    for part in each:
+        yield part
+
+
+async def read(reply: UpstreamReply) -> bytes:
+    body = b"".join([chunk async for chunk in reply.chunks()])
+    await reply.close()
+    return body
+
+
+# -- what is sent --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
+async def test_nothing_is_added_to_a_request_without_a_body(method: str) -> None:
+    async with serving([EMPTY]) as (server, upstream):
+        await (await upstream.send(UpstreamRequest(method, b"/v1/x", b"a=%20", [(b"b", b"2")], b""))).close()
+        host = server.url.removeprefix("http://").removesuffix("/v1")
+        assert server.requests == [f"{method} /v1/x?a=%20 HTTP/1.1\r\nHost: {host}\r\nb: 2\r\n\r\n".encode()]
+
+
+@pytest.mark.parametrize("odd", [b"caf\xc3\xa9", b"caf\xe9"], ids=["UTF-8", "Latin-1"])
+async def test_headers_go_out_in_order_as_the_bytes_that_came_in(odd: bytes) -> None:
+    headers = [(b"x-b", b"1"), (b"x-title", odd), (b"x-a", b""), (b"x-b", b"2")]
+    async with serving([OK]) as (server, upstream):
+        assert await read(await upstream.send(post(b"{}", headers))) == b"ok"
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        assert head.split(b"\r\n")[2:] == [
+            b"x-b: 1",
+            b"x-title: " + odd,
+            b"x-a: ",
+            b"x-b: 2",
+            b"content-length: 2",
+        ]
+        assert body == b"{}"
+
+
+async def test_a_body_of_many_megabytes_arrives_whole() -> None:
+    body = bytes(range(256)) * 20_000
+    async with serving([OK]) as (server, upstream):
+        assert await read(await upstream.send(post(body))) == b"ok"
+        assert server.requests[0].endswith(b"content-length: 5120000\r\n\r\n" + body)
+
+
+async def test_an_upload_goes_out_in_the_form_in_which_its_length_was_given() -> None:
+    async with serving([OK, OK]) as (server, upstream):
+        await read(await upstream.send(post(parts(b"one", b"two"), [(b"content-length", b"6")])))
+        await read(await upstream.send(post(parts(b"one", b"two"))))
+        assert server.requests[0].endswith(b"content-length: 6\r\n\r\nonetwo")
+        assert server.requests[1].endswith(b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+
+
+async def test_what_ends_an_upload_early_is_raised_as_it_is() -> None:
+    class Gone(Exception):
+        pass
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise Gone
+
+    async with serving([OK]) as (_, upstream):
+        with pytest.raises(Gone):
+            await upstream.send(post(broken(), [(b"content-length", b"6")]))
+
+
+async def test_an_answer_to_an_upload_may_come_before_its_end() -> None:
+    unfinished = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"one"
+        await unfinished.wait()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"one")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await reader.read()
+        writer.close()
+        unfinished.set()
+
+    async with serving(talk=refuse) as (_, upstream):
+        reply = await upstream.send(post(endless(), [(b"content-length", b"9")]))
+        assert (reply.status, await read(reply)) == (413, b"big")
+        await unfinished.wait()
+
+
+# -- over which connection, and how often --------------------------------------------------------------------------
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with serving([OK, OK]) as (server, upstream):
+        assert [await read(await upstream.send(post())) for _ in range(2)] == [b"ok", b"ok"]
+        assert server.connections == 1
+
+
+LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="what was acknowledged is NOT TESTED: no TCP_INFO")
+@pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
+async def test_a_request_that_a_closing_server_did_not_read_is_sent_once_more() -> None:
+    async with serving([OK], [OK]) as (server, upstream):
+        assert await read(await upstream.send(post(b"0"))) == b"ok"
+        server.close_idle()
+        assert await read(await upstream.send(post(b"1"))) == b"ok"
+        assert [request[-1:] for request in server.requests] == [b"0", b"1"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [[[HANG_UP]], [[OK, HANG_UP]], [[OK, b"HTTP/1.1 20"]], [[OK, b"HTTP/1.1 200 OK\r\nA: b\r\n"]]],
+    ids=["on a new connection", "when it was read", "within the status line", "within the head"],
+)
+@pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_reply_that_is_lost_otherwise_is_not_asked_for_again(method: str, scripts: list[Script]) -> None:
+    request = UpstreamRequest(method, b"/v1/x", b"", [], b"")
+    async with serving(*scripts) as (server, upstream):
+        for _ in scripts[0][:-1]:
+            await read(await upstream.send(request))
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await upstream.send(request)
+        assert raised.value.code == "upstream_unreachable"
+        assert len(server.requests) == sum(map(len, scripts))
+
+
+async def test_where_the_system_does_not_say_what_was_acknowledged_nothing_is_sent_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(socket, "TCP_INFO", raising=False)
+    async with serving([OK], [OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        server.close_idle()
+        with pytest.raises(UpstreamUnavailable):
+            await upstream.send(post())
+        assert len(server.requests) == 1
+
+
+async def test_an_upload_cannot_be_sent_once_more() -> None:
+    async with serving([OK], [OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        server.close_idle()
+        with pytest.raises(UpstreamUnavailable):
+            await upstream.send(post(parts(b"one")))
+        assert len(server.requests) == 1
+
+
+async def test_a_request_waits_for_a_connection_where_all_are_taken() -> None:
+    async with serving([OK, OK], max_connections=1) as (server, upstream):
+        first = await upstream.send(UpstreamRequest("GET", b"/v1/1", b"", [], b""))
+        second = asyncio.ensure_future(upstream.send(UpstreamRequest("GET", b"/v1/2", b"", [], b"")))
+        assert await read(first) == b"ok"
+        assert await read(await second) == b"ok"
+        assert server.connections == 1
+
+
+async def test_a_reply_that_is_closed_before_its_end_takes_its_connection_with_it() -> None:
+    unfinished = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"
+    async with serving([unfinished], [OK]) as (server, upstream):
+        reply = await upstream.send(post())
+        assert await anext(reply.chunks()) == b"ok"
+        await reply.close()
+        await server.left.wait()
+        assert await read(await upstream.send(post())) == b"ok"
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that signs itself, with its key in the same file."""
+    if which("openssl") is None:
+        pytest.skip("TLS to an upstream is NOT TESTED: needs openssl")
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=upstream -addext subjectAltName=IP:127.0.0.1"
+    made = subprocess.run([*command.split(), "-keyout", "-"], capture_output=True, check=True)
+    path.write_bytes(made.stdout)
+    return path
+
+
+async def test_a_server_is_trusted_whose_authority_the_environment_names(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with serving([OK], tls=tls) as (_, upstream):
+        assert await read(await upstream.send(post())) == b"ok"
+
+
+async def test_a_server_is_not_trusted_whose_authority_is_unknown(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    async with serving([OK], tls=tls) as (server, upstream):
+        with pytest.raises(UpstreamUnavailable):
+            await upstream.send(post())
+        assert server.requests == []
