@@ -25,9 +25,9 @@ from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.policy import Policy
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.requiring import (
-    name_floor,
+    floor_under,
+    needed,
     not_ready,
-    requirement_of,
     still_required,
     waits_to_pay_back,
     what_is_ready,
@@ -115,9 +115,9 @@ class Condenser:
         if not (pipeline.is_off or pipeline.observe):
             if not is_last:
                 decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
-            decision.reform = lambda profile: self._reform(decision, case, profile, is_last=is_last)
+            decision.reform = lambda profile: self._rewrite_for(decision, case, profile, is_last=is_last)
 
-    def _reform(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
+    def _rewrite_for(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
         """Writes a decision's view for another profile; whether the upstream gets other bytes by that."""
         before, case = decision.body, case.taken_by(profile)
         transcript = decision.view.transcript.in_form(profile.form)
@@ -135,7 +135,7 @@ class Condenser:
         again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None, again=None)
         await self._shrink(again, case, aim)
         await self._memories.injector.inject(again, case)
-        name_floor(again)
+        _name_floor(again)
         if again.tokens_after >= refused.tokens_after:
             return None
         self._write(again, case)
@@ -146,13 +146,13 @@ class Condenser:
     async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:
         """Condenses a view for OVERFLOW, in what the first decision has left of the time for models."""
         case = case._replace(policy=case.policy._replace(budget=budget))
-        if case.found.failure:
+        if case.recognised.failure:
             decision.view, decision.trigger = walked(case, budget), Trigger.OVERFLOW
             decision.tokens_after = decision.view.tokens
             return
         left = self._inline_timeout - decision.timing.condense / 1000
         deadline = asyncio.get_running_loop().time() + max(left, 0.0)
-        took = await self._took_ready(Requirement.OVERFLOW, decision, case, deadline)
+        took = await self._take_ready(Requirement.OVERFLOW, decision, case, deadline)
         if took and decision.tokens_after < budget.trigger:
             return
         made = await self._maker.make(Requirement.OVERFLOW, decision, case, deadline)
@@ -182,13 +182,13 @@ class Condenser:
             decision.reason = decision.reason or Reason.STRATEGY_OFF
         elif pipeline.observe:
             await self._observe(decision, case)
-        elif case.found.failure:
+        elif case.recognised.failure:
             _walk(decision, case)
         else:
             _replay(decision, case)
             await self._condense(decision, case)
             await self._memories.injector.inject(decision, case)
-            name_floor(decision)
+            _name_floor(decision)
             if is_first_of_a_truncated_window(decision, case):
                 decision.reason = Reason.SILENT_TRUNCATION
         return decision
@@ -198,11 +198,12 @@ class Condenser:
         only_looks = case.request.controls.dry_run
         if not only_looks:
             case = case.knowing(await self._preparer.ahead(decision, case, deadline))
-        requirement = requirement_of(decision, case)
+        requirement, reason = needed(decision, case)
+        decision.reason = reason or decision.reason
         if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self._cache_lifetime):
             decision.reason = Reason.AWAITING_PAYBACK
             return
-        if requirement is not None and await self._took_ready(requirement, decision, case, deadline):
+        if requirement is not None and await self._take_ready(requirement, decision, case, deadline):
             requirement = still_required(decision)
         if requirement is None:
             return
@@ -222,8 +223,8 @@ class Condenser:
             decision.action, decision.reason = Action.DEGRADED, made.failure
         _refuse_if_hopeless(decision)
 
-    async def _took_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
-        """Whether a condensation that was prepared is this request's view now.
+    async def _take_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
+        """Makes a condensation that was prepared this request's view; whether there was one.
 
         Where a model may be asked, a preparation that is under way is waited for.
         """
@@ -250,15 +251,16 @@ class Condenser:
     async def _stand(self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool) -> None:
         try:
             if is_new:
-                _apply(decision, await self._keeper.keep(case.found, condensation), case, ready=True)
+                _apply(decision, await self._keeper.keep(case.recognised, condensation), case, ready=True)
             else:
-                await self._keeper.stand(case.found, condensation)
+                await self._keeper.stand(case.recognised, condensation)
         except StoreError as error:
             decision.action, decision.reason = Action.DEGRADED, error.reason
 
     async def _observe(self, decision: Decision, case: Case) -> None:
         """Says what would be done; changes nothing."""
-        requirement = requirement_of(decision, case)
+        requirement, reason = needed(decision, case)
+        decision.reason = reason or decision.reason
         if requirement is None:
             return
         made = await self._maker.project(requirement, decision, case)
@@ -266,7 +268,7 @@ class Condenser:
         if made.condensation is not None:
             decision.action, decision.trigger = Action.WOULD_CONDENSE, TRIGGERS[requirement]
             decision.tokens_after = folded(case, made.condensation).tokens
-            decision.exact = decision.exact and not made.asked
+            decision.exact = decision.exact and not made.used_model
             decision.metadata = made.condensation.metadata
         elif requirement is Requirement.SOFT and case.policy.asks:
             decision.reason = not_ready(case)
@@ -290,12 +292,12 @@ def _apply(
 
 def _replay(decision: Decision, case: Case) -> None:
     decision.tokens_after = decision.view.tokens
-    if not case.found.condensations:
+    if not case.recognised.condensations:
         return
-    last = case.found.last_applied(case.history)
+    last = case.recognised.last_applied(case.history)
     found = replay(
         case.measured.transcript,
-        case.found.condensations,
+        case.recognised.condensations,
         case.overhead,
         case.counter,
         case.policy.budget,
@@ -304,7 +306,7 @@ def _replay(decision: Decision, case: Case) -> None:
     decision.view, decision.applied, decision.tokens_after = found.view, found.applied, found.view.tokens
     if found.applied is not None:
         decision.action = (
-            Action.CONDENSED if case.found.session and last not in (None, found.applied.id) else Action.REPLAYED
+            Action.CONDENSED if case.recognised.session and last not in (None, found.applied.id) else Action.REPLAYED
         )
 
 
@@ -321,6 +323,12 @@ def _walk(decision: Decision, case: Case) -> None:
     failure = decision.reason
     _refuse_if_hopeless(decision)
     decision.reason = failure
+
+
+def _name_floor(decision: Decision) -> None:
+    found = floor_under(decision)
+    if found is not None:
+        decision.reason, decision.floor = found.reason, found.tokens
 
 
 def _refuse_if_hopeless(decision: Decision) -> None:

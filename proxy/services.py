@@ -35,7 +35,7 @@ from proxy.reply.watching import Watcher
 from proxy.request.identity import Tenants, tenant_key
 from proxy.request.intake import Intake
 from proxy.request.measure import Measurer
-from proxy.request.message_cache import Seen
+from proxy.request.message_cache import MessageCache
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.sessions.admin import Admin, admin_token
 from proxy.sessions.keeping import Keeper
@@ -71,7 +71,7 @@ class Services:
     policies: Policies
     condenser: Condenser
     searcher: Searcher
-    seen: Seen
+    seen: MessageCache
     discovered: Discovered
     calibrator: Calibrator
     retrier: Retrier
@@ -114,7 +114,7 @@ async def services(
         stack.push_async_callback(tasks.close)
         tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         await asyncio.to_thread(tokenizers.warm)
-        seen = Seen()
+        seen = MessageCache()
         discovered = _discovered(settings, upstream, tasks, clock)
         base_url = settings.upstream.base_url
         learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
@@ -208,7 +208,7 @@ def _intake(
     settings: Settings,
     stored: StoredSessions,
     pool: CountingPool,
-    seen: Seen,
+    seen: MessageCache,
     tokenizers: Tokenizers,
     policies: Policies,
     lessons: Lessons,

@@ -34,7 +34,7 @@ NOBODY = About("", "")
 
 
 @dataclass(frozen=True)
-class Asked:
+class CountedPrompt:
     """What is counted of one request. `counter` names what counts; `frame` and `offering` are digests of all that
     stands outside of the chain, and of the tools; `overhead` are tokens of our own; `offers` tells whether there are
     tools. `most` are the tokens that no tokenizer exceeds, where that is known; `hidden` are messages of hidden rounds,
@@ -93,7 +93,7 @@ class Anchor(NamedTuple):
     fixed: Features
 
 
-UNASKED = Asked(Transcript(()), 0, "", "")
+NO_PROMPT = CountedPrompt(Transcript(()), 0, "", "")
 """Nothing of which anything was counted."""
 
 
@@ -109,20 +109,20 @@ class Growth(NamedTuple):
     begins: bool = False
 
 
-def growth(anchor: Anchor, asked: Asked) -> Growth | None:
+def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     """What came since an anchor whose node stands in the transcript; None where the two cannot be compared.
 
     They cannot where another counter counted what has changed since, or what stands in the place of history.
     """
-    new = asked.since(anchor.length)
+    new = prompt.since(anchor.length)
     features, tokens = of_messages(new), sum([message.tokens for message in new])
-    if anchor.counter == asked.counter:
-        outside = asked.fixed.minus(anchor.fixed)
-        begins = anchor.frame == asked.frame or abs(outside.own) <= CLOCK
+    if anchor.counter == prompt.counter:
+        outside = prompt.fixed.minus(anchor.fixed)
+        begins = anchor.frame == prompt.frame or abs(outside.own) <= CLOCK
         return Growth(features.plus(outside), anchor.own + tokens + round(outside.own), begins)
-    if anchor.applied or anchor.frame != asked.frame:
+    if anchor.applied or anchor.frame != prompt.frame:
         return None
-    return Growth(features, asked.own)
+    return Growth(features, prompt.own)
 
 
 def stands(anchor: Anchor, digests: Sequence[bytes]) -> bool:

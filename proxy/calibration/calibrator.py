@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor, Anchors, Asked, Growth, stands
+from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands
 from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
-from proxy.calibration.ledger import NOTHING, Ledger, Line, could_be, decoded, encoded
+from proxy.calibration.ledger import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibrated, calibrated
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
     first: float | None
     anchored: float | None
-    line: Line
+    line: FittedPrices
 
 
 @dataclass(slots=True)
@@ -62,8 +62,8 @@ class _Known:
     `lessons` have come to this process, of which so many are `unfitted` and `unshared`; an expected one is a part.
     """
 
-    ledger: Ledger = Ledger()  # noqa: RUF009 - immutable
-    line: Line = NOTHING
+    ledger: Samples = Samples()  # noqa: RUF009 - immutable
+    line: FittedPrices = NOTHING
     lessons: int = 0
     unfitted: float = 0.0
     unshared: float = 0.0
@@ -121,17 +121,17 @@ class Calibrator:
         """Tokens that the upstream may add to a request by itself, whatever stands in it, as far as is known."""
         return max(self._known(model, counter).line.hidden for counter in counters)
 
-    def calibrated(self, asked: Asked, stored: Anchor | None, window: int | None) -> Calibrated:
+    def calibrated(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibrated:
         """What is known of a request; `stored` is the anchor of its branch, if it has one."""
-        known = self._known(asked.about.model, asked.counter)
+        known = self._known(prompt.about.model, prompt.counter)
         # Whatever is condensed, the count is no worse than one of a first request.
         mean = known.ledger.error(anchored=False)
         error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
-        return calibrated(asked, known.line, self._anchor(asked, stored), window, error)
+        return calibrated(prompt, known.line, self._anchor(prompt, stored), window, error)
 
-    def _anchor(self, asked: Asked, stored: Anchor | None) -> Anchor | None:
+    def _anchor(self, prompt: CountedPrompt, stored: Anchor | None) -> Anchor | None:
         """The one that stands for most of a request."""
-        about, digests = asked.about, asked.transcript.digests
+        about, digests = prompt.about, prompt.transcript.digests
         known = stored if stored is not None and stands(stored, digests) else None
         # Of one length the branch's own: another session's view may end with the same message.
         newest = self._anchors.newest(about.tenant, about.model, digests, known.length if known else 0)
@@ -140,38 +140,43 @@ class Calibrator:
     # -- after a reply -------------------------------------------------------------------------------
 
     def learned(
-        self, asked: Asked, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
+        self, prompt: CountedPrompt, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
     ) -> Anchor | None:
         """Takes in what the upstream has counted for what was sent; the anchor for the next request of the branch.
 
         A count that cannot be of this prompt, or is far below that of its beginning, is not used. Where it `teaches`
         not, for not all of it is text, it is an anchor all the same.
         """
-        digests, own = asked.transcript.digests, sent.view.tokens
+        digests, own = prompt.transcript.digests, sent.view.tokens
         since = known.grown_from(sent.applied, own)
         least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
         if not digests or not could_be(counted, own) or counted < least:
             return None
         if teaches:
-            self._teach(asked, known, sent, since, counted)
+            self._teach(prompt, known, sent, since, counted)
         node, length = digests[-1].hex(), len(digests)
-        anchor = Anchor(node, length, sent.applied, counted, own, asked.counter, asked.frame, asked.fixed)
-        self._anchors.keep(asked.about.tenant, asked.about.model, anchor)
+        anchor = Anchor(node, length, sent.applied, counted, own, prompt.counter, prompt.frame, prompt.fixed)
+        self._anchors.keep(prompt.about.tenant, prompt.about.model, anchor)
         return anchor
 
     def _teach(
-        self, asked: Asked, known: Calibrated, sent: Forwarded, since: tuple[Anchor, Growth] | None, counted: int
+        self,
+        prompt: CountedPrompt,
+        known: Calibrated,
+        sent: Forwarded,
+        since: tuple[Anchor, Growth] | None,
+        counted: int,
     ) -> None:
-        entry, now, about = self._known(asked.about.model, asked.counter), int(self._clock()), asked.about
+        entry, now, about = self._known(prompt.about.model, prompt.counter), int(self._clock()), prompt.about
         if since is not None or entry.ledger.wholes:
             off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
             entry.ledger = entry.ledger.off(off, anchored=since is not None)
         if since is not None:
             anchor, grown = since
-            lesson = Observation(grown.features, counted - anchor.counted, about.by, asked.offering, now)
+            lesson = Observation(grown.features, counted - anchor.counted, about.by, prompt.offering, now)
         else:
-            whole = asked.whole if sent.view.is_whole else asked.fixed.plus(of_messages(sent.view.shown))
-            lesson = Observation(whole, counted, about.by, asked.offering, now)
+            whole = prompt.whole if sent.view.is_whole else prompt.fixed.plus(of_messages(sent.view.shown))
+            lesson = Observation(whole, counted, about.by, prompt.offering, now)
         taught = entry.ledger.taught(lesson)
         if taught is not entry.ledger:
             news = entry.news(lesson)
@@ -179,7 +184,7 @@ class Calibrator:
             entry.lessons += 1
             entry.unfitted += news
             entry.unshared += news
-            self._follow(about.model, asked.counter, entry)
+            self._follow(about.model, prompt.counter, entry)
         self._told(about.model, _progress(entry))
 
     def _follow(self, model: str, counter: str, entry: _Known) -> None:

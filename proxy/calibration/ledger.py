@@ -32,7 +32,7 @@ MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedPrices:
     """Prices, and by how much the estimates of whole requests with a known set of tools are too low, in tokens."""
 
     prices: Features = EVEN
@@ -55,10 +55,10 @@ class Line:
         return features.at(self.prices) + known
 
 
-NOTHING = Line()
+NOTHING = FittedPrices()
 
 
-class Ledger(NamedTuple):
+class Samples(NamedTuple):
     """`wholes` and `growths` are observations, oldest first; `firsts` and `anchored` the newest relative errors of
     estimates without and with an anchor, oldest first."""
 
@@ -67,7 +67,7 @@ class Ledger(NamedTuple):
     firsts: tuple[float, ...] = ()
     anchored: tuple[float, ...] = ()
 
-    def line(self, hints: Sequence[Observation] = ()) -> Line:
+    def line(self, hints: Sequence[Observation] = ()) -> FittedPrices:
         """What all this comes to; about 2 ms of work where the reservoirs are full.
 
         `hints` are what other ways of counting say of the same upstream and model.
@@ -75,9 +75,9 @@ class Ledger(NamedTuple):
         if not self.wholes and not self.growths:
             return NOTHING
         prices = fitted((*hints, *self.wholes, *self.growths))
-        return Line(prices, _surplus(self.wholes, prices))
+        return FittedPrices(prices, _surplus(self.wholes, prices))
 
-    def hint(self, line: Line) -> tuple[Observation, ...]:
+    def hint(self, line: FittedPrices) -> tuple[Observation, ...]:
         """What this ledger, of which `line` was made, says to one of another way of counting: what is hidden in a
         request without tools, for a prompt is no longer or shorter for how we count it."""
         bare = sum(not each.features.offers for each in self.wholes)
@@ -85,7 +85,7 @@ class Ledger(NamedTuple):
             return ()
         return (Observation(Features(requests=1.0), round(line.prices.requests)),)
 
-    def taught(self, observation: Observation) -> Ledger:
+    def taught(self, observation: Observation) -> Samples:
         """The ledger with one more observation; the very same one where that teaches nothing."""
         if not is_plausible(observation):
             return self
@@ -95,7 +95,7 @@ class Ledger(NamedTuple):
         growths = _with(self.growths, observation)
         return self if growths is self.growths else self._replace(growths=growths)
 
-    def off(self, error: float, *, anchored: bool) -> Ledger:
+    def off(self, error: float, *, anchored: bool) -> Samples:
         """The ledger with the relative error of one more estimate."""
         if anchored:
             return self._replace(anchored=(*self.anchored, error)[-MOST_ERRORS:])
@@ -106,9 +106,9 @@ class Ledger(NamedTuple):
         errors = self.anchored if anchored else self.firsts
         return fmean(errors) if len(errors) >= LEAST_ERRORS else None
 
-    def merged(self, other: Ledger) -> Ledger:
+    def merged(self, other: Samples) -> Samples:
         """What both have learned; of the errors, those of who has seen more."""
-        return Ledger(
+        return Samples(
             _newest((*self.wholes, *other.wholes)),
             _newest((*self.growths, *other.growths)),
             max(self.firsts, other.firsts, key=lambda errors: (len(errors), errors)),
@@ -165,7 +165,7 @@ def _surplus(wholes: Sequence[Observation], prices: Features) -> dict[str, float
     return {offering: surplus for offering, surplus in found.items() if surplus}
 
 
-def encoded(ledger: Ledger) -> bytes:
+def encoded(ledger: Samples) -> bytes:
     """A ledger as bytes."""
     document = {
         "v": VERSION,
@@ -177,12 +177,12 @@ def encoded(ledger: Ledger) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decoded(data: bytes) -> Ledger:
+def decoded(data: bytes) -> Samples:
     """The ledger in bytes, an empty one of a newer version; raises `ValueError`, `LookupError` or `TypeError`."""
     document = json.loads(data)
     if document["v"] > VERSION:
-        return Ledger()
-    return Ledger(
+        return Samples()
+    return Samples(
         tuple(_observation(row) for row in document["wholes"]),
         tuple(_observation(row) for row in document["growths"]),
         tuple(map(float, document["firsts"])),

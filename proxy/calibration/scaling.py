@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.calibration.anchor import Anchor, Asked, Growth, growth
-from proxy.calibration.ledger import Line
+from proxy.calibration.anchor import Anchor, CountedPrompt, Growth, growth
+from proxy.calibration.ledger import FittedPrices
 from strategies.core.budget import UNSCALED, Scale
 
 LEAST, MOST = 0.3, 4.0
@@ -57,28 +57,28 @@ UNCALIBRATED = Calibrated()
 
 
 def calibrated(
-    asked: Asked, line: Line, anchor: Anchor | None, window: int | None, error: float | None = None
+    prompt: CountedPrompt, line: FittedPrices, anchor: Anchor | None, window: int | None, error: float | None = None
 ) -> Calibrated:
     """The scale of a request, of which the `anchor` stands in the transcript; `window` in tokens of the upstream."""
-    grown = growth(anchor, asked) if anchor is not None else None
+    grown = growth(anchor, prompt) if anchor is not None else None
     if anchor is not None and grown is not None:
         total = anchor.counted + line.tokens(grown.features)
-        return Calibrated(_through(asked, line, grown.own, total), anchor, grown, error)
+        return Calibrated(_through(prompt, line, grown.own, total), anchor, grown, error)
     if line.is_even:
         return Calibrated(error=error)
-    total = line.tokens(asked.whole, asked.offering)
-    if asked.most is not None:
-        total = min(total, asked.most + line.hidden)
-    scale = _through(asked, line, asked.own, total)
+    total = line.tokens(prompt.whole, prompt.offering)
+    if prompt.most is not None:
+        total = min(total, prompt.most + line.hidden)
+    scale = _through(prompt, line, prompt.own, total)
     # A guess may not take away more than a part of a window; the upstream's own figure may.
     most = scale.offset if window is None else window // 4
     return Calibrated(scale if scale.offset <= most else Scale(most, scale.slope), error=error)
 
 
-def _through(asked: Asked, line: Line, own: int, total: float) -> Scale:
+def _through(prompt: CountedPrompt, line: FittedPrices, own: int, total: float) -> Scale:
     """The line through `total` at `own` tokens, and through what is fixed where enough else is there."""
-    fixed = asked.fixed
-    base, chain = line.tokens(fixed, asked.offering), own - fixed.own
+    fixed = prompt.fixed
+    base, chain = line.tokens(fixed, prompt.offering), own - fixed.own
     slope = (total - base) / chain if chain >= _LEAST_CHAIN else line.prices.words
     slope = round(min(max(slope, LEAST), MOST), _DIGITS)
     return Scale(round(total - slope * own), slope)

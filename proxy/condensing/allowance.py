@@ -13,7 +13,7 @@ ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
 
 def spent(case: Case, total: str) -> int:
     """What one of the session's totals was when the request came."""
-    return case.found.session.totals.get(total, 0) if case.found.session else 0
+    return case.recognised.session.totals.get(total, 0) if case.recognised.session else 0
 
 
 def left_by_votes(case: Case, share: float) -> int:

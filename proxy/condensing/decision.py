@@ -15,7 +15,7 @@ from proxy.learning.profiles import Profile
 from proxy.memory.rounds import Rounds
 from proxy.reasons import Reason
 from proxy.reply.usage import Usage
-from proxy.sessions.session import NO_BLOCK, Block, with_depth
+from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock, with_depth
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Kind, Literal
 from strategies.core.transcript import Role
@@ -109,7 +109,7 @@ class Decision:
     head: str = ""
     settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
     follow: Callable[[], None] | None = None
-    block: Block = NO_BLOCK
+    block: MemoryBlock = NO_MEMORY_BLOCK
     again: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
     reform: Callable[[Profile], bool] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -33,7 +33,7 @@ HELD_ELSEWHERE = "held-elsewhere"
 _log = logging.getLogger(__name__)
 
 
-class Round(NamedTuple):
+class VoteRound(NamedTuple):
     """What came of a round of votes: a verdict, or why there is none; tokens that it cost."""
 
     verdict: Verdict | None
@@ -64,37 +64,37 @@ class Judges:
         self._with_text = with_text
         self._clock = clock
 
-    async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> Round:
+    async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> VoteRound:
         """A round of votes on a view, kept in the session with its verdict; raises nothing."""
         if left(case, self._allowance) <= 0:
-            return Round(None, NO_ALLOWANCE)
+            return VoteRound(None, NO_ALLOWANCE)
         view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
         work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
-        async with self._leases.turn(case.request.tenant, work, now, case.found.patience) as turn:
+        async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
             if not turn.held:
-                return Round(None, HELD_ELSEWHERE)
+                return VoteRound(None, HELD_ELSEWHERE)
             polling = stage.judge(view, _budget(case), past)
             held = await self._round(polling, loaded(len(view.transcript.chain), view.tokens), case, caller)
         await self._keep(stage, held, view, case)
         return held
 
-    async def note(self, stage: Judging, held: Round, view: View, case: Case) -> None:
+    async def note(self, stage: Judging, held: VoteRound, view: View, case: Case) -> None:
         """Has the session say why there is no verdict on a view; one that is not stored stays so."""
         state = self._states(stage, held, view, case)
-        await self._keeper.amend(case.found, lambda session: session._replace(judging=state(session)), opens=False)
+        await self._keeper.amend(case.recognised, lambda session: session._replace(judging=state(session)), opens=False)
 
-    async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> Round:
+    async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> VoteRound:
         try:
             resolving = Resolving(self._attempts.asking(case.policy, Urgency(caller)), messages)
             verdict = await resolving.drive(polling)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
-            return Round(None, "internal-error")
+            return VoteRound(None, "internal-error")
         kept = verdict if self._with_text else replace(verdict, metadata=_without_words(verdict.metadata))
-        return Round(kept, tokens=resolving.tokens)
+        return VoteRound(kept, tokens=resolving.tokens)
 
-    async def _keep(self, stage: Judging, held: Round, view: View, case: Case) -> None:
+    async def _keep(self, stage: Judging, held: VoteRound, view: View, case: Case) -> None:
         verdict, state = held.verdict, self._states(stage, held, view, case)
         if verdict is None or not case.keeps:
             return
@@ -103,9 +103,11 @@ class Judges:
             counted = session.counted(own_tokens=held.tokens, judge_tokens=held.tokens, votes=1)
             return counted.judged(verdict, state(session))
 
-        await self._keeper.amend(case.found, change)
+        await self._keeper.amend(case.recognised, change)
 
-    def _states(self, stage: Judging, held: Round, view: View, case: Case) -> Callable[[Session], Mapping[str, Any]]:
+    def _states(
+        self, stage: Judging, held: VoteRound, view: View, case: Case
+    ) -> Callable[[Session], Mapping[str, Any]]:
         """What the state of judgement is after a round, by the verdicts that a session has."""
         past, new = case.past(self._clock()), (held.verdict,) if held.verdict else ()
         return lambda session: stage.state(view, replace(past, verdicts=(*session.verdicts, *new)), held.skipped)

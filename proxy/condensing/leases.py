@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Turn:
+class LeaseTurn:
     """A place in the queue for a work, when its time has come.
 
     Either `left` is what another has made of it, or the work is ours, with the lease `held` or, where it could not be
@@ -53,7 +53,7 @@ class Leases:
         self._tasks = tasks
 
     @asynccontextmanager
-    async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[Turn]:
+    async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[LeaseTurn]:
         """Waits for the turn of this caller, at most until that time on the loop's clock.
 
         What others' work takes is not the store's time: only the answer that ends the waiting costs patience. A lease
@@ -66,7 +66,7 @@ class Leases:
             until,
             patience,
         )
-        turn = Turn(lease.held, lease.left)
+        turn = LeaseTurn(lease.held, lease.left)
         if turn.held:
             # An app that closes ends its leases too: the work is over by then, and others need not wait for it.
             self._tasks.own(self._hold(tenant, work, holder, turn), to_its_end=True)
@@ -128,7 +128,7 @@ class Leases:
             given_up.set()
             raise
 
-    async def _hold(self, tenant: str, work: str, holder: str, turn: Turn) -> None:
+    async def _hold(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
         """Renews the lease until the work is over, then ends it. One task does both: no renewal comes after the end."""
         store = self._stored.store
         while not await _within(turn.over, RENEWAL):

@@ -51,14 +51,14 @@ _log = logging.getLogger(__name__)
 class Made(NamedTuple):
     """A condensation, or the reason why there is none; `failure` where the store did not take it.
 
-    `own_tokens` are those of our model calls for this request, `asked` whether any text is a model's, `store_seconds`
-    what a flight waited for the store.
+    `own_tokens` are those of our model calls for this request, `used_model` whether any text is a model's,
+    `store_seconds` what a flight waited for the store.
     """
 
     condensation: Condensation | None
     reason: str = ""
     own_tokens: int = 0
-    asked: bool = False
+    used_model: bool = False
     failure: str = ""
     store_seconds: float = 0.0
 
@@ -110,7 +110,7 @@ class Maker:
         if made.condensation is None:
             return made
         try:
-            return made._replace(condensation=await self._keeper.prepare(case.found, made.condensation))
+            return made._replace(condensation=await self._keeper.prepare(case.recognised, made.condensation))
         except StoreError as error:
             return made._replace(failure=error.reason)
 
@@ -128,22 +128,22 @@ class Maker:
         made, led = await self._flights.join(work, self._flown(work, requirement, decision, case, until))
         if led:
             return made
-        case.found.patience.spend(min(made.store_seconds, clock() - began))
+        case.recognised.patience.spend(min(made.store_seconds, clock() - began))
         # Who came along keeps it too: under a key of its own, or in a store that has lost it since.
         return await self._kept(made._replace(own_tokens=0), case)
 
     async def _flown(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
         """What a flight leads to, and what it took of its request's patience: all who come along have waited so."""
-        before = case.found.patience.left
+        before = case.recognised.patience.left
         if _can_ask(case.policy):
             made = await self._leased(work, requirement, decision, case, until)
         else:
             made = await self._first_looked_up(requirement, decision, case, until)
-        return made._replace(store_seconds=before - case.found.patience.left)
+        return made._replace(store_seconds=before - case.recognised.patience.left)
 
     async def _leased(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
         """What another replica leaves, or what is made in what remains of the time that the client may wait."""
-        async with self._leases.turn(case.request.tenant, work, until, case.found.patience) as turn:
+        async with self._leases.turn(case.request.tenant, work, until, case.recognised.patience) as turn:
             theirs = readable(turn.left, standing=True)
             if theirs is not None and _shows(theirs, case):
                 return await self._kept(Made(theirs), case)
@@ -155,7 +155,7 @@ class Maker:
             return made
 
     async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        ready = await self._keeper.made_since(case.found, case.history.digests)
+        ready = await self._keeper.made_since(case.recognised, case.history.digests)
         # What was prepared stands since a moment ago where this request has taken it, and was not enough.
         is_taken = ready is not None and decision.applied is not None and ready.id == decision.applied.id
         if ready is not None and not is_taken and _shows(ready, case):
@@ -177,10 +177,10 @@ class Maker:
     async def _recorded(self, ours: Condensation, case: Case) -> Condensation:
         """The record that counts. A winner made for a longer transcript may hide what this one must show: then ours
         is recorded a step deeper."""
-        kept = await self._keeper.keep(case.found, ours)
+        kept = await self._keeper.keep(case.recognised, ours)
         while kept.pieces != ours.pieces and not _shows(kept, case):
             ours = _deeper(ours)
-            kept = await self._keeper.keep(case.found, ours)
+            kept = await self._keeper.keep(case.recognised, ours)
         return kept
 
     async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
@@ -207,7 +207,7 @@ class Maker:
         if made.condensation is None:
             return None
         kept = await self._kept_for_later(made._replace(condensation=_deeper(made.condensation)), case)
-        await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=late.own_tokens))
+        await self._keeper.amend(case.recognised, lambda session: session.counted(own_tokens=late.own_tokens))
         return kept.condensation
 
     def reaching(self, made: Condensation, view: View) -> Condensation:
@@ -308,8 +308,8 @@ def readable(left: bytes, *, standing: bool = False) -> Condensation | None:
 
 def work_of(case: Case) -> Hashable:
     """The key of the work for a branch: there is one piece of it at a time."""
-    session = case.found.session
-    return case.found.key, session.branch_for(case.history.digests) if session else MAIN
+    session = case.recognised.session
+    return case.recognised.key, session.branch_for(case.history.digests) if session else MAIN
 
 
 def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:
@@ -323,7 +323,7 @@ def work_name(kind: str, head: bytes, applied: str, case: Case) -> str:
     policy = case.policy
     parts = (
         case.request.tenant,
-        case.found.identity,
+        case.recognised.identity,
         case.request.model,
         head,
         applied,

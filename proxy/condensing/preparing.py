@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.decision import Action, Decision
-from proxy.condensing.judging import Judges, Round
+from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker, base_of, caller_of, readable, work_name, work_of
 from proxy.condensing.undecided import folded
@@ -47,7 +47,7 @@ class Tried(NamedTuple):
     messages: int
 
 
-class Left(NamedTuple):
+class DecisionSnapshot(NamedTuple):
     """What a request leaves to work on, taken while its decision stands still: that goes on changing meanwhile.
 
     `is_new` says that the view applies what no view has applied before.
@@ -57,11 +57,11 @@ class Left(NamedTuple):
     is_new: bool
 
     @classmethod
-    def by(cls, decision: Decision) -> Left:
+    def by(cls, decision: Decision) -> DecisionSnapshot:
         """What a decision leaves as it is now."""
         return cls(base_of(decision), decision.action is Action.CONDENSED)
 
-    def counted(self, case: Case) -> Left:
+    def counted(self, case: Case) -> DecisionSnapshot:
         """The same with the tokens that a case has counted."""
         return self._replace(base=Replayed(folded(case, self.base.applied), self.base.applied))
 
@@ -92,7 +92,7 @@ class Preparer:
     def follow(self, decision: Decision, case: Case) -> None:
         """Starts what a request that has its reply makes due."""
         if _may_prepare(case) and (case.policy.judging is not None or _may_be_due(decision.view, case)):
-            work = self._work(Left.by(decision), case.apart(), background=True)
+            work = self._work(DecisionSnapshot.by(decision), case.apart(), background=True)
             self._tasks.start(work, work_of(case))
 
     async def ahead(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
@@ -100,7 +100,7 @@ class Preparer:
         stage = case.policy.judging
         if stage is None or not stage.inline or not _may_prepare(case):
             return []
-        left = Left.by(decision)
+        left = DecisionSnapshot.by(decision)
         if await self._skips(stage, left, case):
             return []
         self._tasks.start(self._work(left, case, background=False), work_of(case))
@@ -123,10 +123,10 @@ class Preparer:
         if branch is None or not case.policy.prepares:
             return []
         work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, case)
-        left = readable(await self._leases.left(case.request.tenant, work, deadline, case.found.patience))
+        left = readable(await self._leases.left(case.request.tenant, work, deadline, case.recognised.patience))
         return [left] if left is not None else []
 
-    async def _skips(self, stage: Judging, left: Left, case: Case) -> str:
+    async def _skips(self, stage: Judging, left: DecisionSnapshot, case: Case) -> str:
         """Why no votes are held on what a request has left; "" where they are."""
         view, budget = left.base.view, case.policy.budget
         if budget is None:
@@ -136,7 +136,7 @@ class Preparer:
         load = loaded(len(view.transcript.chain), view.tokens)
         return await offloaded(load, stage.skips, view, budget, case.past(self._clock()))
 
-    async def _work(self, left: Left, case: Case, *, background: bool) -> Condensation | None:
+    async def _work(self, left: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
         left, case = await self._to_be_judged(left, case)
         verdict = await self._verdict(left, case, background=background)
         if verdict is not None and verdict.yes:
@@ -147,7 +147,7 @@ class Preparer:
             return None
         return await self._for_a_mark(left.base, case, budget)
 
-    async def _to_be_judged(self, left: Left, case: Case) -> tuple[Left, Case]:
+    async def _to_be_judged(self, left: DecisionSnapshot, case: Case) -> tuple[DecisionSnapshot, Case]:
         """What a request has left, with its tokens counted where a vote seems due: lengths prove too little for one."""
         stage = case.policy.judging
         if stage is None or not case.is_by_length or await self._skips(stage, left, case):
@@ -155,12 +155,12 @@ class Preparer:
         case = await self._counted(case)
         return left.counted(case), case
 
-    async def _verdict(self, left: Left, case: Case, *, background: bool) -> Verdict | None:
+    async def _verdict(self, left: DecisionSnapshot, case: Case, *, background: bool) -> Verdict | None:
         """What judges say of what a request has left; where they say nothing, the session is told why."""
         stage = case.policy.judging
         if stage is None:
             return None
-        held = Round(None, await self._skips(stage, left, case))
+        held = VoteRound(None, await self._skips(stage, left, case))
         holds = stage.inline is not background and (case.policy.prepares or not background)
         if holds and not held.skipped:
             held = await self._judges.vote(stage, left.base, case, self._caller(case, background=background))
@@ -171,14 +171,14 @@ class Preparer:
     async def _for_a_mark(self, base: Replayed, case: Case, budget: Budget) -> Condensation | None:
         # What would save too little to be taken at the trigger must not keep a better one from being made.
         shrink = RULES[Requirement.SOFT].least_shrink
-        waiting = ready(base.view, base.applied, case.found.condensations, budget, least_shrink=shrink)
+        waiting = ready(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
         resting = base.applied.id if base.applied else ""
         now = Tried(resting, base.view.tokens, len(base.view.items))
-        if not (_is_due(base, case, budget, waiting) and self._tries(work_of(case), now, budget)):
+        if not (_is_due(base, case, budget, waiting) and self._claim_try(work_of(case), now, budget)):
             return None
         return await self._prepared(base, case, None, background=True)
 
-    def _tries(self, key: Hashable, now: Tried, budget: Budget) -> bool:
+    def _claim_try(self, key: Hashable, now: Tried, budget: Budget) -> bool:
         """Whether a branch has changed enough since it was last tried to be tried again, which is noted."""
         if not _goes_on(self._tried.get(key), now, budget):
             return False
@@ -190,13 +190,13 @@ class Preparer:
     ) -> Condensation | None:
         head, resting = base.view.transcript.digests[-1], base.applied.id if base.applied else ""
         work, now = work_name(Requirement.PREPARE.value, head, resting, case), asyncio.get_running_loop().time()
-        async with self._leases.turn(case.request.tenant, work, now, case.found.patience) as turn:
+        async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
             if not turn.held or await self._is_made_since(base, case, verdict):
                 return None
             made = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
             turn.leaves = encode_condensation(made.condensation) if made.condensation else b""
         if made.own_tokens:
-            await self._keeper.amend(case.found, lambda session: session.counted(own_tokens=made.own_tokens))
+            await self._keeper.amend(case.recognised, lambda session: session.counted(own_tokens=made.own_tokens))
         return made.condensation
 
     def _caller(self, case: Case, *, background: bool) -> Caller:
@@ -204,7 +204,7 @@ class Preparer:
 
     async def _is_made_since(self, base: Replayed, case: Case, verdict: Verdict | None) -> bool:
         """Whether another has prepared the like since the session was read; nothing but its own is like a verdict's."""
-        since = await self._keeper.recorded_since(case.found)
+        since = await self._keeper.recorded_since(case.recognised)
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
         return any(verdict is None or each.trigger == JUDGED for each in prepared)
 

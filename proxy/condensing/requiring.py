@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from proxy.condensing.cost import Moment, Prices, price_of, turns_to_pay_back
 from proxy.condensing.decision import Action, Decision
 from proxy.reasons import Reason
@@ -30,21 +32,27 @@ _GIVES_WAY = (
 """Reasons that say only that no more was condensed."""
 
 
-def requirement_of(decision: Decision, case: Case) -> Requirement | None:
-    """What the view of a decision needs; where that is nothing, the decision says why."""
+class Needed(NamedTuple):
+    """What a view needs. Where that is nothing, `reason` says why, if there is more to say than was said before."""
+
+    requirement: Requirement | None
+    reason: str = ""
+
+
+def needed(decision: Decision, case: Case) -> Needed:
+    """What the view of a decision needs."""
     budget = case.policy.budget
     if budget is None:
-        decision.reason = Reason.WINDOW_UNKNOWN
-        return None
+        return Needed(None, Reason.WINDOW_UNKNOWN)
     since = decision.applied.tokens_after if decision.applied else None
     tokens = decision.tokens_after
     own = _is_due(decision, case)
     requirement = required(tokens, budget, since=since, forced=case.request.controls.force, due=own)
-    if requirement is None and tokens >= budget.trigger and not has_grown(tokens, budget, since):
-        decision.reason = Reason.WAITING_FOR_STEP
-    elif requirement is None and (decision.action is Action.PASSED or _news(case)):
-        decision.reason = _news(case) or Reason.BELOW_MARKS
-    return requirement
+    if requirement is not None:
+        return Needed(requirement)
+    if tokens >= budget.trigger and not has_grown(tokens, budget, since):
+        return Needed(None, Reason.WAITING_FOR_STEP)
+    return Needed(None, _news(case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""))
 
 
 def _is_due(decision: Decision, case: Case) -> bool:
@@ -52,7 +60,7 @@ def _is_due(decision: Decision, case: Case) -> bool:
     budget = case.policy.budget
     if budget is None:
         return False
-    judged = ready(decision.view, decision.applied, case.found.condensations, budget, judged_only=True)
+    judged = ready(decision.view, decision.applied, case.recognised.condensations, budget, judged_only=True)
     return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
 
 
@@ -65,23 +73,31 @@ def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> R
     return ready(
         decision.view,
         decision.applied,
-        case.found.condensations,
+        case.recognised.condensations,
         budget,
         judged_only=judged_only,
         least_shrink=RULES[requirement].least_shrink,
     )
 
 
-def name_floor(decision: Decision) -> None:
-    """Says of a view how much of it can never go, where that keeps it from its target, or from fitting at all."""
+class Floor(NamedTuple):
+    """How many tokens of a view can never go, and the reason to give for what was done."""
+
+    tokens: int
+    reason: Reason
+
+
+def floor_under(decision: Decision) -> Floor | None:
+    """The floor of a view, where that keeps it from its target or from fitting at all; None where it does not."""
     budget, view = decision.policy.budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
-        return
+        return None
     least = floor(view, budget)
     if view.tokens > budget.usable:
-        decision.reason, decision.floor = Reason.IRREDUCIBLE, least
-    elif least > budget.target and decision.reason in _GIVES_WAY:
-        decision.reason, decision.floor = Reason.FLOOR, least
+        return Floor(least, Reason.IRREDUCIBLE)
+    if least > budget.target and decision.reason in _GIVES_WAY:
+        return Floor(least, Reason.FLOOR)
+    return None
 
 
 def not_ready(case: Case) -> Reason:
@@ -110,7 +126,7 @@ def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> 
     moment = Moment(
         before=budget.scale.upstream(decision.tokens_after),
         after=budget.scale.upstream(found.view.tokens if found else budget.target),
-        fixed=budget.scale.upstream(round(case.asked.fixed.own)),
+        fixed=budget.scale.upstream(round(case.prompt.fixed.own)),
         calls=_price(prices, found) if found else 0.0,
         is_cold=idle > cache_lifetime,
     )
@@ -128,7 +144,7 @@ def _news(case: Case) -> str:
     """What a person should know of how the conversation was recognised."""
     if case.is_aligned:
         return Reason.ALIGNED
-    session = case.found.session
+    session = case.recognised.session
     if session is not None and session.branch_of(case.history.digests) is None:
         return Reason.NEW_BRANCH
     return ""

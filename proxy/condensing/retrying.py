@@ -23,7 +23,7 @@ from proxy.learning.learned_windows import LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import Answer, Opened, is_packed_refusal, opened
+from proxy.reply.opening import Opened, UpstreamAnswer, is_packed_refusal, opened
 from proxy.request.intake import ChatRequest, milliseconds
 from strategies.core.budget import Budget, Marks
 
@@ -33,7 +33,7 @@ UNKNOWN_SHARE = 0.25  # of what was refused without a number, where nothing has 
 
 GOAL_SHARE = 0.8  # of the most that may be sent
 
-Send = Callable[[Decision], Awaitable[Answer]]
+Send = Callable[[Decision], Awaitable[UpstreamAnswer]]
 Ours = Callable[[Awaitable[Decision | None]], Awaitable[Decision | None]]
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 class Answered(NamedTuple):
     """The reply that the client gets, and the decision that it answers."""
 
-    reply: Answer
+    reply: UpstreamAnswer
     decision: Decision
 
 
@@ -131,7 +131,7 @@ class Retrier:
         sent = Sent(decision.tokens_after, expected, asked)
         return await decision.again(policy, aimed(policy.budget, refusal, sent, passed))
 
-    async def _second(self, request: ChatRequest, again: Decision, send: Send) -> Answer | None:
+    async def _second(self, request: ChatRequest, again: Decision, send: Send) -> UpstreamAnswer | None:
         """The answer to the smaller view; None where there is none. It teaches like the first, and is the last."""
         try:
             reply, refusal, _ = await self._taken(request, again, send)
@@ -185,7 +185,7 @@ async def _sent(decision: Decision, send: Send) -> Opened:
     return await opened(reply, looks=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 
 
-async def _instead_of(refused: Answer, sending: Awaitable[T]) -> T | None:
+async def _instead_of(refused: UpstreamAnswer, sending: Awaitable[T]) -> T | None:
     """What comes of a request sent again; then the refusal of the first is closed. None where nothing comes."""
     try:
         again = await sending

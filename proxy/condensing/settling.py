@@ -17,7 +17,7 @@ from proxy.memory.searching import Memories
 from proxy.reply.usage import Usage
 from proxy.request.intake import Case
 from proxy.sessions.append import Append
-from proxy.sessions.keeping import Keeper, Turn, is_small
+from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Settler:
         decision.rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
             return
-        session, decision.branch = self._keeper.named(case.found, case.history.digests)
+        session, decision.branch = self._keeper.named(case.recognised, case.history.digests)
         too_small = _is_too_small(decision, case)
         if not case.keeps or (too_small and decision.rounds is None):
             return
@@ -61,13 +61,13 @@ class Settler:
         def learn(usage: Usage, suspect: bool) -> None:
             decision.usage = usage
             if not suspect and not case.request.controls.no_store:
-                known = case.asked, case.calibrated
+                known = case.prompt, case.calibrated
                 decision.anchor = self._calibrator.learned(*known, sent, usage.prompt, teaches=is_text)
 
         return learn
 
     def _settling(
-        self, decision: Decision, case: Case, turn: Turn, *, too_small: bool
+        self, decision: Decision, case: Case, turn: SessionUpdate, *, too_small: bool
     ) -> Callable[[Mapping[str, Any] | None], Awaitable[None]]:
         """A way to store the session once the upstream has answered; a small one only for its hidden rounds."""
 
@@ -76,9 +76,9 @@ class Settler:
             if too_small and taught.patch is None:
                 return
             if case.append is None:
-                await self._keeper.settle(case.found, taught)
+                await self._keeper.settle(case.recognised, taught)
             elif reply is not None:
-                await self._keeper.settle(case.found, _appended(taught, case.append, reply))
+                await self._keeper.settle(case.recognised, _appended(taught, case.append, reply))
 
         return settle
 
@@ -91,9 +91,9 @@ class Settler:
             _log.exception("a reply was not followed up")
 
 
-def _turn(decision: Decision, case: Case) -> Turn:
+def _turn(decision: Decision, case: Case) -> SessionUpdate:
     """What a decision adds to its session, before anything is known of its reply."""
-    return Turn(
+    return SessionUpdate(
         case.history,
         dict(case.policy.sticks),
         decision.tokens_before,
@@ -109,11 +109,11 @@ def _applied(decision: Decision, case: Case) -> str:
     """What the branch rests on from now on; a request that only looked, or was `off` for once, leaves it as it was."""
     pipeline = case.policy.pipeline
     if decision.applied is None and (pipeline.is_off or pipeline.observe):
-        return case.found.last_applied(case.history) or ""
+        return case.recognised.last_applied(case.history) or ""
     return decision.applied.id if decision.applied else ""
 
 
-def _taught(turn: Turn, decision: Decision) -> Turn:
+def _taught(turn: SessionUpdate, decision: Decision) -> SessionUpdate:
     """A turn with what its reply has told."""
     rounds = decision.rounds
     return turn._replace(
@@ -125,7 +125,7 @@ def _taught(turn: Turn, decision: Decision) -> Turn:
     )
 
 
-def _appended(turn: Turn, append: Append, reply: Mapping[str, Any]) -> Turn:
+def _appended(turn: SessionUpdate, append: Append, reply: Mapping[str, Any]) -> SessionUpdate:
     """A turn of append mode, which stores its messages and the reply."""
     line, block = append.block(reply)
     return turn._replace(line=line, before=append.before, blocks={line.block: block})
@@ -133,6 +133,6 @@ def _appended(turn: Turn, append: Append, reply: Mapping[str, Any]) -> Turn:
 
 def _is_too_small(decision: Decision, case: Case) -> bool:
     """Whether a conversation that is new and derived is not worth a place in the store yet."""
-    found = case.found
+    found = case.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.block.raw
     return is_new and is_small(decision.tokens_before, case.policy.window.tokens)

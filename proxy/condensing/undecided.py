@@ -36,7 +36,7 @@ class _Uncounted:
 
 def undecided(case: Case) -> Decision:
     """The transcript as it is; where the store has failed, that is told."""
-    found, measured = case.found, case.measured
+    found, measured = case.recognised, case.measured
     decision = Decision(
         session=found.shown,
         source=found.identity.source,

@@ -64,5 +64,5 @@ def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:
     window, applied = case.policy.window, decision.applied
     if window.learned is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False
-    others = (each for each in case.found.condensations if each.id != applied.id)
+    others = (each for each in case.recognised.condensations if each.id != applied.id)
     return applied.window == window.tokens and all(each.window > applied.window for each in others)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from proxy.learning.truncation import Judged, Reply, Standing, clears, judged, suspected
+from proxy.learning.truncation import CountedReply, Judged, Suspicion, clears, judged, suspected
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -57,7 +57,7 @@ class LearnedWindow:
         """Where it is known from, in words."""
         return f"learned: {self.origin}"
 
-    def disproved_by(self, reply: Reply) -> bool:
+    def disproved_by(self, reply: CountedReply) -> bool:
         """Whether a prompt that was read whole is longer; a guess was of what we expect, and is held against that."""
         return self.tokens < (reply.sent if self.origin is Origin.GUESS else reply.counted)
 
@@ -68,8 +68,8 @@ class _Known:
     was read `whole`, as it was counted; `read_at` is when the store was asked, `is_told` whether it is being told."""
 
     window: LearnedWindow | None = None
-    suspect: Reply | None = None
-    last: Reply | None = None
+    suspect: CountedReply | None = None
+    last: CountedReply | None = None
     passed: int = 0
     whole: int = 0
     read_at: float | None = None
@@ -128,17 +128,17 @@ class LearnedWindows:
             self._share(model)
         return learned
 
-    def replied(self, model: str, reply: Reply, *, shares: bool = True) -> Judged:
+    def replied(self, model: str, reply: CountedReply, *, shares: bool = True) -> Judged:
         """What a reply says: that its prompt was read whole, or the first or second sign that it was not."""
         known = self._known(model)
         said = judged(reply, known.suspect, known.last, known.whole)
         known.last, before = reply, (known.window, known.suspect)
         match said.standing:
-            case Standing.WHOLE:
+            case Suspicion.WHOLE:
                 _read_whole(known, reply)
-            case Standing.SUSPECT:
+            case Suspicion.SUSPECT:
                 known.suspect = suspected(reply, known.suspect)
-            case Standing.CONFIRMED:
+            case Suspicion.CONFIRMED:
                 self._lowered(model, said.kept, Origin.TRUNCATION)
         if shares and before != (known.window, known.suspect):
             self._share(model)
@@ -203,7 +203,7 @@ class LearnedWindows:
         known.suspect = known.suspect or suspect
 
 
-def _read_whole(known: _Known, reply: Reply) -> None:
+def _read_whole(known: _Known, reply: CountedReply) -> None:
     """Takes in a prompt that was read whole: it may clear a suspicion, and disprove a window."""
     known.passed, known.whole = max(known.passed, reply.sent), max(known.whole, reply.counted)
     if known.suspect is not None and clears(reply, known.suspect):
@@ -219,7 +219,7 @@ def _encoded(known: _Known) -> bytes:
     return json.dumps({"v": _VERSION, "window": window, "suspect": suspect}).encode()
 
 
-def _decoded(fact: bytes) -> tuple[LearnedWindow | None, Reply | None]:
+def _decoded(fact: bytes) -> tuple[LearnedWindow | None, CountedReply | None]:
     """The window and the suspicion in a fact, nothing where a newer version wrote it; raises on what is no fact."""
     document = json.loads(fact)
     if document["v"] > _VERSION:
@@ -229,6 +229,6 @@ def _decoded(fact: bytes) -> tuple[LearnedWindow | None, Reply | None]:
     return learned, _suspect(*suspect) if suspect else None
 
 
-def _suspect(sent: float, counted: float, own: float | None = None, exact: object = True) -> Reply:
+def _suspect(sent: float, counted: float, own: float | None = None, exact: object = True) -> CountedReply:
     """A suspicion in a fact; an older version has told less of it."""
-    return Reply(int(sent), int(counted), exact=bool(exact), own=None if own is None else int(own))
+    return CountedReply(int(sent), int(counted), exact=bool(exact), own=None if own is None else int(own))

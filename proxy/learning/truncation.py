@@ -35,7 +35,7 @@ class Sign(StrEnum):
     SAME_COUNT = "same-count"
 
 
-class Reply(NamedTuple):
+class CountedReply(NamedTuple):
     """Tokens of one request: as they were `sent` by our calibrated count, and as the upstream has `counted` them.
 
     `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known. Where
@@ -51,13 +51,13 @@ class Reply(NamedTuple):
     exact: bool = True
     own: int | None = None
 
-    def is_longer(self, other: Reply, times: float = 1.0) -> bool:
+    def is_longer(self, other: CountedReply, times: float = 1.0) -> bool:
         """Whether this prompt is that many `times` as long as another, or more; False where that cannot be known."""
         ours, theirs = (each.sent if each.own is None else each.own for each in (self, other))
         return self.exact is other.exact and ours > theirs and ours >= theirs * times
 
 
-class Standing(Enum):
+class Suspicion(Enum):
     """What a reply says of its upstream."""
 
     WHOLE = auto()
@@ -68,12 +68,12 @@ class Standing(Enum):
 class Judged(NamedTuple):
     """The standing after a reply, the sign that it gave, and the tokens that are kept of a prompt once confirmed."""
 
-    standing: Standing
+    standing: Suspicion
     sign: Sign | None = None
     kept: int = 0
 
 
-def sign_of(reply: Reply, last: Reply | None = None) -> Sign | None:
+def sign_of(reply: CountedReply, last: CountedReply | None = None) -> Sign | None:
     """The sign of truncation in a reply, after the `last` one of the same upstream and model; None without one."""
     if reply.prefix is not None and reply.counted < reply.prefix and reply.counted * LONGER <= reply.sent:
         return Sign.BELOW_PREFIX
@@ -87,39 +87,41 @@ def sign_of(reply: Reply, last: Reply | None = None) -> Sign | None:
     return Sign.SAME_COUNT if reply.counted == reply.prefix and reply.counted * LONGER <= reply.sent else None
 
 
-def judged(reply: Reply, suspect: Reply | None, last: Reply | None = None, whole: int = 0) -> Judged:
+def judged(
+    reply: CountedReply, suspect: CountedReply | None, last: CountedReply | None = None, whole: int = 0
+) -> Judged:
     """What a reply says, after the `suspect` one if there is one, where up to `whole` tokens were read whole before."""
     sign = sign_of(reply, last)
     if sign is None:
-        return Judged(Standing.WHOLE)
+        return Judged(Suspicion.WHOLE)
     if suspect is not None and sign is Sign.BELOW_ESTIMATE and _goes_along(reply, suspect):
         is_clear = reply.sent >= CLEARLY_LONGER * suspect.sent
-        return Judged(Standing.WHOLE) if is_clear else Judged(Standing.SUSPECT, sign)
+        return Judged(Suspicion.WHOLE) if is_clear else Judged(Suspicion.SUSPECT, sign)
     if suspect is None or not _confirms(reply, suspect, whole):
-        return Judged(Standing.SUSPECT, sign)
-    return Judged(Standing.CONFIRMED, sign, max(reply.counted, suspect.counted))
+        return Judged(Suspicion.SUSPECT, sign)
+    return Judged(Suspicion.CONFIRMED, sign, max(reply.counted, suspect.counted))
 
 
-def suspected(reply: Reply, suspect: Reply | None) -> Reply:
+def suspected(reply: CountedReply, suspect: CountedReply | None) -> CountedReply:
     """The reply that later ones are held against after a suspect one: the earlier, until one is clearly longer."""
     is_near = suspect is not None and suspect.sent < reply.sent < CLEARLY_LONGER * suspect.sent
     return suspect if suspect is not None and is_near and _goes_along(reply, suspect) else reply
 
 
-def clears(reply: Reply, suspect: Reply) -> bool:
+def clears(reply: CountedReply, suspect: CountedReply) -> bool:
     """Whether a reply that gave no sign speaks against a suspicion: its request was as long, or was counted so, and
     more was read of it."""
     return max(reply.sent, reply.counted) >= suspect.sent and reply.counted >= suspect.counted * LONGER
 
 
-def _goes_along(reply: Reply, suspect: Reply) -> bool:
+def _goes_along(reply: CountedReply, suspect: CountedReply) -> bool:
     """Whether counts that nothing is known of grow with the requests, as those of another tokenizer do."""
     if reply.calibrated or reply.sent <= suspect.sent or reply.counted < LEAST_RATIO * reply.sent:
         return False
     return reply.counted - suspect.counted >= WITH_REQUESTS * (reply.sent - suspect.sent)
 
 
-def _confirms(reply: Reply, suspect: Reply, whole: int) -> bool:
+def _confirms(reply: CountedReply, suspect: CountedReply, whole: int) -> bool:
     fewer, more = sorted((reply.counted, suspect.counted))
     return reply.is_longer(suspect) and fewer >= max(LEAST_KEPT, ALIKE * more, OF_WHOLE * whole)
 

@@ -21,14 +21,14 @@ from proxy.memory.replies import ReadReply, is_good, read, reply_of
 from proxy.memory.rounds import Rounds
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import Answer, Opened, opened
+from proxy.reply.opening import Opened, UpstreamAnswer, opened
 
 SAFE = 0.95
 """Of what the upstream says that it takes: its count and ours differ from text to text."""
 
 _log = logging.getLogger(__name__)
 
-Send = Callable[[bytes], Awaitable[Answer]]
+Send = Callable[[bytes], Awaitable[UpstreamAnswer]]
 Learn = Callable[[Refusal, int], object]
 
 
@@ -43,19 +43,19 @@ class Following:
         self._send = send
         self._learn = learn
 
-    async def reply(self, *, spoken: bool) -> Answer:
+    async def reply(self, *, spoken: bool) -> UpstreamAnswer:
         """The reply that follows, or the error that the client gets; raises `UpstreamUnavailable`.
 
         `spoken`: the client has text of the reply already.
         """
         return await self._taken(self._asked(spoken=spoken), spoken=spoken)
 
-    async def instead(self, failed: ReadReply, *, spoken: bool) -> Answer:
+    async def instead(self, failed: ReadReply, *, spoken: bool) -> UpstreamAnswer:
         """The reply in place of one that has `failed` before the client had anything of it; raises
         `UpstreamUnavailable`. That one itself, where nothing can take its place."""
         return await self._taken(self._looked_at(failed), spoken=spoken)
 
-    async def _taken(self, asked: Awaitable[Opened], *, spoken: bool) -> Answer:
+    async def _taken(self, asked: Awaitable[Opened], *, spoken: bool) -> UpstreamAnswer:
         """What was asked for, or what is asked for in its place where the upstream does not take it."""
         try:
             following = await self._shortened(await asked, spoken=spoken)
@@ -98,7 +98,7 @@ class Following:
         await refused.reply.close()
         return await self._asked(spoken=spoken)
 
-    async def _without_search(self, refused: Answer) -> Answer:
+    async def _without_search(self, refused: UpstreamAnswer) -> UpstreamAnswer:
         """The reply to the client's own request; the error that was refused with, where the upstream is gone."""
         _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
         self._rounds.give_up()

@@ -15,7 +15,7 @@ from proxy.condensing.preparing import Background
 from proxy.memory.recall import Recall, Searchable
 from proxy.request.intake import Case
 from proxy.runtime.offload import loaded, offloaded
-from proxy.sessions.session import NO_BLOCK, Block
+from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal, Overlay
@@ -27,16 +27,16 @@ from strategies.memory.ranking import Hit
 LEAST_ROOM = 32
 
 
-def standing_block(case: Case) -> Block | None:
+def standing_block(case: Case) -> MemoryBlock | None:
     """The block that an earlier request of this turn has shown; None where this is a new user message."""
-    session, history = case.found.session, case.history
+    session, history = case.recognised.session, case.history
     branch = session.branch_of(history.digests) if session else None
     if branch is None or history.last_user is None:
         return None
     return branch.block if branch.block.node == history.digests[history.last_user].hex() else None
 
 
-def overlay_of(block: Block, case: Case) -> Overlay:
+def overlay_of(block: MemoryBlock, case: Case) -> Overlay:
     """What the block puts into a view."""
     at = case.history.last_user or 0
     anchor = case.history.digests[at - 1] if at else ROOT
@@ -63,24 +63,24 @@ class Injector:
         """Puts this turn's block into a decision's view: the one that it has shown, or a new one."""
         budget = case.policy.budget
         # A walked view is of no condensation, so it could not be folded again.
-        if not case.policy.memory.inject or budget is None or case.found.failure:
+        if not case.policy.memory.inject or budget is None or case.recognised.failure:
             return
         block = case.block or await self._chosen(decision.view, case, budget)
         if block is None and not any(map(_is_memory, decision.view.lead)):
-            decision.block = NO_BLOCK
+            decision.block = NO_MEMORY_BLOCK
             return
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
         view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
         decision.view, decision.tokens_after = view, view.tokens
-        decision.block = block if block and any(map(_is_memory, view.lead)) else NO_BLOCK
+        decision.block = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
 
     def follow(self, case: Case) -> None:
         """Reads what is new in a conversation once its reply has been sent."""
         if case.policy.memory.inject or case.policy.memory.tool:
-            self._tasks.start(self._recall.learn(Searchable.of(case)), ("learn", case.found.key))
+            self._tasks.start(self._recall.learn(Searchable.of(case)), ("learn", case.recognised.key))
 
-    async def _chosen(self, view: View, case: Case, budget: Budget) -> Block | None:
+    async def _chosen(self, view: View, case: Case, budget: Budget) -> MemoryBlock | None:
         """The block for a new user message before a view; None where there is nothing to say, or no room."""
         last = case.history.last_user
         free = budget.headroom(view.tokens) - budget.least_headroom
@@ -91,7 +91,7 @@ class Injector:
         hits = await self._recall.search(Searchable.of(case), question, wait)
         load = loaded(view.size, view.tokens)
         raw = await offloaded(load, _written, hits, view, left, case.policy.injection.top_k)
-        return Block(case.history.digests[last].hex(), raw) if raw is not None else None
+        return MemoryBlock(case.history.digests[last].hex(), raw) if raw is not None else None
 
 
 def _written(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:

@@ -11,10 +11,10 @@ from proxy.memory.heard import Heard, heard_in, told
 from proxy.memory.replies import ReadReply, is_good, read, reply_of, said
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
-from proxy.reply.opening import Answer
+from proxy.reply.opening import UpstreamAnswer
 
 
-async def whole(reply: Answer, rounds: Rounds, following: Following) -> Answer:
+async def whole(reply: UpstreamAnswer, rounds: Rounds, following: Following) -> UpstreamAnswer:
     """The last of the replies in one piece, as the client gets it; the error of one that is none."""
     earlier: list[Heard] = []
     while True:
@@ -37,7 +37,7 @@ async def whole(reply: Answer, rounds: Rounds, following: Following) -> Answer:
 class StreamedReply:
     """Several replies in events as one; the head is that of the first."""
 
-    def __init__(self, reply: Answer, rounds: Rounds, following: Following) -> None:
+    def __init__(self, reply: UpstreamAnswer, rounds: Rounds, following: Following) -> None:
         self.status = reply.status
         self.headers = [pair for pair in reply.headers if pair[0].lower() != b"content-length"]
         self._reply = reply
@@ -86,7 +86,7 @@ class StreamedReply:
         if rest := self._splicer.rest():
             yield rest
 
-    async def _next(self, failed: ReadReply | None) -> Answer:
+    async def _next(self, failed: ReadReply | None) -> UpstreamAnswer:
         """The reply after a hidden round, or instead of one that has `failed`; an error ends the stream."""
         spoken = self._splicer.has_spoken
         if failed is None:

@@ -26,13 +26,13 @@ class Offers:
 
     def offered(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds that earlier requests have left."""
-        if not case.policy.memory.tool or case.found.failure:
+        if not case.policy.memory.tool or case.recognised.failure:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
         refused = (self._refused.get(case.request.model) or 0.0) > self._clock()
         made = offer(values, case.counter, has_system=bool(transcript.systems), refused=refused)
         case = case._replace(offer=made)
-        patches = standing_patches(case.found.patches, transcript) if made.is_made else ()
+        patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
         if not patches:
             return case
         patched = transcript.patched(patches)

@@ -47,12 +47,12 @@ class Searchable:
         if not case.keeps:
             return cls(None, case.history, case.cards)
         asker = Asker(
-            case.found.apart(),
+            case.recognised.apart(),
             lambda background: case.caller(background=background),
             lambda share: left_by_votes(case, share),
             spent(case, ON_EMBEDDINGS),
         )
-        return cls(case.found.key, case.history, case.cards, asker)
+        return cls(case.recognised.key, case.history, case.cards, asker)
 
     def nodes(self) -> list[str]:
         """The chain nodes of the history."""

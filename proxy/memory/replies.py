@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from proxy.errors import ProxyError
 from proxy.http.headers import Headers
-from proxy.reply.opening import Answer
+from proxy.reply.opening import UpstreamAnswer
 from proxy.request.loose_json import json_or_none
 
 
@@ -28,7 +28,7 @@ class ReadReply:
         """Nothing is open any more."""
 
 
-async def read(reply: Answer) -> ReadReply:
+async def read(reply: UpstreamAnswer) -> ReadReply:
     """A reply read to its end; raises `UpstreamUnavailable`. The call is over then, however it ends."""
     try:
         data = b"".join([chunk async for chunk in reply.chunks()])
@@ -42,7 +42,7 @@ def reply_of(error: ProxyError) -> ReadReply:
     return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
 
 
-def is_good(reply: Answer) -> bool:
+def is_good(reply: UpstreamAnswer) -> bool:
     """Whether its status is one of success."""
     return HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES
 

@@ -26,7 +26,7 @@ from proxy.memory.replies import is_good, read
 from proxy.memory.rounds import Rounds
 from proxy.overflow import Refusal
 from proxy.reasons import Reason
-from proxy.reply.opening import Answer
+from proxy.reply.opening import UpstreamAnswer
 from proxy.request.intake import Case
 from proxy.settings.tables import MemorySettings
 
@@ -75,7 +75,7 @@ class Searcher:
             runs=case.offer.runs,
         )
 
-    async def searched(self, decision: Decision, model: str, reply: Answer, send: Send) -> Answer:
+    async def searched(self, decision: Decision, model: str, reply: UpstreamAnswer, send: Send) -> UpstreamAnswer:
         """The reply that the client gets; raises `UpstreamUnavailable`. `send` asks the upstream again."""
         rounds = decision.rounds
         if rounds is None:
@@ -94,7 +94,9 @@ class Searcher:
             return StreamedReply(reply, rounds, following)
         return await whole(reply, rounds, following)
 
-    async def _without_tool(self, decision: Decision, rounds: Rounds, model: str, reply: Answer, send: Send) -> Answer:
+    async def _without_tool(
+        self, decision: Decision, rounds: Rounds, model: str, reply: UpstreamAnswer, send: Send
+    ) -> UpstreamAnswer:
         """The reply to the same request without the tool, where the upstream refuses tools; else its error."""
         if reply.status not in _REFUSING:
             return reply

@@ -33,7 +33,7 @@ _BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n
 _ERROR, _CHOICES = b'"error"', b'"choices"'
 
 
-class Answer(Protocol):
+class UpstreamAnswer(Protocol):
     """A reply whose head is there; `chunks` may be iterated once."""
 
     status: int
@@ -59,7 +59,7 @@ class _Begun(NamedTuple):
 class OpenedReply:
     """A reply of which the beginning is read first; `chunks` give all of it."""
 
-    def __init__(self, reply: Answer) -> None:
+    def __init__(self, reply: UpstreamAnswer) -> None:
         self.status = reply.status
         self.headers = reply.headers
         self._reply = reply
@@ -148,12 +148,12 @@ class Opened(NamedTuple):
     A body or an event may be an error under a good status too.
     """
 
-    reply: Answer
+    reply: UpstreamAnswer
     refusal: Refusal | None = None
     error: bytes = b""
 
 
-async def opened(reply: Answer, *, looks: bool) -> Opened:
+async def opened(reply: UpstreamAnswer, *, looks: bool) -> Opened:
     """A reply, and what it refuses where one `looks`; ends the call where that is broken off."""
     if not looks:
         return Opened(reply)
@@ -168,7 +168,7 @@ async def opened(reply: Answer, *, looks: bool) -> Opened:
     return Opened(opening, recognise(reply.status, body), body if _fails(reply.status, body) else b"")
 
 
-def is_packed_refusal(reply: Answer) -> bool:
+def is_packed_refusal(reply: UpstreamAnswer) -> bool:
     """Whether an error that may refuse a request comes in an encoding that we cannot read, such as br or zstd."""
     return reply.status in _REFUSING and decoder(first(reply.headers, b"content-encoding") or "") is None
 

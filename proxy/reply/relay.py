@@ -23,7 +23,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, first, to_client
 from proxy.http.sse import event, is_event_stream
 from proxy.reply.capture import Capture
-from proxy.reply.opening import Answer
+from proxy.reply.opening import UpstreamAnswer
 from proxy.reply.reporting import Editor
 
 SOON = 0.05
@@ -159,7 +159,7 @@ class Relay(Response):
     def __init__(
         self,
         incoming: Incoming,
-        reply: Answer,
+        reply: UpstreamAnswer,
         ours: Headers,
         settle: Settle | None = None,
         capture: Capture | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers, first
 from proxy.learning.learned_windows import MOST_MODELS, LearnedWindows
-from proxy.learning.truncation import LONGER, Judged, Reply, Sign, Standing, setting_of
+from proxy.learning.truncation import LONGER, CountedReply, Judged, Sign, Suspicion, setting_of
 from proxy.reply.capture import Capture
 from proxy.reply.relay import Settle
 from proxy.reply.usage import Usage, UsageReader
@@ -79,27 +79,27 @@ class Watcher:
             return
         said = self._judged(request, decision, usage, watched)
         if learn is not None:
-            learn(usage, said is not Standing.WHOLE)
+            learn(usage, said is not Suspicion.WHOLE)
 
-    def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Standing:
+    def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Suspicion:
         # The bound for a picture is no count that a usage could be held against.
         if not request.body.is_text:
-            return Standing.WHOLE
+            return Suspicion.WHOLE
         known = decision.calibrated.is_learned
         sent, prefix = decision.upstream_least, decision.upstream_prefix
         if prefix is not None and usage.prompt * LONGER <= sent and decision.shows_reasoning:
             # That was counted with reasoning which this prompt may be without.
             sent, prefix = min(sent, decision.view.tokens), None
         own = decision.view.tokens
-        reply = Reply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact, own=own)
+        reply = CountedReply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact, own=own)
         said = self._learned.replied(request.model, reply, shares=not request.controls.no_store)
-        if said.standing is not Standing.WHOLE:
+        if said.standing is not Suspicion.WHOLE:
             self._telemetry.truncated(said.standing.name.lower())
             self._tell(request.model, reply, said, watched)
         return said.standing
 
-    def _tell(self, model: str, reply: Reply, said: Judged, watched: Watched) -> None:
-        if said.standing is Standing.SUSPECT:
+    def _tell(self, model: str, reply: CountedReply, said: Judged, watched: Watched) -> None:
+        if said.standing is Suspicion.SUSPECT:
             # Once: every reply of an upstream that invents its usage may look so, and the metric counts them all.
             if self._told.get(told := (model, said.sign)):
                 return

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.calibration.anchor import UNASKED, About, Asked
+from proxy.calibration.anchor import NO_PROMPT, About, CountedPrompt
 from proxy.calibration.scaling import UNCALIBRATED, Calibrated
 from proxy.condensing.decision import Timing
 from proxy.condensing.policy import Policies, Policy
@@ -31,7 +31,7 @@ from proxy.request.wire import Body
 from proxy.sessions.append import Append, appended
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.restoring import Restorer
-from proxy.sessions.session import Block, Branch, has_node
+from proxy.sessions.session import Branch, MemoryBlock, has_node
 from proxy.sessions.stored import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -65,20 +65,20 @@ class ChatRequest(NamedTuple):
 class Case(NamedTuple):
     """All that is known of one request before it is decided.
 
-    `whole` is the conversation with what a client of a window has left out, where that is known. `asked` is what of it
+    `whole` is the conversation with what a client of a window has left out, where that is known. `prompt` is what of it
     is counted, and `calibrated` what is known of the upstream's own count of that.
     """
 
     request: ChatRequest
     measured: Measured
-    found: Recognised
+    recognised: Recognised
     policy: Policy
     counter: Counter
     append: Append | None = None
     whole: Transcript | None = None
-    block: Block | None = None
+    block: MemoryBlock | None = None
     reserved: int = 0
-    asked: Asked = UNASKED
+    prompt: CountedPrompt = NO_PROMPT
     calibrated: Calibrated = UNCALIBRATED
     offer: Offer = NO_OFFER
 
@@ -95,7 +95,7 @@ class Case(NamedTuple):
     @property
     def branch(self) -> Branch | None:
         """The branch that it continues, if there is one."""
-        session = self.found.session
+        session = self.recognised.session
         return session.branch_of(self.history.digests) if session else None
 
     @property
@@ -123,8 +123,8 @@ class Case(NamedTuple):
         if not recorded:
             return self
         newer = {each.id for each in recorded}
-        known = (*(each for each in self.found.condensations if each.id not in newer), *recorded)
-        return self._replace(found=self.found._replace(condensations=known))
+        known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
+        return self._replace(recognised=self.recognised._replace(condensations=known))
 
     def taken_by(self, profile: Profile) -> Case:
         """The case for an upstream with this profile, in whose form its views are written."""
@@ -138,7 +138,7 @@ class Case(NamedTuple):
 
     def apart(self) -> Case:
         """The case for a piece of work that its request does not wait for."""
-        return self._replace(found=self.found.apart())
+        return self._replace(recognised=self.recognised.apart())
 
     def caller(self, *, background: bool) -> Caller:
         """On whose behalf models are asked."""
@@ -151,30 +151,30 @@ class Case(NamedTuple):
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
         """What strategies may know of the session; `now` in seconds since the epoch."""
-        session = self.found.session
+        session = self.recognised.session
         branch = session.branch_of(self.history.digests) if session else None
         seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
         verdicts = session.verdicts if session else ()
-        return Past(now, self.found.condensations, verdicts, verdict, seen, self.policy.continues)
+        return Past(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
     def cards(self) -> list[MemoryCard]:
         """The memory cards that this history may see, but for those that a later one contradicts."""
-        session, digests = self.found.session, self.history.digests
-        standing = [each for each in self.found.condensations if has_node(digests, each.covered, each.digest)]
+        session, digests = self.recognised.session, self.history.digests
+        standing = [each for each in self.recognised.condensations if has_node(digests, each.covered, each.digest)]
         own, unwanted = (session.cards(standing), forgotten(session)) if session else ([], [])
-        return together(own, self.found.scope.cards if self.found.scope else (), unwanted)
+        return together(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
 
     @property
     def is_told_more(self) -> bool:
         """Whether memory has cards that are not of this history: a person's, or those of a scope."""
-        session, scope = self.found.session, self.found.scope
+        session, scope = self.recognised.session, self.recognised.scope
         return bool((session and session.added) or (scope and scope.cards))
 
     @property
     def keeps(self) -> bool:
         """Whether anything of this request may be stored."""
         controls = self.request.controls
-        return not (controls.no_store or controls.dry_run or self.found.failure)
+        return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
 
 class Intake:
@@ -245,14 +245,16 @@ class Intake:
         branch = case.branch
         stored, asked = branch.anchor if branch else None, _asked(case)
         known = self._calibrator.calibrated(asked, stored, case.policy.window.tokens)
-        return case._replace(asked=asked, calibrated=known, policy=case.policy.scaled(known.scale))
+        return case._replace(prompt=asked, calibrated=known, policy=case.policy.scaled(known.scale))
 
     async def _restored(self, case: Case) -> Case:
         """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
         # An append says itself what it follows on.
-        if case.found.restored is None or case.append is not None:
+        if case.recognised.restored is None or case.append is not None:
             return case
-        whole = await self._restorer.whole(case.measured, case.found.restored, case.found.condensations, case.counter)
+        whole = await self._restorer.whole(
+            case.measured, case.recognised.restored, case.recognised.condensations, case.counter
+        )
         if whole is None:
             return case
         if case.policy.pipeline.is_off or case.policy.pipeline.observe:
@@ -288,7 +290,7 @@ class Intake:
         return await self._measurer.measure(request.body, counter)
 
 
-def _asked(case: Case) -> Asked:
+def _asked(case: Case) -> CountedPrompt:
     """What of a case is counted."""
     measured, body = case.measured, case.request.body
     systems = b"".join([message.digest for _, message in measured.transcript.systems])
@@ -297,7 +299,7 @@ def _asked(case: Case) -> Asked:
     offers = bool(body.get("tools") or body.get("functions") or case.offer.is_made)
     most = body.size if case.is_by_length else None
     counted = case.framing, measured.counted_by, frame, outside, offers, most
-    return Asked(measured.transcript, *counted, _hidden(case), measured.features, _about(case))
+    return CountedPrompt(measured.transcript, *counted, _hidden(case), measured.features, _about(case))
 
 
 def _hidden(case: Case) -> tuple[tuple[int, Message], ...]:
@@ -318,7 +320,7 @@ def _about(case: Case) -> About:
 
 def _goes_by_counts(case: Case) -> bool:
     """Whether a judge's record may be applied: a view is made smaller by some tokens, which no length proves."""
-    stage, known, digests = case.policy.judging, case.found.condensations, case.history.digests
+    stage, known, digests = case.policy.judging, case.recognised.condensations, case.history.digests
     if stage is None or stage.inline:
         return stage is not None
     resting = next(iter(standing_in(known, digests)), None)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features
 from proxy.request.envelope import OUTSIDE
-from proxy.request.message_cache import Element, Seen
-from proxy.request.prefix_cache import Beginning, Summed, beginning_of, behind_systems, remember
+from proxy.request.message_cache import Element, MessageCache
+from proxy.request.prefix_cache import CachedPrefix, Summed, beginning_of, behind_systems, remember
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.tokens.counter import Counter, CountingPool
@@ -65,7 +65,7 @@ class _Listed(NamedTuple):
 
     systems: Sequence[Element]
     others: Sequence[Element]
-    known: Beginning | None
+    known: CachedPrefix | None
 
     @classmethod
     def of(cls, body: Body, counted_by: str) -> _Listed:
@@ -89,11 +89,11 @@ class Measurer:
     """Reads and counts messages; one per app. What it has measured is kept in `seen`, of `most_known` the counts."""
 
     def __init__(
-        self, reader: Reader, pool: CountingPool, seen: Seen | None = None, most_known: int = _MOST_KNOWN
+        self, reader: Reader, pool: CountingPool, seen: MessageCache | None = None, most_known: int = _MOST_KNOWN
     ) -> None:
         self._reader = reader
         self._pool = pool
-        self._seen = Seen() if seen is None else seen
+        self._seen = MessageCache() if seen is None else seen
         self._known: Lru[bytes, Known] = Lru(most_known)
         self._overheads: Lru[bytes, int] = Lru(_MOST_OVERHEADS)
 

@@ -31,7 +31,7 @@ from strategies.core.parsing import decode, loads
 from strategies.core.transcript import Message
 
 if TYPE_CHECKING:
-    from proxy.request.prefix_cache import Beginning
+    from proxy.request.prefix_cache import CachedPrefix
 
 MOST_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 16
@@ -72,7 +72,7 @@ class Element:
         self.is_text = _is_text(value.get("content"))
         self.counted: dict[str, Message] = {}
         self.following: ref[Element] | None = None
-        self.beginnings: tuple[Beginning, ...] = ()
+        self.beginnings: tuple[CachedPrefix, ...] = ()
         self.cost = self.used = self.passed = 0
         self.span: Span | None = None
         self._value: Mapping[str, Any] | None = value
@@ -149,7 +149,7 @@ class Run(NamedTuple):
     end: int
 
 
-class Seen:
+class MessageCache:
     """The messages that were read before, at most `most_bytes` of them, and the `envelopes` around them."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:

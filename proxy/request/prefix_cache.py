@@ -51,7 +51,7 @@ class Summed(NamedTuple):
         return Summed(self.transcript.led_by(systems), self.features)
 
 
-class Beginning(NamedTuple):
+class CachedPrefix(NamedTuple):
     """Some elements, and what was made of them by what counted their tokens; `is_first` where none was known before."""
 
     elements: Sequence[Element]
@@ -70,7 +70,7 @@ def behind_systems(elements: Sequence[Element]) -> int:
     return next((i for i, each in enumerate(elements) if each.role not in SYSTEM_ROLES), len(elements))
 
 
-def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | None:
+def beginning_of(elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
     """The beginning of a message list, without the system messages at its head, as it was the last time; or None."""
     for element in reversed(elements[-MOST_NEW:]):
         for known in element.beginnings:
@@ -79,7 +79,7 @@ def beginning_of(elements: Sequence[Element], counted_by: str) -> Beginning | No
     return None
 
 
-def remember(elements: Sequence[Element], counted_by: str, known: Beginning | None) -> None:
+def remember(elements: Sequence[Element], counted_by: str, known: CachedPrefix | None) -> None:
     """Keeps the beginning of such a list, all but the last; `known` is the one that was found for it."""
     first, end = len(known.elements) if known else 0, len(elements) - 1
     # One that is not kept would never let go of what holds it, nor be counted among what is.
@@ -93,10 +93,10 @@ def remember(elements: Sequence[Element], counted_by: str, known: Beginning | No
             known.elements[-1].beginnings = _others(known.elements[-1], counted_by)
         made = known.made.followed(added)
     last = elements[end - 1]
-    beginning = Beginning(elements[:end], counted_by, made, is_first=known is None)
+    beginning = CachedPrefix(elements[:end], counted_by, made, is_first=known is None)
     last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], beginning)
 
 
-def _others(element: Element, counted_by: str) -> tuple[Beginning, ...]:
+def _others(element: Element, counted_by: str) -> tuple[CachedPrefix, ...]:
     """The beginnings of an element that something else counted."""
     return tuple(each for each in element.beginnings if each.counted_by != counted_by)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.request.envelope import TOO_DEEP, Envelope, Member, check_depth, skip
-from proxy.request.message_cache import Element, Seen, Span, are_text
+from proxy.request.message_cache import Element, MessageCache, Span, are_text
 from proxy.request.nesting import DEEPEST
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
@@ -131,7 +131,7 @@ class Body:
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes, seen: Seen | None = None) -> Body:
+def read(data: bytes, seen: MessageCache | None = None) -> Body:
     """Reads a body, of what was `seen` before nothing again; raises `BadRequest` that says what is wrong and where."""
     if seen is not None:
         try:
@@ -143,7 +143,7 @@ def read(data: bytes, seen: Seen | None = None) -> Body:
     return _read_whole(data)
 
 
-def _read_apart(data: bytes, seen: Seen) -> Body | None:
+def _read_apart(data: bytes, seen: MessageCache) -> Body | None:
     """The body, its messages read by themselves; None where they are not what stands at the first `"messages":[`."""
     opening = _MESSAGES.search(data)
     if opening is None:

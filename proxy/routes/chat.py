@@ -14,7 +14,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encoded, first
 from proxy.reply.capture import capture_for
 from proxy.reply.keepalive import Awaited, KeepAlive
-from proxy.reply.opening import Answer
+from proxy.reply.opening import UpstreamAnswer
 from proxy.reply.pending import beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
@@ -93,7 +93,7 @@ class _Answering:
             self.services.discovered.noticed()
             self.under_way.callback(self.services.discovered.replied)
 
-    async def _send(self, decision: Decision, body: bytes | None = None) -> Answer:
+    async def _send(self, decision: Decision, body: bytes | None = None) -> UpstreamAnswer:
         """The upstream's answer to a decision's body, or to another one under the same headers."""
         headers = self.asked.headers
         if self._reads(decision):
@@ -117,7 +117,7 @@ class _Answering:
         """Prompt tokens that the client is shown besides those that were forwarded."""
         return decision.left_out if self.services.settings.report_usage == "original" else 0
 
-    def _relay(self, reply: Answer, decision: Decision) -> Relay:
+    def _relay(self, reply: UpstreamAnswer, decision: Decision) -> Relay:
         """What a later request depends on is stored only where the upstream took this one."""
         taken = 200 <= reply.status < 300
         ours = encoded(decision.headers(taken=taken))

@@ -33,7 +33,7 @@ _TEXT_BYTES = 500
 _COPIES = 2
 
 
-class Block(NamedTuple):
+class DecodedBlock(NamedTuple):
     """One block, decoded: the messages of a turn, or an append."""
 
     name: str
@@ -60,7 +60,7 @@ class StoredHistory:
         history.add(decoded(blocks))
         return history
 
-    def add(self, blocks: Iterable[Block]) -> None:
+    def add(self, blocks: Iterable[DecodedBlock]) -> None:
         """Adds blocks; those that are known already change nothing."""
         for block in blocks:
             if block.appended is not None and block.name not in self.appended:
@@ -88,7 +88,7 @@ class StoredHistory:
         unknown = {end for end in ends if end not in self.appended and bytes.fromhex(end) not in self.tree.messages}
         return (unknown | self._behind) - self._gone
 
-    def is_whole(self, ends: Collection[str]) -> None:
+    def note_all_read(self, ends: Collection[str]) -> None:
         """Notes that all blocks were read: what is still missing is gone, for a block is stored with its session."""
         self._gone |= self.missing(ends)
 
@@ -99,10 +99,10 @@ class StoredHistory:
         return self._read
 
 
-def decoded(blocks: Mapping[str, bytes]) -> list[Block]:
+def decoded(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
     """Blocks as they are used; raises ValueError, LookupError or TypeError for a broken one."""
     documents = ((name, block_document(data)) for name, data in blocks.items())
-    return [Block(name, messages_of(each), appended_in(each)) for name, each in documents]
+    return [DecodedBlock(name, messages_of(each), appended_in(each)) for name, each in documents]
 
 
 def _text_bytes(raw: str | bytes | None) -> int:
@@ -157,7 +157,7 @@ class Histories:
 
     async def _read_all(self, key: SessionKey, history: StoredHistory, ends: Collection[str]) -> None:
         await self._read(key, history, None)
-        history.is_whole(ends)
+        history.note_all_read(ends)
 
     async def _read(self, key: SessionKey, history: StoredHistory, names: list[str] | None) -> int:
         """Reads blocks, all where `names` is None; how many there were."""
@@ -169,7 +169,7 @@ class Histories:
         return len(blocks)
 
 
-async def _decoded(blocks: Mapping[str, bytes]) -> list[Block]:
+async def _decoded(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
     if sum(map(len, blocks.values())) < IN_THREAD:
         return decoded(blocks)
     return await asyncio.to_thread(decoded, blocks)

@@ -27,7 +27,7 @@ from proxy.request import identity as names
 from proxy.sessions.append import NO_LINE, Line
 from proxy.sessions.blocks import new_block
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, NO_BLOCK, Block, Session
+from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, MemoryBlock, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.codec import encode_condensation, record_name
@@ -43,7 +43,7 @@ SMALL_TOKENS = 2_048
 _log = logging.getLogger(__name__)
 
 
-class Turn(NamedTuple):
+class SessionUpdate(NamedTuple):
     """What one request adds to its session; an append builds on the line `before`.
 
     `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request, `reply`
@@ -60,7 +60,7 @@ class Turn(NamedTuple):
     line: Line | None = None
     before: Line = NO_LINE
     blocks: Mapping[str, bytes] = MappingProxyType({})
-    block: Block = NO_BLOCK
+    block: MemoryBlock = NO_MEMORY_BLOCK
     usage: Usage | None = None
     anchor: Anchor | None = None
     reply: str = ""
@@ -185,7 +185,7 @@ class Keeper:
             forked=found.inherited,
         )
 
-    async def settle(self, found: Recognised, turn: Turn) -> None:
+    async def settle(self, found: Recognised, turn: SessionUpdate) -> None:
         """Stores the session after this request, as its last step; a failure is logged, for the reply must not suffer.
 
         A caller that ends meanwhile changes nothing: it is stored all the same, and whole.
@@ -196,7 +196,7 @@ class Keeper:
         except StoreError as error:
             _log.warning("the session was not stored before the reply's last byte: %s", error)
 
-    async def _settle(self, found: Recognised, turn: Turn) -> None:
+    async def _settle(self, found: Recognised, turn: SessionUpdate) -> None:
         for _ in range(TRIES):
             if _is_overtaken(found.session, turn):
                 raise StoreError("store-contended", "another append to this history was stored first")
@@ -219,7 +219,7 @@ class Keeper:
                     raise
         return await self._stored.save(key, last.session, self._ttl, last.blocks, index)
 
-    def _ways(self, before: Session, session: Session, turn: Turn) -> list[_Way]:
+    def _ways(self, before: Session, session: Session, turn: SessionUpdate) -> list[_Way]:
         """How a session may be stored: over its quota it goes on without text, but in append mode.
 
         A fork that goes on stores what it shares with its parent. Where that is too much, it inherits it as before.
@@ -252,7 +252,7 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
-def _is_overtaken(session: Session | None, turn: Turn) -> bool:
+def _is_overtaken(session: Session | None, turn: SessionUpdate) -> bool:
     """Whether another append was stored since this one was supplied; the very same one is replaced."""
     if turn.line is None:
         return False
@@ -260,7 +260,7 @@ def _is_overtaken(session: Session | None, turn: Turn) -> bool:
     return line != turn.before and line.head != turn.line.head
 
 
-def _parted(found: Recognised, turn: Turn) -> Recognised:
+def _parted(found: Recognised, turn: SessionUpdate) -> Recognised:
     """A derived session that another request has taken elsewhere meanwhile is not this one's any more: it forks.
 
     One without branches was only amended, by a vote or a late summary of this very request.
@@ -277,7 +277,7 @@ def _parted(found: Recognised, turn: Turn) -> Recognised:
     return found._replace(key=key, session=None, parent=session.id, inherited=0)
 
 
-def _advanced(session: Session, turn: Turn, now: float) -> Session:
+def _advanced(session: Session, turn: SessionUpdate, now: float) -> Session:
     """The session as it stands after a turn."""
     digests = turn.transcript.digests
     patched = session.patched(turn.patch, digests, turn.covered)

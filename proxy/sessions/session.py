@@ -35,14 +35,14 @@ SEEN_STEP = 300.0
 SEEN_HORIZON = 24 * 3600.0
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """A memory block: the chain digest after its user message, in hex, and the message that goes before it, as JSON."""
 
     node: str = ""
     raw: str = ""
 
 
-NO_BLOCK = Block()
+NO_MEMORY_BLOCK = MemoryBlock()
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -63,7 +63,7 @@ class Branch:
     last_used: float = 0.0
     applied: str = ""
     seen: tuple[tuple[int, float], ...] = ()
-    block: Block = NO_BLOCK
+    block: MemoryBlock = NO_MEMORY_BLOCK
     anchor: Anchor | None = None
     reply: str = ""
 
@@ -130,7 +130,7 @@ class Session(NamedTuple):
         digests: Sequence[bytes],
         now: float,
         applied: str = "",
-        block: Block = NO_BLOCK,
+        block: MemoryBlock = NO_MEMORY_BLOCK,
         anchor: Anchor | None = None,
         reply: str = "",
     ) -> tuple[Session, Branch]:

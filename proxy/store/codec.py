@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.calibration import anchor as anchors
 from proxy.sessions.append import Line
-from proxy.sessions.session import NO_BLOCK, Block, Branch, Session
+from proxy.sessions.session import NO_MEMORY_BLOCK, Branch, MemoryBlock, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.parsing import loads
@@ -101,7 +101,7 @@ def decode_document(meta: bytes) -> Session | None:
 def _branch(row: Sequence[Any]) -> Branch:
     name, head, before, count, last_used, applied, *later = row
     seen = tuple((count, at) for count, at in later[0]) if later else ()
-    block = Block(*later[1]) if len(later) > 1 else NO_BLOCK
+    block = MemoryBlock(*later[1]) if len(later) > 1 else NO_MEMORY_BLOCK
     anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
     reply = later[3] if len(later) > 3 else ""
     nodes = bytes.fromhex(head), bytes.fromhex(before)

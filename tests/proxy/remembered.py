@@ -10,7 +10,7 @@ from typing import Any
 from proxy.request.identity import Identity
 from proxy.sessions.append import History
 from proxy.sessions.histories import StoredHistory
-from proxy.sessions.keeping import Keeper, Turn
+from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey
@@ -56,8 +56,8 @@ def transcript(text: str) -> Transcript:
     return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
 
 
-def turn(text: str, applied: str = "") -> Turn:
-    return Turn(transcript(text), {}, 100, 100, 0, applied)
+def turn(text: str, applied: str = "") -> SessionUpdate:
+    return SessionUpdate(transcript(text), {}, 100, 100, 0, applied)
 
 
 def condensation(text: str, depth: int = 1) -> Condensation:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.calibration.anchor import About, Anchor, Asked
+from proxy.calibration.anchor import About, Anchor, CountedPrompt
 from proxy.calibration.calibrator import Calibrator, Forwarded, Progress
-from proxy.calibration.ledger import Line
+from proxy.calibration.ledger import FittedPrices
 from proxy.calibration.scaling import UNCALIBRATED
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
@@ -47,10 +47,12 @@ class SlowStore(SqliteStore):
 
 
 @asynccontextmanager
-async def learning(store: SessionStore | None = None) -> AsyncIterator[tuple[Calibrator, list[Line], OwnedTasks[Any]]]:
+async def learning(
+    store: SessionStore | None = None,
+) -> AsyncIterator[tuple[Calibrator, list[FittedPrices], OwnedTasks[Any]]]:
     """A calibrator, the lines that it has told of, and its tasks."""
     store, tasks = store or await open_store("memory://"), OwnedTasks[Any]()
-    lines: list[Line] = []
+    lines: list[FittedPrices] = []
 
     def told(_model: str, progress: Progress) -> None:
         if progress.line not in lines:
@@ -65,16 +67,16 @@ def reply(calibrator: Calibrator, number: int, hidden: int = HIDDEN) -> None:
     """A reply to a first request of a conversation, to which the upstream adds so many tokens."""
     of = transcript(number)
     sent = Forwarded(fold(of, (), 3, WORDS), "")
-    asked = Asked(of, 3, "words", "f", about=About("t", MODEL, str(number)))
+    asked = CountedPrompt(of, 3, "words", "f", about=About("t", MODEL, str(number)))
     calibrator.learned(asked, UNCALIBRATED, sent, sent.view.tokens + hidden)
 
 
 TALK = transcript(0)
 
 
-def request(overhead: int) -> Asked:
+def request(overhead: int) -> CountedPrompt:
     """One with that many tokens of tools."""
-    return Asked(TALK, overhead, "words", f"{overhead}", about=About("t", MODEL))
+    return CountedPrompt(TALK, overhead, "words", f"{overhead}", about=About("t", MODEL))
 
 
 def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: Anchor | None = None) -> Anchor | None:

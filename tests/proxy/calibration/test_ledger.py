@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import Features
 from proxy.calibration.fit import Observation
-from proxy.calibration.ledger import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Ledger, decoded, encoded
+from proxy.calibration.ledger import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Samples, decoded, encoded
 
 tokens = st.floats(40, 9_000).map(lambda each: round(each, 1))
 features = st.builds(Features, st.sampled_from([0.0, 1.0]), st.just(0.0), st.just(3.0), tokens)
@@ -22,10 +22,10 @@ observations = st.builds(
     st.sampled_from(["", "t"]),
     st.integers(0, 99),
 )
-ledgers = st.lists(observations, max_size=12).map(lambda each: taught(Ledger(), each))
+ledgers = st.lists(observations, max_size=12).map(lambda each: taught(Samples(), each))
 
 
-def taught(ledger: Ledger, given_: list[Observation]) -> Ledger:
+def taught(ledger: Samples, given_: list[Observation]) -> Samples:
     for each in given_:
         ledger = ledger.taught(each)
     return ledger
@@ -36,7 +36,7 @@ def whole(own: float, counted: int, by: str = "", at: int = 0) -> Observation:
 
 
 @given(ledgers, ledgers, ledgers)
-def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Ledger, b: Ledger, c: Ledger) -> None:
+def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Samples, b: Samples, c: Samples) -> None:
     assert a.merged(b) == b.merged(a)
     assert a.merged(b).merged(b) == a.merged(b)
     assert a.merged(a) == a
@@ -45,26 +45,26 @@ def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Ledger, b
 
 @given(st.lists(observations, max_size=40), observations)
 def test_what_is_taught_one_by_one_is_what_would_be_merged(many: list[Observation], one: Observation) -> None:
-    ledger = taught(Ledger(), many)
-    alone = taught(Ledger(), [one])
+    ledger = taught(Samples(), many)
+    alone = taught(Samples(), [one])
     assert ledger.taught(one) == ledger.merged(alone)
 
 
 @given(ledgers, observations)
-def test_what_is_known_already_teaches_nothing(ledger: Ledger, one: Observation) -> None:
+def test_what_is_known_already_teaches_nothing(ledger: Samples, one: Observation) -> None:
     once = ledger.taught(one)
     if one in (*once.wholes, *once.growths):
         assert once.taught(one) is once
 
 
 @given(ledgers)
-def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Ledger) -> None:
+def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Samples) -> None:
     assert decoded(encoded(ledger.off(0.25, anchored=True))) == ledger.off(0.25, anchored=True)
 
 
 def test_a_newer_version_is_no_knowledge_and_rubbish_is_told() -> None:
-    newer = json.loads(encoded(Ledger()))
-    assert decoded(json.dumps({**newer, "v": VERSION + 1}).encode()) == Ledger()
+    newer = json.loads(encoded(Samples()))
+    assert decoded(json.dumps({**newer, "v": VERSION + 1}).encode()) == Samples()
     for rubbish in (b"", b"[]", b"{}", b'{"v": 1}'):
         with pytest.raises((ValueError, LookupError, TypeError)):
             decoded(rubbish)
@@ -72,24 +72,24 @@ def test_a_newer_version_is_no_knowledge_and_rubbish_is_told() -> None:
 
 def test_one_long_conversation_does_not_push_out_the_others() -> None:
     others = [whole(500, 600, by=str(each), at=each) for each in range(10)]
-    ledger = taught(Ledger(), [*others, *(whole(500 + each, 700, by="long", at=100 + each) for each in range(200))])
+    ledger = taught(Samples(), [*others, *(whole(500 + each, 700, by="long", at=100 + each) for each in range(200))])
     assert sum(each.by == "long" for each in ledger.wholes) == MOST_BY_ONE
     assert {str(each) for each in range(10)} <= {each.by for each in ledger.wholes}
 
 
 @pytest.mark.parametrize(("own", "counted"), [(2_000, 5), (2_000, 390), (100, 200_000)])
 def test_a_count_that_cannot_be_of_this_text_teaches_nothing(own: float, counted: int) -> None:
-    ledger = Ledger()
+    ledger = Samples()
     assert ledger.taught(whole(own, counted)) is ledger
 
 
 def test_a_growth_of_a_few_tokens_teaches_nothing() -> None:
-    ledger = Ledger()
+    ledger = Samples()
     assert ledger.taught(Observation(Features(messages=1, words=9), 11)) is ledger
 
 
 def test_what_is_hidden_in_each_request_is_found_by_requests_of_several_sizes() -> None:
-    line = taught(Ledger(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300, 1_500)]).line()
+    line = taught(Samples(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300, 1_500)]).line()
     for own in (60, 2_000):
         assert abs(line.tokens(whole(own, 0).features) / (own + 800) - 1) < 0.02
     assert 700 < line.hidden < 900
@@ -97,16 +97,16 @@ def test_what_is_hidden_in_each_request_is_found_by_requests_of_several_sizes() 
 
 
 def test_what_is_hidden_is_told_to_another_way_of_counting() -> None:
-    ledger = taught(Ledger(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300)])
+    ledger = taught(Samples(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300)])
     hints = ledger.hint(ledger.line())
-    other = Ledger().taught(Observation(Features(1, 1, 2, 1_000, outside=1_300), 4_500))
+    other = Samples().taught(Observation(Features(1, 1, 2, 1_000, outside=1_300), 4_500))
     told, untold = other.line(hints).prices.requests, other.line().prices.requests
     assert abs(told - 800) < abs(untold - 800)
     assert abs(told - 800) < 80
 
 
 def test_the_error_is_told_once_there_are_enough_to_compare() -> None:
-    ledger = Ledger()
+    ledger = Samples()
     for number in range(LEAST_ERRORS):
         assert ledger.error(anchored=False) is None
         ledger = ledger.off(0.1 * (number % 2), anchored=False)

@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.anchor import Anchor, Anchors, Asked, from_row, growth, row, stands
+from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, from_row, growth, row, stands
 from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN
-from proxy.calibration.ledger import NOTHING, Line
+from proxy.calibration.ledger import NOTHING, FittedPrices
 from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibrated
 from strategies.core.transcript import Reader, Transcript, dump
 
-LINE = Line(EVEN._replace(requests=700, words=1.5))
+LINE = FittedPrices(EVEN._replace(requests=700, words=1.5))
 
 
 def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
@@ -25,11 +25,11 @@ def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
     return Transcript.of([Reader().read(dump(body), body, len(str(body["content"]))) for body in bodies])
 
 
-def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> Asked:
-    return Asked(of, overhead, counter, frame)
+def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> CountedPrompt:
+    return CountedPrompt(of, overhead, counter, frame)
 
 
-def anchored(request: Asked, counted: int, applied: str = "") -> Anchor:
+def anchored(request: CountedPrompt, counted: int, applied: str = "") -> Anchor:
     digests = request.transcript.digests
     return Anchor(
         digests[-1].hex(), len(digests), applied, counted, request.own, request.counter, request.frame, request.fixed
@@ -103,12 +103,12 @@ def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> Non
 
 
 def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
-    assert calibrated(NEXT, Line(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
+    assert calibrated(NEXT, FittedPrices(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
 
 
 def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
     short = replace(NEXT, most=1_600)
-    line = Line(EVEN._replace(requests=700, words=4.0))
+    line = FittedPrices(EVEN._replace(requests=700, words=4.0))
     assert calibrated(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.leases import TTL, Leases, Turn
+from proxy.condensing.leases import TTL, Leases, LeaseTurn
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import Patience, StoredSessions
 from proxy.store.base import Lease
@@ -73,7 +73,7 @@ def replica(store: SqliteStore, tasks: OwnedTasks[Any] | None = None) -> Leases:
     return Leases(StoredSessions(store, BOUND), tasks or OwnedTasks())
 
 
-async def turn_of(leases: Leases, *, seconds: float = BOUND, leaves: bytes = b"") -> Turn:
+async def turn_of(leases: Leases, *, seconds: float = BOUND, leaves: bytes = b"") -> LeaseTurn:
     """A turn that was taken and is over."""
     until = asyncio.get_running_loop().time() + seconds
     async with leases.turn(TENANT, WORK, until, Patience(BOUND)) as turn:

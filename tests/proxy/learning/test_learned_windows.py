@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.learning.learned_windows import LearnedWindows, Origin
-from proxy.learning.truncation import Reply, Standing
+from proxy.learning.truncation import CountedReply, Suspicion
 from proxy.overflow import Kind, Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
@@ -58,7 +58,7 @@ async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_b
     async with learning() as learned:
         assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_000
     async with learning() as learned:
-        learned.replied(MODEL, Reply(9_500, 9_600))
+        learned.replied(MODEL, CountedReply(9_500, 9_600))
         assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_500
 
 
@@ -77,7 +77,7 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
         learned.refused(MODEL, refusal(4_096), 9_000)
-        learned.replied(MODEL, Reply(2_000, 2_000))
+        learned.replied(MODEL, CountedReply(2_000, 2_000))
         await learned._tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
@@ -102,9 +102,9 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
 
 async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None:
     async with learning() as learned:
-        assert learned.replied(MODEL, Reply(9_000, 4_000)).standing is Standing.SUSPECT
+        assert learned.replied(MODEL, CountedReply(9_000, 4_000)).standing is Suspicion.SUSPECT
         assert learned.window(MODEL) is None
-        assert learned.replied(MODEL, Reply(9_900, 4_050)).standing is Standing.CONFIRMED
+        assert learned.replied(MODEL, CountedReply(9_900, 4_050)).standing is Suspicion.CONFIRMED
         window = learned.window(MODEL)
         assert window is not None
         assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
@@ -116,34 +116,34 @@ async def test_a_second_sign_confirms_what_another_process_suspects(told: bytes)
     async with learning(store=store) as learned:
         await store.remember(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
         await learned._read(MODEL)
-        assert learned.replied(MODEL, Reply(9_900, 4_050, own=9_001)).standing is Standing.CONFIRMED
+        assert learned.replied(MODEL, CountedReply(9_900, 4_050, own=9_001)).standing is Suspicion.CONFIRMED
     await store.close()
 
 
 async def test_a_suspicion_is_shared_with_the_length_of_its_prompt() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned, learning(store=store) as other:
-        learned.replied(MODEL, Reply(9_000, 4_000, own=9_500))
+        learned.replied(MODEL, CountedReply(9_000, 4_000, own=9_500))
         await learned._tasks.idle()
         await other._read(MODEL)
-        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_500)).standing is Standing.SUSPECT
-        assert other.replied(MODEL, Reply(9_900, 4_000, own=9_700)).standing is Standing.CONFIRMED
+        assert other.replied(MODEL, CountedReply(9_900, 4_000, own=9_500)).standing is Suspicion.SUSPECT
+        assert other.replied(MODEL, CountedReply(9_900, 4_000, own=9_700)).standing is Suspicion.CONFIRMED
     await store.close()
 
 
 async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
     async with learning() as learned:
-        learned.replied(MODEL, Reply(9_000, 4_000))
-        learned.replied(MODEL, Reply(9_000, 9_000))
-        assert learned.replied(MODEL, Reply(9_900, 5_000)).standing is Standing.SUSPECT
+        learned.replied(MODEL, CountedReply(9_000, 4_000))
+        learned.replied(MODEL, CountedReply(9_000, 9_000))
+        assert learned.replied(MODEL, CountedReply(9_900, 5_000)).standing is Suspicion.SUSPECT
 
 
 async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
     async with learning() as learned:
         learned.refused(MODEL, refusal(4_096), 9_000)
-        learned.replied(MODEL, Reply(4_000, 4_090))
+        learned.replied(MODEL, CountedReply(4_000, 4_090))
         assert learned.window(MODEL) is not None
-        learned.replied(MODEL, Reply(6_000, 6_100))
+        learned.replied(MODEL, CountedReply(6_000, 6_100))
         assert learned.window(MODEL) is None
 
 

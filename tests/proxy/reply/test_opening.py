@@ -12,7 +12,7 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
-from proxy.reply.opening import MOST_HELD, Answer, opened
+from proxy.reply.opening import MOST_HELD, UpstreamAnswer, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ class Scripted:
         self.closed = True
 
 
-async def all_of(reply: Answer) -> bytes:
+async def all_of(reply: UpstreamAnswer) -> bytes:
     return b"".join([chunk async for chunk in reply.chunks()])
 
 

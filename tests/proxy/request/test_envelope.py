@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.request.envelope import LARGEST_SHARE, Envelope, Envelopes
-from proxy.request.message_cache import Seen
+from proxy.request.message_cache import MessageCache
 from proxy.request.nesting import DEEPEST
 from proxy.request.wire import read
 
@@ -46,14 +46,14 @@ def test_the_place_of_the_messages_tells_envelopes_apart() -> None:
 
 
 def test_requests_that_differ_in_their_messages_share_what_stands_around_them() -> None:
-    seen = Seen()
+    seen = MessageCache()
     one, other = (read(body(text, tools=[{"n": 1}]), seen) for text in ("a", "b"))
     assert one.envelope is other.envelope
     assert [each.value["content"] for each in (*one.elements, *other.elements)] == ["a", "b"]
 
 
 def test_a_body_is_spliced_from_its_own_messages_though_its_envelope_is_shared() -> None:
-    seen = Seen()
+    seen = MessageCache()
     for text in ("é", "longer than that"):
         data = body(text, condenser={"force": True}, n=1)
         cut = read(data, seen).spliced(model="other")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.request.measure import Measured, Measurer, fits_by_length
-from proxy.request.message_cache import Seen
+from proxy.request.message_cache import MessageCache
 from proxy.request.wire import Body, read
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.transcript import Reader
@@ -123,7 +123,7 @@ def test_tools_are_counted_once_for_as_long_as_they_stay_the_same() -> None:
 
 
 def test_what_was_parsed_is_dropped_once_it_was_measured_and_can_be_had_again() -> None:
-    seen = Seen()
+    seen = MessageCache()
     measurer = Measurer(Reader(), Tallying(), seen)
     data = json.dumps({"messages": HISTORY}).encode()
     first = measured(measurer, read(data, seen))
@@ -134,7 +134,7 @@ def test_what_was_parsed_is_dropped_once_it_was_measured_and_can_be_had_again() 
 
 
 def test_an_estimate_is_not_taken_for_a_count() -> None:
-    seen = Seen()
+    seen = MessageCache()
     measurer = Measurer(Reader(), Tallying(), seen)
     body = read(json.dumps({"messages": HISTORY}).encode(), seen)
     measurer.estimate(body)
@@ -143,7 +143,7 @@ def test_an_estimate_is_not_taken_for_a_count() -> None:
 
 
 def test_counts_outlive_the_messages_that_they_were_made_of() -> None:
-    pool, seen = Tallying(), Seen(most_bytes=0)
+    pool, seen = Tallying(), MessageCache(most_bytes=0)
     measurer = Measurer(Reader(), pool, seen)
     for _ in range(2):
         measured(measurer, read(json.dumps({"messages": HISTORY}).encode(), seen))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_IN_SPAN, SPAN, Element, Seen
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_IN_SPAN, SPAN, Element, MessageCache
 from proxy.request.nesting import DEEPEST
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
@@ -32,7 +32,7 @@ def body_bytes(messages: list[Any], **members: Any) -> bytes:
 LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN)]
 
 
-def read_and_kept(data: bytes, seen: Seen) -> Body:
+def read_and_kept(data: bytes, seen: MessageCache) -> Body:
     body = read(data, seen)
     seen.keep(body.alone)
     return body
@@ -53,7 +53,7 @@ def assert_same(one: Body, other: Body) -> None:
 @FEW
 @given(st.lists(bodies(), min_size=1, max_size=2), st.booleans())
 def test_a_body_is_read_alike_whatever_was_seen_before(made: list[Made], with_extension: bool) -> None:
-    seen = Seen()
+    seen = MessageCache()
     for _, _, text in [*made, *made]:
         whole = text.rstrip()[:-1] + ',"condenser":{"x":1}}' if with_extension else text
         assert_same(read_and_kept(whole.encode(), seen), read(whole.encode()))
@@ -62,14 +62,14 @@ def test_a_body_is_read_alike_whatever_was_seen_before(made: list[Made], with_ex
 @pytest.mark.parametrize("put", ["", "}", "]", '"', ",", "\\", "é", "[", "{", "\x00", "NaN", " "])
 def test_what_is_refused_is_refused_in_the_same_words(put: str) -> None:
     text = '{"m":"é","messages":[ {"role":"user","content":"h\\"i"} , {"role":"tool","x":[1,{"y":"]"}]}],"n":[{}]}'
-    seen = Seen()
+    seen = MessageCache()
     read_and_kept(text.encode(), seen)
     for place in range(len(text)):
         broken = (text[:place] + put + text[place + 1 :]).encode()
         assert_alike(broken, seen)
 
 
-def assert_alike(data: bytes, seen: Seen) -> None:
+def assert_alike(data: bytes, seen: MessageCache) -> None:
     """What is read of a body, or why it is refused, does not depend on what was seen."""
     expected, refused = read_or_refused(data, None)
     found, refused_too = read_or_refused(data, seen)
@@ -78,7 +78,7 @@ def assert_alike(data: bytes, seen: Seen) -> None:
         assert_same(found, expected)
 
 
-def read_or_refused(data: bytes, seen: Seen | None) -> tuple[Body | None, tuple[str, str | None]]:
+def read_or_refused(data: bytes, seen: MessageCache | None) -> tuple[Body | None, tuple[str, str | None]]:
     try:
         return read(data, seen), ("", None)
     except BadRequest as error:
@@ -86,7 +86,7 @@ def read_or_refused(data: bytes, seen: Seen | None) -> tuple[Body | None, tuple[
 
 
 def test_a_message_that_came_before_is_the_same_object_and_the_new_one_is_not() -> None:
-    seen = Seen()
+    seen = MessageCache()
     first = read_and_kept(body_bytes([user("a"), user("b")]), seen)
     again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), seen)
     assert [one is other for one, other in zip(first.elements, again.elements, strict=False)] == [True, True]
@@ -94,7 +94,7 @@ def test_a_message_that_came_before_is_the_same_object_and_the_new_one_is_not() 
 
 
 def test_a_message_behind_a_new_one_is_found_again() -> None:
-    seen = Seen()
+    seen = MessageCache()
     first = read_and_kept(body_bytes([user("a"), user("b"), user("c"), user("d")]), seen)
     again = read(body_bytes([user("it is nine"), user("b"), user("c"), user("x"), user("d")]), seen)
     places = [first.elements.index(each) if each in first.elements else None for each in again.elements]
@@ -102,14 +102,14 @@ def test_a_message_behind_a_new_one_is_found_again() -> None:
 
 
 def test_the_spaces_between_messages_may_change() -> None:
-    seen = Seen()
+    seen = MessageCache()
     first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', seen)
     again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', seen)
     assert [one is other for one, other in zip(first.elements, again.elements, strict=True)] == [True, True]
 
 
 def test_a_message_that_only_begins_like_one_is_another() -> None:
-    seen = Seen()
+    seen = MessageCache()
     read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', seen)
     body = read(b'{"messages":[{"role":"user","content":"one "}]}', seen)
     assert body.elements[0].value["content"] == "one "
@@ -117,7 +117,7 @@ def test_a_message_that_only_begins_like_one_is_another() -> None:
 
 def test_an_array_of_that_name_elsewhere_is_not_taken_for_the_messages() -> None:
     data = json.dumps({"tools": [{"messages": [user("no")]}], "messages": [user("yes")]}).encode()
-    seen = Seen()
+    seen = MessageCache()
     for _ in range(2):
         assert [each.value for each in read_and_kept(data, seen).elements] == [user("yes")]
 
@@ -127,11 +127,11 @@ def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
         return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"
 
     for levels in range(DEEPEST - 6, DEEPEST + 3):
-        assert_alike(nested(levels), Seen())
+        assert_alike(nested(levels), MessageCache())
 
 
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    seen = Seen(most_bytes=40 * (ENTRY_BYTES + 40))
+    seen = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
     texts = [f"{number:04}" for number in range(100)]
     for text in texts:
         read_and_kept(body_bytes([user("rules"), user(text)]), seen)
@@ -143,7 +143,7 @@ def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
 
 
 def test_what_is_forgotten_is_not_kept_alive_by_the_message_before_it() -> None:
-    seen = Seen(most_bytes=40 * (ENTRY_BYTES + 40))
+    seen = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
     body = read_and_kept(body_bytes([user("rules"), user("old")]), seen)
     before = body.elements[0]
     for number in range(100):
@@ -156,7 +156,7 @@ def test_what_is_forgotten_is_not_kept_alive_by_the_message_before_it() -> None:
 
 
 def test_a_message_too_large_to_keep_is_read_all_the_same() -> None:
-    seen = Seen(most_bytes=100_000)
+    seen = MessageCache(most_bytes=100_000)
     data = body_bytes([user("x" * 50_000), user("y")])
     for _ in range(2):
         assert [each.value for each in read_and_kept(data, seen).elements] == [user("x" * 50_000), user("y")]
@@ -173,14 +173,14 @@ def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def bound(seen: Seen, messages: list[Any]) -> Sequence[Element]:
+def bound(seen: MessageCache, messages: list[Any]) -> Sequence[Element]:
     """The elements of messages that came twice, so that their spans are made."""
     for _ in range(2):
         read_and_kept(body_bytes(messages), seen)
     return read(body_bytes(messages), seen).elements
 
 
-def assert_whole(seen: Seen, elements: Sequence[Element]) -> None:
+def assert_whole(seen: MessageCache, elements: Sequence[Element]) -> None:
     """What is in a span is kept, stands in it once with its own bytes, and so do all others of that span."""
     for span in [each.span for each in elements if each.span]:
         assert len(span.elements) == SPAN
@@ -217,7 +217,7 @@ def turns(draw: st.DrawFn) -> list[Any]:
 def test_a_long_conversation_is_read_alike_whatever_its_spans_are_and_however_little_is_kept(
     sent: list[tuple[list[Any], int, bool]], most_bytes: int
 ) -> None:
-    seen = Seen(most_bytes)
+    seen = MessageCache(most_bytes)
     for messages, times, is_compact in sent:
         data = json.dumps({"messages": messages}, separators=(",", ":") if is_compact else None).encode()
         for _ in range(times):
@@ -228,7 +228,7 @@ def test_a_long_conversation_is_read_alike_whatever_its_spans_are_and_however_li
 
 
 def test_messages_that_stood_side_by_side_twice_are_compared_at_one_go() -> None:
-    seen = Seen()
+    seen = MessageCache()
     once = read_and_kept(body_bytes(LONG), seen)
     assert not any(each.span for each in once.elements)
     elements = bound(seen, LONG)
@@ -237,7 +237,7 @@ def test_messages_that_stood_side_by_side_twice_are_compared_at_one_go() -> None
 
 
 def test_the_messages_of_later_turns_make_a_span_when_there_are_enough() -> None:
-    seen = Seen()
+    seen = MessageCache()
     for length in range(1, len(LONG) + 1):
         body = read_and_kept(body_bytes(LONG[:length]), seen)
         assert sum(each.span is None for each in body.elements) <= SPAN + 1
@@ -246,7 +246,7 @@ def test_the_messages_of_later_turns_make_a_span_when_there_are_enough() -> None
 
 @pytest.mark.parametrize("place", [1, 2, SPAN, SPAN + 1, SPAN + 2, len(LONG) - 1])
 def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
-    seen = Seen()
+    seen = MessageCache()
     before = bound(seen, LONG)
     edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
 
 
 def test_conversations_that_share_part_of_a_span_are_both_found_again() -> None:
-    seen = Seen()
+    seen = MessageCache()
     forks = [LONG, [*LONG[: SPAN // 2], *(user(f"other {i}") for i in range(2 * SPAN))]]
     first, second = (bound(seen, each) for each in forks)
     assert same_objects(first[: SPAN // 2], second[: SPAN // 2])
@@ -270,7 +270,7 @@ def test_conversations_that_share_part_of_a_span_are_both_found_again() -> None:
 
 
 def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
-    seen = Seen()
+    seen = MessageCache()
     before = bound(seen, LONG)
     texts = [json.dumps(each, ensure_ascii=False) for each in LONG]
     for joint in (",", " ,\n", ", "):
@@ -279,14 +279,14 @@ def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
 
 
 def test_a_large_message_is_in_no_span() -> None:
-    seen = Seen()
+    seen = MessageCache()
     elements = bound(seen, [user("x"), user("y" * MOST_IN_SPAN), *LONG])
     assert elements[1].span is None
     assert elements[2].span is not None
 
 
 def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_none_of_them() -> None:
-    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    seen = MessageCache(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
     elements = bound(seen, LONG[: SPAN + 1])
     used, gone = elements[SPAN // 2], [ref(each) for each in elements if each is not elements[SPAN // 2]]
     del elements
@@ -303,7 +303,7 @@ def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_non
 
 
 def test_the_messages_of_a_span_that_is_used_are_not_forgotten() -> None:
-    seen = Seen(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
+    seen = MessageCache(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
     elements = bound(seen, LONG[: SPAN + 1])
     for i in range(12 * SPAN):
         read_and_kept(body_bytes([user(f"another {i}")]), seen)

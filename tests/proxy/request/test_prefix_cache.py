@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from proxy.calibration.features import of_messages
 from proxy.request import wire
 from proxy.request.measure import BY_LENGTH, Measured, Measurer
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, Element, Seen
-from proxy.request.prefix_cache import LEAST, MOST_NEW, Beginning, beginning_of, behind_systems
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, Element, MessageCache
+from proxy.request.prefix_cache import LEAST, MOST_NEW, CachedPrefix, beginning_of, behind_systems
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.transcript import Reader, Transcript
 from tests.proxy.request.test_wire import FEW
@@ -47,7 +47,7 @@ class Reading:
     """Takes bodies in, one after the other."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.seen = Seen(most_bytes)
+        self.seen = MessageCache(most_bytes)
         self._measurer = Measurer(Reader(), CountingPool(), self.seen)
         self.body = wire.read(b'{"messages":[{"role":"user"}]}')
 
@@ -59,7 +59,7 @@ class Reading:
         """What was taken in last, with its tokens counted."""
         return await self._measurer.measure(self.body, counter)
 
-    def found(self, counted_by: str = BY_LENGTH) -> Beginning | None:
+    def found(self, counted_by: str = BY_LENGTH) -> CachedPrefix | None:
         """The beginning of what was taken in last."""
         elements = self.body.elements
         return beginning_of(elements[behind_systems(elements) :], counted_by)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request.message_cache import Seen
+from proxy.request.message_cache import MessageCache
 from proxy.request.wire import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
@@ -164,8 +164,8 @@ def test_numbers_have_no_limit_and_keep_their_bytes() -> None:
 LONG = "7" * 5_000
 
 
-@pytest.mark.parametrize("seen", [None, Seen()], ids=["whole", "apart"])
-def test_a_number_that_python_would_not_read_keeps_its_bytes_wherever_it_stands(seen: Seen | None) -> None:
+@pytest.mark.parametrize("seen", [None, MessageCache()], ids=["whole", "apart"])
+def test_a_number_that_python_would_not_read_keeps_its_bytes_wherever_it_stands(seen: MessageCache | None) -> None:
     message = f'{{"role":"user","content":"x","extra":[{LONG},{{"a":-{LONG}}}]}}'
     data = f'{{"a":{LONG},"messages":[{message}],"tools":[{{"n":{LONG}}}],"condenser":{{}}}}'
     body = read(data.encode(), seen)

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.request.message_cache import Element
 from proxy.sessions.append import NO_LINE, Append, Line
-from proxy.sessions.keeping import Keeper, Turn, is_small
+from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore
@@ -69,14 +69,14 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     assert found.session.totals["requests"] == 3
 
 
-def appended(base: Line, text: str, reply: str) -> Turn:
+def appended(base: Line, text: str, reply: str) -> SessionUpdate:
     """An append of one message to the line `base`, with what was answered."""
     sent = Element.of(json.dumps({"role": "user", "content": text}))
     line, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
     return turn("abc")._replace(line=line, before=base, blocks={line.block: block})
 
 
-async def settle_append(sessions: Sessions, *turns: Turn) -> list[str]:
+async def settle_append(sessions: Sessions, *turns: SessionUpdate) -> list[str]:
     """Stores what was decided at the same time, in this order; the texts of the history that stands then."""
     found = [await recognised(sessions, "abc", NAMED) for _ in turns]
     for each, made_one in zip(found, turns, strict=True):
