@@ -38,9 +38,9 @@ from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
+from tests.support.data import LONG
 from tests.support.passing import PassingTime, SlowStore
 
-RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces-dev-long.jsonl.gz"
 STRATEGIES = ("mask+half-window", "half-window", "semantic", "dynacontext")
 WINDOWS = (16_384, 32_768, 65_536)
 REPLY = 3.0
@@ -79,7 +79,7 @@ class Row:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What of it can be chosen on the command line."""
-    parser.add_argument("--recorded", type=Path, default=RECORDED, help="conversations, one JSON object a line")
+    parser.add_argument("--recorded", type=Path, default=LONG, help="conversations, one JSON object a line")
     parser.add_argument("--each", type=int, default=2, help="conversations of each kind; 0 for all (default: 2)")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS)
@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(
-    recorded: Path = RECORDED,
+    recorded: Path = LONG,
     each: int = 2,
     strategies: Sequence[str] = STRATEGIES,
     windows: Sequence[int] = WINDOWS,
@@ -105,7 +105,7 @@ def measure(
 def present(recorded: Path) -> Path:
     """The file of recorded conversations; where there is none, the program says so and ends."""
     if not recorded.exists():
-        raise SystemExit(f"bench: the recorded conversations are missing: {recorded}")
+        raise SystemExit(f"bench: the recorded conversations are missing: {recorded} (see CONTRIBUTING.md)")
     return recorded
 
 

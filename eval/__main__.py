@@ -14,12 +14,13 @@ from pathlib import Path
 
 from eval import arms
 from eval.condensed import measured_with
-from eval.dialogues import DATA, Dialogue, load
+from eval.dialogues import Dialogue, load
 from eval.features import cross_validated, features
 from eval.measure import measured
 from eval.report import arms_table, corpus, features_table, strategies_table
 from proxy.tokens.counter import Tokenizers
 from strategies.core.transcript import Counter
+from tests.support.data import SHORT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
 TEMPLATE = Path(__file__).with_name("quality.md")
@@ -72,7 +73,7 @@ def page(dialogues: Sequence[Dialogue], counter: Counter) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help=f"JSON lines; by default {DATA.name}")
+    parser.add_argument("--data", type=Path, default=SHORT, metavar="FILE", help=f"JSON lines; by default {SHORT.name}")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
     return parser
 

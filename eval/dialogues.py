@@ -13,7 +13,6 @@ from typing import Any
 from strategies.core.transcript import Counter, Reader, Transcript
 from strategies.memory.passages import Entry, message_entries
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces-dev.jsonl.gz"
 LEAST_TOKENS = 300
 """Dialogues whose sixteenth has fewer tokens are left out."""
 SHARES = (4, 8, 16)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.history import agent_history, long_history
-from bench.waiting import ANSWER, RECORDED, Row, chosen, document, markdown, measure, passing, row, verdict
+from bench.waiting import ANSWER, Row, chosen, document, markdown, measure, passing, row, verdict
 from proxy.replaying.recorded import Conversation
 from tests.support.passing import PassingTime
-from tests.support.transcripts import DATA
 
 ROW = Row("half-window", 16_384, 0.0, 1_000, 9, 2, 40, 1, 8.0)
 
@@ -60,10 +59,6 @@ def test_some_conversations_of_each_kind_are_played_or_all() -> None:
 
     assert [each.id for each in chosen(found, 2)] == ["a/0", "a/1", "b/0", "b/1"]
     assert list(chosen(found, 0)) == found
-
-
-def test_the_recordings_are_looked_for_beside_the_checkout_wherever_it_is_run() -> None:
-    assert RECORDED.parent == DATA
 
 
 def test_recordings_that_are_missing_are_named(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-SHORT, LONG = "traces-dev.jsonl.gz", "traces-dev-long.jsonl.gz"
+from tests.support.data import LONG, MISSING, SHORT
+
+__all__ = ["LONG", "SHORT", "Conversation", "conversations"]
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,16 @@ class Conversation:
         return [*before, len(roles)] if roles[-1] != "assistant" else before
 
 
-def conversations(name: str) -> dict[str, Conversation]:
+def conversations(path: Path) -> dict[str, Conversation]:
     """All of a file by id; skips the test, and says so, where the folder is missing."""
-    if not (DATA / name).exists():
-        pytest.skip(f"the recorded conversations are missing: {DATA / name}")
-    return _read(name)
+    if not path.exists():
+        pytest.skip(MISSING)
+    return _read(path)
 
 
 @cache
-def _read(name: str) -> dict[str, Conversation]:
-    return {each.id: each for each in _lines(DATA / name)}
+def _read(path: Path) -> dict[str, Conversation]:
+    return {each.id: each for each in _lines(path)}
 
 
 def _lines(path: Path) -> Iterator[Conversation]:

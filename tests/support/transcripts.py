@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +23,10 @@ from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.digest import call_fields
 from strategies.core.transcript import Counter, Message, Reader, Transcript, content_text
 from strategies.core.view import View, fold
+from tests.support.data import FOLDER, MISSING
 
 Body = dict[str, Any]
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 READER = Reader(tool_output_patterns())
 
 _PIECE = re.compile(r"[A-Za-z0-9_]{1,4}|[^\sA-Za-z0-9_]")
@@ -179,9 +178,9 @@ class Recorded:
 @cache
 def recorded(name: str = "traces-dev") -> tuple[Recorded, ...]:
     """All conversations of a file; skips the test where the data is missing."""
-    path = DATA / f"{name}.jsonl.gz"
+    path = FOLDER / f"{name}.jsonl.gz"
     if not path.exists():
-        pytest.skip(f"recorded conversations are missing: no {name}.jsonl.gz in ../shared/data beside the checkout")
+        pytest.skip(MISSING)
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return tuple(_recorded(json.loads(line)) for line in lines)
 

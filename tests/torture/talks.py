@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.http.recorded import LONG, SHORT, Conversation, conversations
@@ -40,7 +41,7 @@ class Talk:
         return [("X-Condenser-Session", f"talk-{self.index}")] if self.index % 2 else []
 
 
-def talks(number: int, files: Sequence[str] = (SHORT, LONG)) -> list[Talk]:
+def talks(number: int, files: Sequence[Path] = (SHORT, LONG)) -> list[Talk]:
     """The smallest conversations that outgrow the window; skips the test where the recordings are missing."""
     known = [each for file in files for each in conversations(file).values()]
     large = sorted((each for each in known if _tokens(each.messages) > _LEAST), key=lambda each: _tokens(each.messages))

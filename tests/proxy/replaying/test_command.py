@@ -7,7 +7,7 @@ import pytest
 
 from proxy.cli import main
 from tests.proxy.replaying.test_play import talk
-from tests.support.transcripts import DATA
+from tests.support.data import MISSING, SHORT
 
 
 @pytest.fixture
@@ -69,11 +69,10 @@ def test_a_wrong_argument_exits_2(recorded: Path, wrong: list[str], capsys: pyte
 
 
 def test_recorded_conversations_are_played_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    path = DATA / "traces-dev.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"NO RECORDED CONVERSATIONS at {path}: replaying them is untested")
+    if not SHORT.exists():
+        pytest.skip(MISSING)
 
-    assert main(["replay", str(path), "--limit", "3", "--window", "6144", "--json"]) == 0
+    assert main(["replay", str(SHORT), "--limit", "3", "--window", "6144", "--json"]) == 0
 
     off, default = json.loads(capsys.readouterr().out)["strategies"]
     assert (default["requests"], default["degraded"], default["overflows"]) == (off["requests"], 0, 0)
