@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from hiredis import pack_command
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, parse_url
@@ -139,7 +141,8 @@ class Node:
         connection = await self._connection()
         try:
             async with asyncio.timeout(self._limits.operation):
-                await connection.send_packed_command(connection.pack_commands(lines))
+                # redis-py packs in Python, and has a time-out for each answer; the whole exchange has ours.
+                await connection.send_packed_command([_packed(line) for line in lines])
                 answers = [await _answer(connection) for _ in lines]
         except BaseException as error:
             # An answer may still come; nobody else may read it as his own.
@@ -172,9 +175,14 @@ class Node:
         return answer
 
 
+def _packed(words: tuple[Word, ...]) -> bytes:
+    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub knows tuples of one word only
+    return packed
+
+
 async def _answer(connection: AbstractConnection) -> Any:
     try:
-        return await connection.read_response()
+        return await connection.read_response(timeout=math.inf)
     except exceptions.ResponseError as error:
         return error  # an answer like any other: those of the next commands follow
 

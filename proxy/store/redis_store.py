@@ -165,17 +165,23 @@ class RedisStore:
         return bytes(kept)
 
     async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> Found:
-        groups: dict[str, list[str]] = {}
-        for digest in dict.fromkeys(digests):
-            groups.setdefault(digest[:1], []).append(digest)
-        questions = []
-        for group in groups.values():
-            keys = [_chain(tenant, digest) for digest in group]
-            questions.append(Command(("MGET", *keys), keys[0]))
+        groups = _groups(digests, together=self._together)
+        try:
+            return await self._found_in(groups, tenant, likely, until)
+        except Scattered:
+            self._together = False
+            return await self._found_in(_groups(digests, together=False), tenant, likely, until)
+
+    async def _found_in(
+        self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str], until: float
+    ) -> Found:
+        """The sessions that digests lead to; one command asks for each group."""
+        keys = [[_chain(tenant, digest) for digest in group] for group in groups]
+        questions = [Command(("MGET", *group), group[0]) for group in keys]
         loading = [_loading(SessionKey(tenant, name)) for name in likely]
         answers = await self._all([*questions, *loading], until)
-        asked = [digest for group in groups.values() for digest in group]
-        found = zip(asked, [session for answer in answers[: len(groups)] for session in answer], strict=True)
+        names = (session for answer in answers[: len(groups)] for session in answer)
+        found = zip((digest for group in groups for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
         return Found(
             {digest: session.decode() for digest, session in found if session is not None},
@@ -230,6 +236,14 @@ class RedisStore:
             raise
         except Exception as error:  # noqa: BLE001
             raise store_error(error, self._shown) from cause_of(error)
+
+
+def _groups(digests: Sequence[str], *, together: bool) -> list[list[str]]:
+    """Digests in the groups that one command may ask for: all of them, or those whose entries share a slot."""
+    groups: dict[str, list[str]] = {}
+    for digest in dict.fromkeys(digests):
+        groups.setdefault("" if together else digest[:1], []).append(digest)
+    return list(groups.values())
 
 
 def _loading(key: SessionKey) -> Command:
