@@ -13,15 +13,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.waiting import RECORDED, present
+from bench.waiting import present
 from proxy.asking import Caller, Roles
-from proxy.replaying.play import Player, Playing, ScriptedSummarizer
+from proxy.replaying.play import Player, ReplayProxy, ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, load
-from proxy.services import services
+from proxy.services import open_services
 from proxy.settings import load_settings
 from proxy.tokens.counter import Tokenizers
 from strategies import Pipeline
 from strategies.core.effects import Ask, Effect, Result
+from tests.support.data import LONG
 
 WINDOW, MODEL = 32_768, "gpt-4o"
 STRATEGIES = ("half-window", "mask+half-window")
@@ -62,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(conversations: int) -> list[Row]:
     """A row for each strategy and form."""
-    found = list(_agents(load(present(RECORDED)), conversations))
+    found = list(_agents(load(present(LONG)), conversations))
     return [asyncio.run(_played(name, form, found)) for name in STRATEGIES for form in ("isolated", "continue")]
 
 
@@ -79,8 +80,8 @@ async def _played(strategy: str, form: str, conversations: Sequence[Conversation
     row = Row(strategy, form)
     settings = load_settings(store={"url": "memory://", "timeout": 600.0}, summarizer={"form": form}, window=WINDOW)
     summarizer = _Counting(row)
-    async with services(settings, summarizer=summarizer) as built:
-        player = Player(Playing(built, summarizer), MODEL, WINDOW)
+    async with open_services(settings, summarizer=summarizer) as built:
+        player = Player(ReplayProxy(built, summarizer), MODEL, WINDOW)
         for number, conversation in enumerate(conversations):
             await player.play(conversation, Pipeline(tuple(strategy.split("+"))), str(number))
     return row

@@ -31,7 +31,7 @@ from proxy.http.headers import Headers
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import load_settings
 from proxy.store.base import SessionStore, Write
 from proxy.tokens.counter import Tokenizers
@@ -144,11 +144,11 @@ class LongSession:
 
 async def _turn(built: Services, data: bytes, headers: Headers) -> tuple[Decision, dict[str, float]]:
     on_cpu, started = process_time(), perf_counter()
-    body = wire.read(data, built.seen)
+    body = wire.read(data, built.message_cache)
     read = _milliseconds(started)
     chosen = controls.read(headers, None, None)
     decision = await built.condenser.decide(
-        ChatRequest(tenant="t", headers=[], body=body, model=MODEL, renamed=False, controls=chosen)
+        ChatRequest(tenant="t", headers=[], body=body, model=MODEL, has_suffix=False, controls=chosen)
     )
     started = perf_counter()
     if decision.settle is not None:
@@ -175,7 +175,7 @@ async def _built(url: str) -> AsyncIterator[tuple[Services, Written]]:
     """The parts of the app over the store at `url`, and what is written to it."""
     settings = load_settings(upstream={"base_url": "http://localhost/v1"}, store={"url": url, "timeout": 30})
     written = Written()
-    async with services(settings, summarizer=ScriptedSummarizer(Tokenizers())) as built:
+    async with open_services(settings, summarizer=ScriptedSummarizer(Tokenizers())) as built:
         _tell(built.store, written)
         yield built, written
 

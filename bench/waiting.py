@@ -29,11 +29,11 @@ from typing import Any
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
-from proxy.replaying.play import ScriptedSummarizer, requests
+from proxy.replaying.play import ScriptedSummarizer, request_ends
 from proxy.replaying.recorded import Conversation, load
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.tokens.counter import Tokenizers
@@ -166,7 +166,7 @@ async def _built(window: int, answer: float) -> AsyncIterator[Services]:
     # What a thread does for the store takes no time either.
     store = SlowStore(inner, takes=lambda _: 0.0)
     try:
-        async with services(settings, store=store, summarizer=SlowSummarizer(answer)) as built:
+        async with open_services(settings, store=store, summarizer=SlowSummarizer(answer)) as built:
             yield built
     finally:
         await inner.close()
@@ -187,7 +187,7 @@ class _Player:
         """Every request of it, a reply and a pause after each."""
         raws = [json.dumps(message) for message in conversation.messages]
         tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
-        for end in requests(conversation):
+        for end in request_ends(conversation):
             data = f'{{"model":"{MODEL}","messages":[{",".join(raws[:end])}]{tools}}}'.encode()
             decision = await self._decided(data)
             if decision is None:
@@ -195,7 +195,7 @@ class _Player:
             await passing(REPLY)
             await _ended(decision)
             await passing(pause)
-        await self._built.tasks.idle()
+        await self._built.background.idle()
 
     async def _decided(self, data: bytes) -> Decision | None:
         """What is decided on a request, counted; None where it was refused."""
@@ -221,8 +221,8 @@ class _Player:
         self._before = decision
 
     def _request(self, data: bytes) -> ChatRequest:
-        body, said = wire.read(data, self._built.seen), controls.read(self._headers, None, None)
-        return ChatRequest(tenant="t", headers=[], body=body, model=MODEL, renamed=False, controls=said)
+        body, said = wire.read(data, self._built.message_cache), controls.read(self._headers, None, None)
+        return ChatRequest(tenant="t", headers=[], body=body, model=MODEL, has_suffix=False, controls=said)
 
 
 def is_leap(before: Decision | None, now: Decision) -> bool:
@@ -238,8 +238,8 @@ async def _ended(decision: Decision) -> None:
     """What the end of a reply brings about."""
     if decision.settle is not None:
         await decision.settle(None)
-    if decision.follow is not None:
-        decision.follow()
+    if decision.follow_up is not None:
+        decision.follow_up()
 
 
 def verdict(row: Row) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from eval.baseline import BM25
 from eval.dialogues import Dialogue
 from strategies.core.transcript import Counter
-from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, block, search_result
+from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, memory_block, search_result
 from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
 
 TIGHT = 7
@@ -104,7 +104,7 @@ def among(kept: AbstractSet[int]) -> Shown:
 
 def block_of(case: Case, most: int, shown: Shown) -> tuple[str, int]:
     """The memory block's text and tokens."""
-    raw = block(case.hits, case.counter, most, TOP_K, shown)
+    raw = memory_block(case.hits, case.counter, most, TOP_K, shown)
     if raw is None:
         return "", 0
     body: dict[str, Any] = json.loads(raw)

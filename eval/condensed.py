@@ -22,7 +22,7 @@ from strategies.core.effects import Answer
 from strategies.core.protocol import Past
 from strategies.core.transcript import Counter, Reader, Transcript
 from strategies.core.view import View, fold
-from strategies.memory.block import MAX_TOKENS, standing
+from strategies.memory.block import MAX_TOKENS, appears_in
 from strategies.memory.passages import Entry
 from strategies.pipeline import Run, run
 
@@ -73,7 +73,7 @@ def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: Co
     if pipeline is None:
         raise ValueError(f"there is no strategy '{name}'")
     made = stages((*pipeline.names, *LADDER), LADDER_OPTIONS, {})
-    running: Run = run(made, (), view, Budget.of(window).aiming(goal + question.tokens), Past())
+    running: Run = run(made, (), view, Budget.of(window).with_goal(goal + question.tokens), Past())
     try:
         effects = next(running)
         while True:
@@ -85,7 +85,7 @@ def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: Co
 
 def _standing(dialogue: Dialogue, view: View) -> set[int]:
     """The messages of a dialogue that stand verbatim in a view."""
-    stands = standing([item.message.text for item in view.items])
+    stands = appears_in([item.message.text for item in view.items])
     messages = enumerate(dialogue.transcript.chain)
     return {at for at, message in messages if stands(Entry(str(at), message.role, message.text, at))}
 

@@ -1,12 +1,18 @@
-"""The application: built by `create_app`, so that two of them can live in one process."""
+"""The ASGI application: routes, error handlers and lifespan.
+
+`create_app` builds all of it and nothing is global, so several apps can run in one process. Chat completions do not
+pass through the framework's layers: `_FastPath` calls their endpoint directly, and handles errors as the layers do.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,17 +20,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, http_error_body
-from proxy.reply.keepalive import refusal
+from proxy.quoting import printable
+from proxy.reply.keepalive import error_response
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz
 from proxy.routes.passthrough import pass_through
-from proxy.services import services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store.base import SessionStore
 from proxy.upstream import Transport
 
 _JSON = "application/json"
+_ADMIN = "/_condenser/"
+_LONGEST_ADDRESS = 255
 _COMPLETIONS = ("/v1/chat/completions", "/v1/chat/completions/")
 
 
@@ -35,11 +44,11 @@ def create_app(
     transport: Transport | None = None,
     clock: Callable[[], float] = time.time,
 ) -> FastAPI:
-    """An app with these settings; `store`, `transport` and `clock` take the place of the real ones."""
+    """An app with these settings; `store`, `transport` and `clock` replace the real ones in tests."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with services(settings, store=store, transport=transport, clock=clock) as built:
+        async with open_services(settings, store=store, transport=transport, clock=clock) as built:
             app.state.services = built
             yield
 
@@ -50,7 +59,11 @@ def create_app(
         redirect_slashes=False,
         # Asking OpenTelemetry each time whether anyone has set it up costs more than routing. Ours is at /metrics.
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        exception_handlers={ProxyError: _ours, HTTPException: _http, Exception: _defect},
+        exception_handlers={
+            ProxyError: _on_proxy_error,
+            HTTPException: _on_http_error,
+            Exception: _on_unexpected_error,
+        },
     )
     app.router.routes.extend(
         [
@@ -66,46 +79,46 @@ def create_app(
 
 
 class _App(FastAPI):
-    """FastAPI, with a short way for the one request whose cost counts.
+    """FastAPI with a fast path for chat completions, because its layers take a tenth of the time of a small one.
 
-    Its own layers around a route are a tenth of a small completion. Whoever adds a middleware has it around everything.
+    A middleware that somebody adds is around everything: then there is no fast path.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        """What answers requests: the short way, and behind it the layers and all routes."""
+        """The fast path with the layers and all routes behind it; the layers alone where there is a middleware."""
         layers = super().build_middleware_stack()
-        return layers if self.user_middleware else _ShortWay(layers)
+        return layers if self.user_middleware else _FastPath(layers)
 
 
-class _ShortWay:
-    """Completions go straight to their endpoint, everything else to the app behind; errors are answered alike."""
+class _FastPath:
+    """Sends chat completions straight to their endpoint and everything else to `app`; both answer errors alike."""
 
-    def __init__(self, behind: ASGIApp) -> None:
-        self._behind = behind
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_completion(scope):
-            await self._behind(scope, receive, send)
+            await self._app(scope, receive, send)
             return
         request = Request(scope, receive, send)
         try:
             response = await chat(request)
         except ProxyError as error:
-            response = await _ours(request, error)
+            response = await _on_proxy_error(request, error)
         except Exception as error:
-            await (await _defect(request, error))(scope, receive, send)
+            await (await _on_unexpected_error(request, error))(scope, receive, send)
             raise  # the server logs it
         await response(scope, receive, send)
 
 
 def _is_completion(scope: Scope) -> bool:
-    # Below another app, paths are the router's business.
+    # An app that is mounted below another one has a root path, with which only the router can deal.
     is_post = scope["type"] == "http" and scope["method"] == "POST"
     return is_post and scope["path"] in _COMPLETIONS and not scope.get("root_path")
 
 
 class _AnyMethod:
-    """An endpoint as an ASGI app: a route to a function would allow only the methods it lists."""
+    """An endpoint as an ASGI app, because a route to a function would only allow the methods that it lists."""
 
     def __init__(self, endpoint: Callable[[Request], Awaitable[Response]]) -> None:
         self._endpoint = endpoint
@@ -115,15 +128,37 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
-async def _ours(_request: Request, error: Exception) -> Response:
+async def _on_proxy_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)
-    return refusal(error)
+    return error_response(error)
 
 
-async def _http(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return Response(http_error_body(error.status_code), error.status_code, error.headers, media_type=_JSON)
+    body = http_error_body(error.status_code, _explanation(request, error))
+    return Response(body, error.status_code, error.headers, media_type=_JSON)
 
 
-async def _defect(_request: Request, _error: Exception) -> Response:
-    return refusal(ProxyError(DEFECT))
+def _explanation(request: Request, error: HTTPException) -> str:
+    """What is wrong with the method, path or token of a request; "" where the status' own phrase says enough."""
+    method, path = printable(request.method), printable(request.scope["path"])
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND if request.scope["path"].startswith(_ADMIN):
+            return f"There is no such path or session under {_ADMIN}, or it is closed because there is no admin.token."
+        case HTTPStatus.NOT_FOUND:
+            return f"Nothing is served at {method} {path}; the API is under /v1: set base_url to {_base_url(request)}."
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            allowed = set(Headers(error.headers).get("allow", "").split(", ")) - {"HEAD"}
+            return f"{method} is not allowed at {path}; use {' or '.join(sorted(allowed))}."
+        case HTTPStatus.UNAUTHORIZED:
+            return "The admin token is missing or wrong; send it as Authorization: Bearer TOKEN."
+    return ""
+
+
+def _base_url(request: Request) -> str:
+    """The `base_url` that the client should use: the address in its Host header, with `/v1`."""
+    return f"{printable(str(request.base_url), _LONGEST_ADDRESS)}v1"
+
+
+async def _on_unexpected_error(_request: Request, _error: Exception) -> Response:
+    return error_response(ProxyError(DEFECT))

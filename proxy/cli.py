@@ -17,12 +17,12 @@ COMMANDS = ("serve", "check", "demo", "replay", "status", "sessions", "memory", 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 well, 1 failed, 2 wrongly called or wrong settings."""
+    """Runs one command and returns its exit code: 0 for success, 1 for failure, 2 for wrong usage or settings."""
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
     except SettingsError as error:
-        print(f"condenser: {error}", file=sys.stderr)
+        print("\n".join(f"condenser: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return 130
@@ -52,13 +52,13 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Settings with the command line on top; raises `SettingsError`, also for what is given and empty."""
+    """The settings with the command line on top; raises `SettingsError`, also for an option that is given and empty."""
     use_config(arguments.config)
-    return load_settings(**given_in(arguments))
+    return load_settings(**command_line_settings(arguments))
 
 
-def given_in(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line has."""
+def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line sets, as `load_settings` takes them."""
     given: dict[str, Any] = {
         key: value
         for key in ("host", "port", "workers", "strategy", "window")
@@ -72,7 +72,7 @@ def given_in(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def use_config(file: str | None) -> None:
-    """Has the settings read `file`, where one is given; raises `SettingsError` where its name is empty."""
+    """Makes `file` the settings file, unless it is None; raises `SettingsError` for an empty name."""
     if file == "":
         raise SettingsError("--config is empty; leave it out where no file is meant")
     if file is not None:

@@ -1,16 +1,16 @@
-"""The driver: one request from its parsed body to the bytes that are forwarded.
+"""The driver: takes one request from its parsed body to the bytes that are forwarded.
 
     take in    transcript, counts, session, strategy, window, budget       (proxy/request/intake.py)
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
-    make       run the pipeline in the time given; record what comes of it (proxy/condensing/making.py, attempts.py)
+    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, attempts.py)
     forward    splice the view into the body                               (proxy/request/wire.py)
     settle     learn from the reply, store the session before its last byte (proxy/condensing/settling.py)
 
-It is the only caller of a strategy. Whatever of ours fails, the request goes on with what is there: a view that
-could not be condensed is sent as it is, a store that is out is replaced by the walk, and a request that a defect has
-kept from being decided on is forwarded as it came. The only refusal is of a request that no upstream could serve, with
-an account of where its tokens are.
+The driver is the only caller of a strategy. A failure inside the proxy never stops a request: a view that cannot be
+condensed is sent as it is, the walk (strategies/walk.py) replaces a store that is down, and a request that a defect
+keeps from being taken in is forwarded as it came. The proxy refuses only a request that no upstream could serve, and
+the error says where its tokens are.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.policy import Policy
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.requiring import (
+    assess_need,
+    find_prepared,
     floor_under,
-    needed,
-    not_ready,
     still_required,
     waits_to_pay_back,
-    what_is_ready,
+    why_not_prepared,
 )
 from proxy.condensing.settling import Settler
 from proxy.condensing.token_account import account
-from proxy.condensing.undecided import as_it_came, folded, undecided
-from proxy.condensing.viewing import is_first_of_a_truncated_window, probes, spliced, walked
+from proxy.condensing.undecided import as_it_came, fold_view, undecided
+from proxy.condensing.viewing import is_first_of_a_truncated_window, probes, spliced, view_without_store
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.learning.profiles import Profile
 from proxy.memory.inject import with_standing_block
 from proxy.memory.searching import Memories
 from proxy.reasons import Reason
-from proxy.request.intake import Case, ChatRequest, Intake, milliseconds
+from proxy.request.intake import Case, ChatRequest, Intake, milliseconds_since
 from proxy.sessions.keeping import Keeper
 from proxy.settings import Settings
 from proxy.store.base import StoreError
@@ -49,17 +49,17 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.ready import JUDGED
 from strategies.core.replay import replay
-from strategies.core.requirement import RULES, Requirement, required
+from strategies.core.requirement import RULES, Requirement, requirement_for
 from strategies.core.view import View
 
 _log = logging.getLogger(__name__)
 
-EXACT_ERROR = 0.10
-ESTIMATE_ERROR = 0.25
+EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
+"""The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
 
 
 class Condenser:
-    """Decides on requests; one per app."""
+    """Decides what to forward for each request; one per app."""
 
     def __init__(
         self,
@@ -83,10 +83,14 @@ class Condenser:
         self._maker = maker
 
     async def decide(self, request: ChatRequest) -> Decision:
-        """The decision for a request; raises `ProxyError` only, but for a dry run: there a defect is all the answer."""
+        """Decides what to forward for a request.
+
+        Raises only `ProxyError`. A dry run forwards nothing, so there an exception in reading the request or in writing
+        the view propagates too.
+        """
         timing = Timing()
         try:
-            decision = await self._answered(request, timing)
+            decision = await self._decide_and_write(request, timing)
         except Exception as error:
             if isinstance(error, ProxyError) or request.controls.dry_run:
                 raise
@@ -95,78 +99,83 @@ class Condenser:
         decision.timing = timing
         return decision
 
-    async def _answered(self, request: ChatRequest, timing: Timing) -> Decision:
-        case = with_standing_block(await self._intake.case(request, timing))
+    async def _decide_and_write(self, request: ChatRequest, timing: Timing) -> Decision:
+        case = with_standing_block(await self._intake.build_case(request, timing))
         started = perf_counter()
-        decision = await self._served(case)
+        decision = await self._decide_or_degrade(case)
         self._write(decision, case)
-        timing.condense = milliseconds(started)
+        timing.condense = milliseconds_since(started)
         decision.timing = timing
-        self._prepare_to_send(decision, case)
+        self._attach_callbacks(decision, case)
         return decision
 
-    def _prepare_to_send(self, decision: Decision, case: Case, *, is_last: bool = False) -> None:
-        """Leaves ways to take in what comes of a decision: a usage, a whole reply, or a refusal.
+    def _attach_callbacks(self, decision: Decision, case: Case, *, is_last: bool = False) -> None:
+        """Attaches to a decision the callbacks that handle its outcome: a usage, a finished reply, or a refusal.
 
-        In whatever form the `is_last` one is sent, no smaller view follows on it.
+        With `is_last` the view may still be rewritten for another profile, but no smaller view follows on it.
         """
-        self._settler.prepare(decision, case)
+        self._settler.attach_callbacks(decision, case)
         pipeline = case.policy.pipeline
         if not (pipeline.is_off or pipeline.observe):
             if not is_last:
-                decision.again = lambda policy, aim: self._again(decision, case, policy, aim)
-            decision.reform = lambda profile: self._rewrite_for(decision, case, profile, is_last=is_last)
+                decision.retry_smaller = lambda policy, aim: self._retry_smaller(decision, case, policy, aim)
+            decision.rewrite_for = lambda profile: self._rewrite_for(decision, case, profile, is_last=is_last)
 
     def _rewrite_for(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
-        """Writes a decision's view for another profile; whether the upstream gets other bytes by that."""
-        before, case = decision.body, case.taken_by(profile)
-        transcript = decision.view.transcript.in_form(profile.form)
+        """Rewrites a decision's view for another profile, and returns whether its bytes have changed."""
+        before, case = decision.body, case.for_profile(profile)
+        transcript = decision.view.transcript.with_form(profile.form)
         decision.policy, decision.view = case.policy, replace(decision.view, transcript=transcript)
         decision.tokens_after = decision.view.tokens
         self._write(decision, case)
-        self._prepare_to_send(decision, case, is_last=is_last)
+        self._attach_callbacks(decision, case, is_last=is_last)
         return decision.body != before
 
-    async def _again(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
-        """The decision for the same request with a view that is smaller than the refused one; None without one."""
+    async def _retry_smaller(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
+        """Condenses the request's view below the size of the refused one.
+
+        Returns the new decision, or None if the view cannot be made smaller.
+        """
         started = perf_counter()
         policy = policy.scaled(case.calibrated.scale)
-        case = case.knowing([refused.applied] if refused.applied else [])._replace(policy=policy)
-        again = replace(refused, policy=policy, timing=replace(refused.timing), settle=None, follow=None, again=None)
-        await self._shrink(again, case, aim)
-        await self._memories.injector.inject(again, case)
-        _name_floor(again)
-        if again.tokens_after >= refused.tokens_after:
+        case = case.with_recorded([refused.applied] if refused.applied else [])._replace(policy=policy)
+        smaller = replace(
+            refused, policy=policy, timing=replace(refused.timing), settle=None, follow_up=None, retry_smaller=None
+        )
+        await self._shrink(smaller, case, aim)
+        await self._memories.injector.inject(smaller, case)
+        _report_floor(smaller)
+        if smaller.tokens_after >= refused.tokens_after:
             return None
-        self._write(again, case)
-        again.timing.condense += milliseconds(started)
-        self._prepare_to_send(again, case, is_last=True)
-        return again
+        self._write(smaller, case)
+        smaller.timing.condense += milliseconds_since(started)
+        self._attach_callbacks(smaller, case, is_last=True)
+        return smaller
 
     async def _shrink(self, decision: Decision, case: Case, budget: Budget) -> None:
-        """Condenses a view for OVERFLOW, in what the first decision has left of the time for models."""
+        """Condenses a view for OVERFLOW, in what the first decision has left of `inline_timeout`."""
         case = case._replace(policy=case.policy._replace(budget=budget))
         if case.recognised.failure:
-            decision.view, decision.trigger = walked(case, budget), Trigger.OVERFLOW
+            decision.view, decision.trigger = view_without_store(case, budget), Trigger.OVERFLOW
             decision.tokens_after = decision.view.tokens
             return
         left = self._inline_timeout - decision.timing.condense / 1000
         deadline = asyncio.get_running_loop().time() + max(left, 0.0)
-        took = await self._take_ready(Requirement.OVERFLOW, decision, case, deadline)
-        if took and decision.tokens_after < budget.trigger:
+        has_applied = await self._apply_prepared(Requirement.OVERFLOW, decision, case, deadline)
+        if has_applied and decision.tokens_after < budget.trigger:
             return
-        made = await self._maker.make(Requirement.OVERFLOW, decision, case, deadline)
-        decision.own_tokens += made.own_tokens
-        decision.reason = made.reason
-        if made.condensation is not None:
-            _apply(decision, made.condensation, case, Trigger.OVERFLOW)
-        if made.failure:
-            decision.action, decision.reason = Action.DEGRADED, made.failure
+        result = await self._maker.make(Requirement.OVERFLOW, decision, case, deadline)
+        decision.own_tokens += result.own_tokens
+        decision.reason = result.reason
+        if result.condensation is not None:
+            _apply(decision, result.condensation, case, Trigger.OVERFLOW)
+        if result.failure:
+            decision.action, decision.reason = Action.DEGRADED, result.failure
 
-    async def _served(self, case: Case) -> Decision:
-        """The decision, or where a part of ours has a defect, the transcript as it is: that costs headroom only."""
+    async def _decide_or_degrade(self, case: Case) -> Decision:
+        """Decides; a defect of ours costs headroom only, for the transcript is then forwarded as it is."""
         try:
-            return await self._decided(case)
+            return await self._decide_by_mode(case)
         except ProxyError:
             raise
         except Exception:  # noqa: BLE001
@@ -175,7 +184,7 @@ class Condenser:
         decision.action, decision.reason = Action.DEGRADED, Reason.INTERNAL_ERROR
         return decision
 
-    async def _decided(self, case: Case) -> Decision:
+    async def _decide_by_mode(self, case: Case) -> Decision:
         decision = undecided(case)
         pipeline = case.policy.pipeline
         if pipeline.is_off:
@@ -188,90 +197,92 @@ class Condenser:
             _replay(decision, case)
             await self._condense(decision, case)
             await self._memories.injector.inject(decision, case)
-            _name_floor(decision)
+            _report_floor(decision)
             if is_first_of_a_truncated_window(decision, case):
                 decision.reason = Reason.SILENT_TRUNCATION
         return decision
 
     async def _condense(self, decision: Decision, case: Case) -> None:
         deadline = asyncio.get_running_loop().time() + self._inline_timeout
-        only_looks = case.request.controls.dry_run
-        if not only_looks:
-            case = case.knowing(await self._preparer.ahead(decision, case, deadline))
-        requirement, reason = needed(decision, case)
+        is_dry_run = case.request.controls.dry_run
+        if not is_dry_run:
+            case = case.with_recorded(await self._preparer.vote_before_forwarding(decision, case, deadline))
+        requirement, reason = assess_need(decision, case)
         decision.reason = reason or decision.reason
         if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self._cache_lifetime):
             decision.reason = Reason.AWAITING_PAYBACK
             return
-        if requirement is not None and await self._take_ready(requirement, decision, case, deadline):
+        if requirement is not None and await self._apply_prepared(requirement, decision, case, deadline):
             requirement = still_required(decision)
         if requirement is None:
             return
         if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
-            decision.reason = not_ready(case)
+            decision.reason = why_not_prepared(case)
             return
-        if only_looks:
-            made = await self._maker.project(requirement, decision, case)
+        if is_dry_run:
+            result = await self._maker.project(requirement, decision, case)
         else:
-            made = await self._maker.make(requirement, decision, case, deadline)
-        decision.own_tokens, decision.reason = made.own_tokens, made.reason
-        if made.condensation is not None:
-            _apply(decision, made.condensation, case)
-        elif requirement is Requirement.SOFT and case.policy.asks:
-            decision.reason = not_ready(case)
-        if made.failure:
-            decision.action, decision.reason = Action.DEGRADED, made.failure
+            result = await self._maker.make(requirement, decision, case, deadline)
+        decision.own_tokens, decision.reason = result.own_tokens, result.reason
+        if result.condensation is not None:
+            _apply(decision, result.condensation, case)
+        elif requirement is Requirement.SOFT and case.policy.asks_models:
+            decision.reason = why_not_prepared(case)
+        if result.failure:
+            decision.action, decision.reason = Action.DEGRADED, result.failure
         _refuse_if_hopeless(decision)
 
-    async def _take_ready(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
-        """Makes a condensation that was prepared this request's view; whether there was one.
+    async def _apply_prepared(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
+        """Applies a prepared condensation to this request's view, and returns whether there was one.
 
-        Where a model may be asked, a preparation that is under way is waited for.
+        If none is ready yet and the requirement may ask a model, the method waits for a preparation that is under way.
         """
-        found = what_is_ready(requirement, decision, case)
+        prepared = find_prepared(requirement, decision, case)
         may_wait = RULES[requirement].asks and not case.request.controls.dry_run
-        if found is None and may_wait:
-            # All of the time: what is made once is not asked for again, and then there is no time to ask.
-            case = case.knowing(await self._preparer.landed(case, deadline))
-            found = what_is_ready(requirement, decision, case)
-        if found is None or found.applied is None:
+        if prepared is None and may_wait:
+            # Until the deadline: what is being made is not asked for twice, and later there is no time to ask.
+            case = case.with_recorded(await self._preparer.wait_for_preparation(case, deadline))
+            prepared = find_prepared(requirement, decision, case)
+        if prepared is None or prepared.applied is None:
             return False
-        applied = self._drifted(found.view, found.applied, case) or found.applied
+        applied = self._extended_by_drift(prepared.view, prepared.applied, case) or prepared.applied
         _apply(decision, applied, case, TRIGGERS[requirement], ready=True)
-        if case.keeps:
-            await self._stand(decision, applied, case, is_new=applied is not found.applied)
+        if case.may_store:
+            await self._record_as_standing(decision, applied, case, is_new=applied is not prepared.applied)
         return True
 
-    def _drifted(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
-        """What a judged record becomes where the judge wants that dropped which came since; None where it stands."""
+    def _extended_by_drift(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
+        """A judged record, extended over newer messages that the judge wants dropped; None if it stands as it is."""
         stage = case.policy.judging
-        after = stage.drifted(view) if stage is not None and judged.trigger == JUDGED else None
-        return None if after is None else self._maker.reaching(judged, after)
+        extended = stage.without_drift(view) if stage is not None and judged.trigger == JUDGED else None
+        return None if extended is None else self._maker.extended_over(judged, extended)
 
-    async def _stand(self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool) -> None:
+    async def _record_as_standing(
+        self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool
+    ) -> None:
         try:
             if is_new:
-                _apply(decision, await self._keeper.keep(case.recognised, condensation), case, ready=True)
+                _apply(decision, await self._keeper.record_standing(case.recognised, condensation), case, ready=True)
             else:
-                await self._keeper.stand(case.recognised, condensation)
+                await self._keeper.mark_standing(case.recognised, condensation)
         except StoreError as error:
             decision.action, decision.reason = Action.DEGRADED, error.reason
 
     async def _observe(self, decision: Decision, case: Case) -> None:
-        """Says what would be done; changes nothing."""
-        requirement, reason = needed(decision, case)
+        """Reports what would be done under `observe:`, and changes nothing."""
+        requirement, reason = assess_need(decision, case)
         decision.reason = reason or decision.reason
         if requirement is None:
             return
-        made = await self._maker.project(requirement, decision, case)
-        decision.reason = made.reason
-        if made.condensation is not None:
+        result = await self._maker.project(requirement, decision, case)
+        decision.reason = result.reason
+        if result.condensation is not None:
             decision.action, decision.trigger = Action.WOULD_CONDENSE, TRIGGERS[requirement]
-            decision.tokens_after = folded(case, made.condensation).tokens
-            decision.exact = decision.exact and not made.used_model
-            decision.metadata = made.condensation.metadata
-        elif requirement is Requirement.SOFT and case.policy.asks:
-            decision.reason = not_ready(case)
+            decision.tokens_after = fold_view(case, result.condensation).tokens
+            decision.exact = decision.exact and not result.used_model
+            decision.metadata = result.condensation.metadata
+        elif requirement is Requirement.SOFT and case.policy.asks_models:
+            decision.reason = why_not_prepared(case)
 
     def _write(self, decision: Decision, case: Case) -> None:
         decision.probed = self._usage_probe and probes(decision.view, case)
@@ -281,12 +292,15 @@ class Condenser:
 def _apply(
     decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None, *, ready: bool = False
 ) -> None:
-    """Makes a condensation this request's view; `trigger` is what it was needed for, where no judge wanted it."""
+    """Makes a condensation this request's view.
+
+    `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
+    """
     judged = condensation.trigger == JUDGED
     decision.action = Action.CONDENSED
     decision.trigger = trigger_of(condensation) if judged or trigger is None else trigger
-    decision.applied, decision.metadata, decision.ready = condensation, condensation.metadata, ready
-    decision.view = folded(case, condensation)
+    decision.applied, decision.metadata, decision.was_prepared = condensation, condensation.metadata, ready
+    decision.view = fold_view(case, condensation)
     decision.tokens_after = decision.view.tokens
 
 
@@ -295,7 +309,7 @@ def _replay(decision: Decision, case: Case) -> None:
     if not case.recognised.condensations:
         return
     last = case.recognised.last_applied(case.history)
-    found = replay(
+    replayed = replay(
         case.measured.transcript,
         case.recognised.condensations,
         case.overhead,
@@ -303,36 +317,34 @@ def _replay(decision: Decision, case: Case) -> None:
         case.policy.budget,
         last,
     )
-    decision.view, decision.applied, decision.tokens_after = found.view, found.applied, found.view.tokens
-    if found.applied is not None:
-        decision.action = (
-            Action.CONDENSED if case.recognised.session and last not in (None, found.applied.id) else Action.REPLAYED
-        )
+    decision.view, decision.applied, decision.tokens_after = replayed.view, replayed.applied, replayed.view.tokens
+    if replayed.applied is not None:
+        decision.action = Action.REPLAYED
 
 
 def _walk(decision: Decision, case: Case) -> None:
-    """Makes the view without a store."""
+    """Makes the view from the transcript alone, because the store has failed."""
     if case.policy.budget is None:
         return
     budget = case.policy.budget.coarse
-    wanted = required(decision.view.tokens, budget, since=None)
-    decision.view = walked(case, budget)
+    requirement = requirement_for(decision.view.tokens, budget, since=None)
+    decision.view = view_without_store(case, budget)
     decision.tokens_after = decision.view.tokens
-    if wanted is not None and decision.view.changed:
-        decision.trigger = TRIGGERS[wanted]
-    failure = decision.reason
+    if requirement is not None and decision.view.is_changed:
+        decision.trigger = TRIGGERS[requirement]
+    store_failure = decision.reason
     _refuse_if_hopeless(decision)
-    decision.reason = failure
+    decision.reason = store_failure
 
 
-def _name_floor(decision: Decision) -> None:
-    found = floor_under(decision)
-    if found is not None:
-        decision.reason, decision.floor = found.reason, found.tokens
+def _report_floor(decision: Decision) -> None:
+    floor = floor_under(decision)
+    if floor is not None:
+        decision.reason, decision.floor = floor.reason, floor.tokens
 
 
 def _refuse_if_hopeless(decision: Decision) -> None:
-    """Raises where what is left is larger than the window by more than the count may be wrong."""
+    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
         return

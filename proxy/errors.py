@@ -1,15 +1,15 @@
-"""What the proxy answers when it is the one that says no.
+"""Errors of the proxy itself, as clients get them.
 
     ProxyError                     status  type                    code
-     ├── BadRequest                400     invalid_request_error   (given)
+     ├── BadRequest                400     invalid_request_error   (set by the caller)
      ├── ContextLengthExceeded     400     invalid_request_error   context_length_exceeded
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
      ├── HistoryUnavailable        503     server_error            history_unavailable
      └── UpstreamUnavailable       502     upstream_error          upstream_unreachable, upstream_timeout
 
-Every one of them is written as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that
-OpenAI's SDKs read. Errors of the upstream are not here: they pass through as they are.
+Every one is sent as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that OpenAI's SDKs
+read. Errors of the upstream are not among them: they pass through as they are.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
+from proxy.quoting import quoted
+
 DEFECT = "The proxy failed; its log says why."
 
 
 class ProxyError(Exception):
-    """An error of ours; `param` names what of the request is wrong, where anything is.
+    """The base of all errors of the proxy.
 
-    `headers` are those of ours that are sent with it.
+    `param` names the header or member of the request that is wrong, if one is. `headers` are sent with the error.
     """
 
     status = 500
@@ -43,7 +45,7 @@ class ProxyError(Exception):
 
 
 class BadRequest(ProxyError):
-    """The request cannot be read or asks for what there is not."""
+    """The request cannot be read, or a value in it is wrong."""
 
     status = 400
     type = "invalid_request_error"
@@ -51,20 +53,30 @@ class BadRequest(ProxyError):
 
 
 class ContextLengthExceeded(BadRequest):
-    """What cannot be condensed is larger than the window; the message says where the tokens are."""
+    """The part of the request that cannot be condensed exceeds the window; the message says where the tokens are."""
 
     code = "context_length_exceeded"
 
 
 class HeadMismatch(ProxyError):
-    """The stored history is not the one that an append was made for, but ends with `head`."""
+    """The stored history is not the one that an append was made for: its head is `head`, and the client gave another.
+
+    The head of a history without messages begins with `0-`.
+    """
 
     status = 409
     type = "conflict_error"
     code = "head_mismatch"
 
     def __init__(self, head: str, given: str) -> None:
-        super().__init__(f"The stored history ends with {head}, not with {given}.", param="X-Condenser-If-Head")
+        if head.startswith("0-"):
+            message = (
+                f"The session has no stored history yet, so its head is not {quoted(given)}."
+                " X-Condenser-If-Head may be left out of its first append."
+            )
+        else:
+            message = f"The stored history ends with {head}, not with {quoted(given)}."
+        super().__init__(message, param="X-Condenser-If-Head")
         self.headers = [("X-Condenser-Head", head)]
 
 
@@ -77,14 +89,14 @@ class BodyTooLarge(ProxyError):
 
 
 class HistoryUnavailable(ProxyError):
-    """Append mode needs a history that the store cannot give now; nothing may be sent without it."""
+    """Append mode needs the stored history, and the store does not answer; nothing may be sent without it."""
 
     status = 503
     code = "history_unavailable"
 
 
 class UpstreamUnavailable(ProxyError):
-    """No answer came from the upstream."""
+    """The upstream gave no answer, or broke one off."""
 
     status = 502
     type = "upstream_error"
@@ -92,13 +104,13 @@ class UpstreamUnavailable(ProxyError):
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """An error as OpenAI writes it."""
+    """The body of an error in OpenAI's form."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({"error": error}).encode()
 
 
-def http_error_body(status: int) -> bytes:
-    """The body for a plain HTTP error, such as 404 or 405."""
+def http_error_body(status: int, message: str = "") -> bytes:
+    """The body for a plain HTTP error, such as 404 or 405; without a message it has the status' own phrase."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     phrase = HTTPStatus(status).phrase
-    return error_body(phrase, kind, None, phrase.lower().replace(" ", "_"))
+    return error_body(message or phrase, kind, None, phrase.lower().replace(" ", "_"))

@@ -1,4 +1,8 @@
-"""The closed list of values of `X-Condenser-Reason`. `docs/reasons.md` has a heading for each."""
+"""The closed list of values of `X-Condenser-Reason`. `docs/reasons.md` has a heading for each.
+
+A request has one reason. A reason that merely says why nothing was condensed, or no more than before, gives way to
+one that tells the client something about its request; the two sets at the end say which reasons these are.
+"""
 
 from __future__ import annotations
 
@@ -65,3 +69,20 @@ class Reason(StrEnum):
     ENCODED_BODY = "encoded-body"
     UNREADABLE_BODY = "unreadable-body"
     INTERNAL_ERROR = "internal-error"
+
+
+NOTHING_CONDENSED = frozenset({"", Reason.BELOW_MARKS, Reason.WAITING_FOR_STEP, Reason.WINDOW_UNKNOWN})
+"""Reasons, and the lack of one, that say only that there was no cause to condense."""
+NO_MORE_CONDENSED = NOTHING_CONDENSED | {
+    Reason.NOT_PREPARED,
+    Reason.NO_PROGRESS,
+    Reason.NO_ROOM,
+    Reason.NOTHING_TO_CONDENSE,
+    Reason.NOTHING_TO_DROP,
+    Reason.NOTHING_TO_MASK,
+    Reason.NOTHING_TO_EXTRACT,
+    Reason.NOTHING_TO_SHORTEN,
+    Reason.NOTHING_TO_SUMMARIZE,
+    Reason.SUMMARY_BOUNDARY,
+}
+"""Also those that say only that condensing was tried, or put off, and saved nothing more."""

@@ -1,4 +1,4 @@
-"""Everything that one app is made of, built once when it starts and closed when it stops."""
+"""Services: builds all parts of one app when it starts, and closes them when it stops."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.windows import bundled
+from proxy.tokens.windows import bundled_table
 from proxy.upstream import Transport, Upstream
 from strategies.core.transcript import Reader
 
 
 class _Writing(NamedTuple):
-    """Who writes sessions, and who sees to it that work for one is done once."""
+    """Writes sessions (`keeper`), and makes sure that work for a session is done once (`leases`)."""
 
     keeper: Keeper
     leases: Leases
@@ -61,7 +61,7 @@ class _Writing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts that endpoints use."""
+    """The parts of an app that its endpoints use."""
 
     settings: Settings
     store: SessionStore
@@ -71,12 +71,12 @@ class Services:
     policies: Policies
     condenser: Condenser
     searcher: Searcher
-    seen: MessageCache
+    message_cache: MessageCache
     discovered: Discovered
     calibrator: Calibrator
     retrier: Retrier
     watcher: Watcher
-    tasks: Background
+    background: Background
     asking: Asking
     telemetry: Telemetry
     admin: Admin
@@ -91,7 +91,7 @@ class Services:
 
 
 @asynccontextmanager
-async def services(
+async def open_services(
     settings: Settings,
     *,
     store: SessionStore | None = None,
@@ -99,10 +99,10 @@ async def services(
     summarizer: Resolver | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
-    """Builds all parts; a `store` that is given is not closed, a `summarizer` takes the place of the real one."""
+    """Builds all parts of an app. A `store` that is passed in is not closed, a `summarizer` replaces the real one."""
     async with AsyncExitStack() as stack:
         if store is None:
-            store = await _opened(settings, clock)
+            store = await _open_store(settings, clock)
             stack.push_async_callback(store.close)
         upstream = await _upstream(settings, transport)
         stack.push_async_callback(upstream.close)
@@ -114,22 +114,22 @@ async def services(
         stack.push_async_callback(tasks.close)
         tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         await asyncio.to_thread(tokenizers.warm)
-        seen = MessageCache()
+        message_cache = MessageCache()
         discovered = _discovered(settings, upstream, tasks, clock)
         base_url = settings.upstream.base_url
         learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
-        table = bundled(config_directory() / "models.toml")
+        table = bundled_table(config_directory() / "models.toml")
         profiles = Profiles(settings.profile_of)
-        policies = Policies(settings, table, discovered.window, learned.window, profiles.of)
+        policies = Policies(settings, table, discovered.window, learned.window, profiles.for_model)
         telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
-        calibrator = Calibrator(base_url, stored, tasks, ttl=settings.store.ttl, clock=clock, told=telemetry.calibrated)
+        calibrator = _calibrator(settings, stored, tasks, telemetry, clock)
         writing = _writing(settings, stored, tasks, clock)
         recall = Recall(_meanings(settings, asking, writing.keeper, clock))
         searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
         memories = Memories(Injector(recall, settings.memory, tasks), searcher)
         lessons = Lessons(learned, calibrator, tasks)
-        intake = _intake(settings, stored, pool, seen, tokenizers, policies, lessons, searcher)
+        intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, lessons, searcher)
         yield Services(
             settings=settings,
             store=store,
@@ -139,12 +139,12 @@ async def services(
             policies=policies,
             condenser=_condenser(settings, writing, intake, summarizer or asking, tasks, calibrator, memories, clock),
             searcher=searcher,
-            seen=seen,
+            message_cache=message_cache,
             discovered=discovered,
             calibrator=calibrator,
-            retrier=Retrier(policies, learned, profiles, telemetry.refused),
+            retrier=Retrier(policies, learned, profiles, telemetry.record_overflow),
             watcher=Watcher(learned, telemetry, base_url),
-            tasks=tasks,
+            background=tasks,
             asking=asking,
             telemetry=telemetry,
             admin=Admin(stored, admin_token(settings)),
@@ -154,12 +154,12 @@ async def services(
 
 
 async def _upstream(settings: Settings, transport: Transport | None) -> Upstream:
-    # What httpx imports at its first use would hold up the requests beside it for 16 ms.
+    # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
     await anyio.lowlevel.checkpoint()
     return Upstream(settings.upstream, transport)
 
 
-async def _opened(settings: Settings, clock: Callable[[], float]) -> SessionStore:
+async def _open_store(settings: Settings, clock: Callable[[], float]) -> SessionStore:
     quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
     return await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
 
@@ -172,14 +172,20 @@ def _asking(
         settings.background,
         own_key=settings.upstream.api_key is not None,
         clock=clock,
-        told=telemetry.asked,
-        serial=lambda: discovered.is_local,
+        on_call=telemetry.record_call,
+        is_serial=lambda: discovered.is_local,
     )
 
 
+def _calibrator(
+    settings: Settings, stored: StoredSessions, tasks: Background, telemetry: Telemetry, clock: Callable[[], float]
+) -> Calibrator:
+    base_url, report = settings.upstream.base_url, telemetry.record_calibration
+    return Calibrator(base_url, stored, tasks, ttl=settings.store.ttl, clock=clock, report=report)
+
+
 def _writing(settings: Settings, stored: StoredSessions, tasks: Background, clock: Callable[[], float]) -> _Writing:
-    with_text = settings.store.content == "full"
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, with_text=with_text)
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=settings.store.keeps_text)
     return _Writing(keeper, Leases(stored, tasks))
 
 
@@ -189,8 +195,8 @@ def _meanings(settings: Settings, asking: Asking, keeper: Keeper, clock: Callabl
 
 
 def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:
-    with_text = settings.store.content == "full"
-    return MemoryAdmin(stored, Reader(tool_output_patterns()), ttl=settings.store.ttl, clock=clock, with_text=with_text)
+    store, reader = settings.store, Reader(tool_output_patterns())
+    return MemoryAdmin(stored, reader, ttl=store.ttl, clock=clock, keeps_text=store.keeps_text)
 
 
 def _discovered(settings: Settings, upstream: Upstream, tasks: Background, clock: Callable[[], float]) -> Discovered:
@@ -208,22 +214,22 @@ def _intake(
     settings: Settings,
     stored: StoredSessions,
     pool: CountingPool,
-    seen: MessageCache,
+    message_cache: MessageCache,
     tokenizers: Tokenizers,
     policies: Policies,
     lessons: Lessons,
     searcher: Searcher,
 ) -> Intake:
-    keeps_text = settings.store.content == "full"
+    keeps_text = settings.store.keeps_text
     reader = Reader(tool_output_patterns())
     return Intake(
         policies=policies,
         recogniser=Recogniser(stored, settings.sessions.headers),
-        measurer=Measurer(reader, pool, seen),
-        restorer=Restorer(reader, pool, with_text=keeps_text),
+        measurer=Measurer(reader, pool, message_cache),
+        restorer=Restorer(reader, pool, keeps_text=keeps_text),
         tokenizers=tokenizers,
         lessons=lessons,
-        offered=searcher.offered,
+        add_offer=searcher.with_offer,
         keeps_text=keeps_text,
     )
 
@@ -238,17 +244,17 @@ def _condenser(
     memories: Memories,
     clock: Callable[[], float],
 ) -> Condenser:
-    with_text = settings.store.content == "full"
+    keeps_text = settings.store.keeps_text
     keeper, leases = writing
     attempts = Attempts(resolver, tasks)
     maker = Maker(attempts, keeper, leases, tasks, clock)
     preparer = Preparer(
         maker=maker,
-        judges=Judges(attempts, keeper, leases, settings.background.allowance, clock, with_text=with_text),
+        judges=Judges(attempts, keeper, leases, settings.background.allowance, clock, keeps_text=keeps_text),
         keeper=keeper,
         leases=leases,
         tasks=tasks,
-        counted=intake.counted,
+        counted=intake.with_counts,
         clock=clock,
     )
     return Condenser(

@@ -1,4 +1,8 @@
-"""What is told to people and to Prometheus. Counts and names only: never content, never a credential."""
+"""Telemetry: the log line of each request, and the Prometheus metrics.
+
+Both carry counts and names only, never content and never a credential. The parts of the proxy report an event by
+calling one of the `record_*` methods of `Telemetry`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Action, Decision, Trigger
-from proxy.runtime.holding import Holding
+from proxy.runtime.holding import SharedContext
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"
 MOST_MODELS = 256
-"""Models that have a label of their own."""
+"""The most models with a label of their own."""
 OTHER = "other"
+"""The label of all other models."""
 _log = logging.getLogger(LOGGER)
 
 
@@ -28,7 +33,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        # With every request: to find what has labels takes longer than to raise it.
+        # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
         self._requests = cache(self._counter("requests_total", "Requests by what was done with them.", "action").labels)
         self._reasons = cache(self._counter("reasons_total", "Requests by the reason that was given.", "reason").labels)
         self._tokens = self._counter(
@@ -56,7 +61,7 @@ class Telemetry:
         self._calibration = cache(calibration.labels)
         self._models: set[str] = set()
         self._in_flight = 0
-        self._under_way = Holding(self._begun, self._ended)
+        self._under_way = SharedContext(self._begun, self._ended)
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
         flights.set_function(lambda: self._in_flight)
         self._bypassed: set[tuple[str, str]] = set()
@@ -65,7 +70,7 @@ class Telemetry:
         return Counter(f"condenser_{name}", text, labels, registry=self.registry)
 
     def under_way(self) -> AbstractContextManager[None]:
-        """Holds while a request is under way."""
+        """A context in which one request counts as under way."""
         return self._under_way
 
     def _begun(self) -> None:
@@ -79,25 +84,25 @@ class Telemetry:
         """Whether no request is under way."""
         return self._in_flight == 0
 
-    def calibrated(self, model: str, progress: Progress) -> None:
-        """What is known of how a model counts has changed."""
+    def record_calibration(self, model: str, progress: Progress) -> None:
+        """Records how well the prompt tokens of a model are estimated now."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
             if error is not None:
-                self._calibration(self._named(model), kind).set(error)
+                self._calibration(self._label(model), kind).set(error)
 
-    def _named(self, model: str) -> str:
-        """A model as a label: those that come when there are many are one, for clients choose the names."""
+    def _label(self, model: str) -> str:
+        """The label of a model. Clients choose model names, so all beyond the first `MOST_MODELS` share one label."""
         if len(self._models) < MOST_MODELS:
             self._models.add(model)
         return model if model in self._models else OTHER
 
-    def asked(self, call: Call) -> None:
-        """A call of our own has ended."""
+    def record_call(self, call: Call) -> None:
+        """Records a model call of our own that has ended."""
         self._calls.labels(call.role, call.failure or "answered").inc()
         self._tokens.labels(call.role).inc(call.tokens)
 
-    def decided(self, decision: Decision) -> None:
-        """A request was decided on."""
+    def record_decision(self, decision: Decision) -> None:
+        """Records the decision on a request, and logs its line if the view was changed."""
         self._requests(decision.action).inc()
         if decision.reason:
             self._reasons(decision.reason).inc()
@@ -106,37 +111,40 @@ class Telemetry:
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
         self._overhead.observe(decision.timing.ours / 1000)
-        if decision.changed:
-            _log.info("%s", decision.line(), extra={"decision": decision})
+        if decision.is_notable:
+            _log.info("%s", decision.log_line(), extra={"decision": decision})
 
-    def refused(self, decision: Decision, outcome: str) -> None:
-        """The upstream refused a prompt for its length; `decision` is the one whose reply the client gets."""
+    def record_overflow(self, decision: Decision, outcome: str) -> None:
+        """Records that the upstream refused a prompt for its length.
+
+        `decision` is the one whose reply the client gets, after a retry if there was one.
+        """
         self._overflows.labels(outcome).inc()
         if decision.trigger is Trigger.OVERFLOW:
             self._condensations.labels(decision.trigger).inc()
-            _log.info("%s", decision.line(), extra={"decision": decision})
+            _log.info("%s", decision.log_line(), extra={"decision": decision})
 
-    def truncated(self, standing: str) -> None:
-        """A usage says that a prompt was not read whole: `suspect` or `confirmed`."""
+    def record_truncation(self, standing: str) -> None:
+        """Records that a `usage` shows a truncated prompt; `standing` is `suspect` or `confirmed`."""
         self._truncations.labels(standing).inc()
 
-    def bypassed(self, path: str, reason: str = "") -> None:
-        """A request for a reply was passed on as it is; said once for each endpoint and reason."""
+    def record_bypass(self, path: str, reason: str = "") -> None:
+        """Records a generation request that is passed on uncondensed; logged once for each endpoint and reason."""
         self._requests(Action.BYPASSED).inc()
         if (path, reason) not in self._bypassed:
             self._bypassed.add((path, reason))
             _log.info("%s is passed on as it is: %s", path, reason or "only /v1/chat/completions is condensed")
 
     def exposition(self) -> bytes:
-        """The metrics in Prometheus' text form."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class JsonLines(logging.Formatter):
-    """Log records as JSON, one a line."""
+    """Formats log records as JSON, one per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, with the numbers of a decision where it has one."""
+        """The JSON line of a record, with the fields of its decision if it has one."""
         document = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
@@ -152,7 +160,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging(form: LogFormat) -> None:
-    """Sends our log to standard error; only the program calls this, never the app."""
+    """Sends our log to standard error. Only the program calls this, never the app."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(message)s"))
     for name in (LOGGER, "proxy"):

@@ -1,4 +1,4 @@
-"""The strategies by name, and pipelines of them.
+"""The table of strategies, and pipelines of them.
 
 A new strategy is one file, one row in `TABLE`, one heading in `docs/strategies.md` and one golden case.
 """
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, filled, spelled_out, unknown_option
+from strategies.core.options import Options, expand_mode, fill_options, unknown_option
 from strategies.core.protocol import Strategy
 from strategies.dynacontext import DynaContext, DynaContextOptions
 from strategies.extract import Extract, ExtractOptions
@@ -26,7 +26,7 @@ from strategies.summary import Summary, SummaryOptions
 
 
 class Row(NamedTuple):
-    """A strategy's class and the default of its options."""
+    """A strategy's class and its default options."""
 
     make: Any
     options: Options
@@ -52,7 +52,7 @@ OBSERVE = "observe:"
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stages that a name stands for; `observe` only says what would be done."""
+    """The stages that a pipeline's text names. With `observe`, the proxy only reports what it would do."""
 
     names: tuple[str, ...]
     observe: bool = False
@@ -62,38 +62,38 @@ class Pipeline:
 
     @property
     def is_off(self) -> bool:
-        """Whether it can never change anything."""
+        """Whether the pipeline is `off` alone, which never changes anything."""
         return self.names == ("off",)
 
 
 LONGEST = 256
-"""Characters of a text that may name a pipeline."""
+"""The most characters of a text that may name a pipeline."""
 
 
 def parse(text: str) -> Pipeline | None:
-    """The pipeline that `text` names, or None where a name is unknown or `off` is not alone, or it is too long."""
-    return _parsed(text) if len(text) <= LONGEST else None
+    """The pipeline that `text` names; None if a name is unknown, `off` is not alone, or the text is too long."""
+    return _parse(text) if len(text) <= LONGEST else None
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Pipeline | None:
+def _parse(text: str) -> Pipeline | None:
     observe = text.startswith(OBSERVE)
     names = tuple(name.strip() for name in text.removeprefix(OBSERVE).split("+"))
     known = all(name in TABLE for name in names)
     return Pipeline(names, observe) if known and ("off" not in names or len(names) == 1) else None
 
 
-def addressed(pipeline: Pipeline, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """Options by stage: `mask.keep=3` names its stage, a bare key must belong to one stage only."""
+def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Options by stage. `mask.keep` names its stage, a bare key must belong to one stage only; raises `OptionError`."""
     by_stage: dict[str, dict[str, object]] = {}
     for key, value in options.items():
         stage, _, name = key.rpartition(".")
-        owner = _named(pipeline, stage, key) if stage else _owner(pipeline, name)
+        owner = _check_stage(pipeline, stage, key) if stage else _owner(pipeline, name)
         by_stage.setdefault(owner, {})[name] = value
     return by_stage
 
 
-def _named(pipeline: Pipeline, stage: str, key: str) -> str:
+def _check_stage(pipeline: Pipeline, stage: str, key: str) -> str:
     if stage not in pipeline.names:
         raise OptionError(f"'{key}' names a stage that is not in '{pipeline}'")
     return stage
@@ -118,14 +118,14 @@ def stages(
     options: Mapping[str, Mapping[str, object]],
     defaults: Mapping[str, Mapping[str, object]],
 ) -> list[Strategy]:
-    """Strategies ready to run: `options` by stage over `defaults` by stage over their own defaults.
+    """Strategies ready to run. By stage, `options` win over `defaults`, and those over the strategy's own defaults.
 
-    A mode in one of them stands for the values of its preset there.
+    An option `mode` stands for the values of its preset, on the level where it is set.
     """
-    made: list[Strategy] = []
+    strategies: list[Strategy] = []
     for name in names:
         row = TABLE[name]
-        given = (defaults.get(name, {}), options.get(name, {}))
-        values = {key: value for each in given for key, value in spelled_out(row.options, each).items()}
-        made.append(row.make(filled(row.options, values)))
-    return made
+        levels = (defaults.get(name, {}), options.get(name, {}))
+        values = {key: value for level in levels for key, value in expand_mode(row.options, level).items()}
+        strategies.append(row.make(fill_options(row.options, values)))
+    return strategies

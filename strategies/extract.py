@@ -1,8 +1,7 @@
-"""`extract`: a record made by rules, without a model.
+"""`extract`: old history becomes a record made by rules, without a model.
 
-What the last resort may not lose: what the user said, first stated first, word for word; which tools worked on
-which files; errors; the assistant's last words. An earlier record is carried forward ahead of it all, and the ledger
-behind it.
+The record keeps what the last resort must not lose: the user's words, in order and verbatim; which tools worked on
+which files; errors; the assistant's last words. An earlier record comes before all that, and the ledger behind it.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.carrying import ledger_tokens, next_ledger
-from strategies.core.errors import Declined
+from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
-from strategies.core.ledger import joined
+from strategies.core.ledger import append_ledger
 from strategies.core.options import Options, option
 from strategies.core.paths import target
-from strategies.core.plan import Plan, stand_in, task_piece
-from strategies.core.protocol import Past, Steps
-from strategies.core.replacement import frame_tokens, previous_text, replacement, room, stands_for
+from strategies.core.plan import Plan, replace_before, task_piece
+from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.split import Split
 from strategies.core.transcript import Counter, Message, Role
 from strategies.core.view import View
@@ -38,13 +37,13 @@ _ACTION = "- called "
 
 @dataclass(frozen=True, slots=True)
 class ExtractOptions(Options):
-    """The most tokens that the record may have, without its ledger."""
+    """`max_tokens` bounds the record without its ledger."""
 
     max_tokens: int = option(1_200, 100)
 
 
-class Extract:
-    """Condenses as far as the goal wants; asks no model."""
+class Extract(Strategy):
+    """Condenses until the goal is met; asks no model."""
 
     name: ClassVar[str] = "extract"
     asks: ClassVar[bool] = False
@@ -53,26 +52,29 @@ class Extract:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that puts a record in the place of the shortest prefix that meets the goal."""
+        """Plans a record in the place of the shortest prefix that meets the goal."""
         yield from ()
         ledger = budget.ledger.rules + budget.ledger.facts
-        most = min(room(budget.replacement_cap, view.counter), self.options.max_tokens + ledger)
+        most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + ledger)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
         end = split.first_at_round(budget.goal) or _behind_oversized(view, budget)
         if end is None:
-            raise Declined("nothing-to-extract")
+            raise NothingToDo("nothing-to-extract")
         start = 0 if view.replacement is None else view.replacement + 1
         kept = next_ledger(view, view.items[start:end], end, budget)
-        left = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
-        text = joined(record(view, end, left), kept)
+        record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
+        text = append_ledger(record(view, end, record_room), kept)
         if not text:
-            raise Declined("nothing-to-extract")
-        edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))
+            raise NothingToDo("nothing-to-extract")
+        edit = replace_before(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
 
 
 def _behind_oversized(view: View, budget: Budget) -> int | None:
-    """Right behind an earlier record that a larger window was given: where nothing else can go, it is cut alone."""
+    """The item behind an earlier record that is too large for this window.
+
+    If nothing else can go, that record alone is cut.
+    """
     place = view.replacement
     if place is None or view.items[place].message.tokens <= budget.replacement_cap:
         return None
@@ -82,24 +84,24 @@ def _behind_oversized(view: View, budget: Budget) -> int | None:
 def record(view: View, end: int, cap: int) -> str:
     """The record of the items before `end`, in at most `cap` tokens."""
     counter = view.counter
-    earlier = _carried(previous_text(view), int(cap * _EARLIER_SHARE), counter)
+    earlier = _shorten_record(previous_text(view), int(cap * _EARLIER_SHARE), counter)
     start = 0 if view.replacement is None else view.replacement + 1
     skip = {view.transcript.task, view.transcript.last_user}
     messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
     parts = [earlier] if earlier else []
-    left = cap - counter.text(earlier)
+    remaining = cap - counter.text(earlier)
     for section in _sections([message for _, message in messages]):
-        fitted = _lines_within(section, left, counter)
+        fitted = _lines_within(section, remaining, counter)
         if len(fitted) > 1:
             parts.append("\n".join(fitted))
-            left -= counter.text(parts[-1]) + 2
+            remaining -= counter.text(parts[-1]) + 2
     return "\n\n".join(parts)
 
 
-def _carried(record: str, cap: int, counter: Counter) -> str:
-    """An earlier record in whole lines; where it is too long, what was done goes first, then what came last.
+def _shorten_record(record: str, cap: int, counter: Counter) -> str:
+    """An earlier record in whole lines. If it is too long, lines of actions are dropped first, then the last lines.
 
-    One that has no line which fits, such as prose in one paragraph, is cut in the middle instead.
+    A record without any line that fits, such as prose in one paragraph, is cut in the middle instead.
     """
     lines = [line for line in record.splitlines() if line.strip()]
     sizes = [counter.text(line) + 1 for line in lines]
@@ -115,43 +117,43 @@ def _carried(record: str, cap: int, counter: Counter) -> str:
 
 
 def _sections(messages: Sequence[Message]) -> Iterator[list[str]]:
-    """Title and lines of each section, most important first."""
-    yield ["What the user said:", *_said(messages)]
-    yield ["What was done:", *_done(messages)]
+    """Yields the title and lines of each section, most important section first."""
+    yield ["What the user said:", *_user_lines(messages)]
+    yield ["What was done:", *_actions(messages)]
     yield ["Errors seen:", *_errors(messages)]
     yield ["The assistant's last words:", *_last_words(messages)]
 
 
-def _said(messages: Iterable[Message]) -> Iterator[str]:
+def _user_lines(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
         if message.role is Role.USER:
-            yield from (f"- {_shortened(line)}" for line in message.text.splitlines() if line.strip())
+            yield from (f"- {_cut_line(line)}" for line in message.text.splitlines() if line.strip())
 
 
-def _done(messages: Iterable[Message]) -> Iterator[str]:
+def _actions(messages: Iterable[Message]) -> Iterator[str]:
     actions: Tally[str] = Tally()
     for message in messages:
         for call in message.calls:
             file = target(call)
-            actions[f"{call.name} {file.path}" if file else f"{call.name} {_shortened(call.arguments, 80)}"] += 1
+            actions[f"{call.name} {file.path}" if file else f"{call.name} {_cut_line(call.arguments, 80)}"] += 1
     for action, times in list(actions.items())[-_ACTIONS:]:
         yield f"{_ACTION}{action}" + (f" ({times} times)" if times > 1 else "")
 
 
 def _errors(messages: Iterable[Message]) -> list[str]:
     lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
-    found = dict.fromkeys(f"- {_shortened(line)}" for line in lines if _ERROR.search(line[:_LINE]))
-    return list(found)[-_ERRORS:]
+    unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if _ERROR.search(line[:_LINE]))
+    return list(unique)[-_ERRORS:]
 
 
 def _last_words(messages: Sequence[Message]) -> Iterator[str]:
     for message in reversed(messages):
         if message.role is Role.ASSISTANT and message.text.strip():
-            yield _shortened(message.text.strip(), 2 * _LINE)
+            yield _cut_line(message.text.strip(), 2 * _LINE)
             return
 
 
-def _shortened(line: str, length: int = _LINE) -> str:
+def _cut_line(line: str, length: int = _LINE) -> str:
     line = line.strip()
     return line if len(line) <= length else line[: length - 1] + "…"
 

@@ -1,12 +1,13 @@
 """`half-window`: the older half of the rounds becomes one summary.
 
-Source: reference `half-window.md`. Rounds after the newest replacement are listed as cursors; half of them, at
-least two, stay verbatim; the split moves to the start of its turn, because finished turns are not split, or to
-that turn's end where nothing would be left to summarize. Rounds of the turn that still goes on may be parted
-anywhere. Where half leaves the view above its goal, the split moves on at legal cuts until it is met.
+The rounds after the newest replacement are listed as cursors, and half of them, at least two, stay verbatim. The split
+moves to the start of its turn, because finished turns are not split, or to the end of that turn if nothing would be
+left to summarize. Rounds of the turn that still goes on may be separated anywhere. If the view is then still above its
+goal, the split moves on to later legal cuts until the goal is met. docs/strategies.md lists where this departs from the
+source document of the algorithm.
 
-Fallback levels: 0 half window; 1 too few rounds, all but the last are summarized; 2 too few rounds behind an
-earlier summary, nothing is done; 3 nothing to summarize.
+Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds behind an
+earlier summary, so nothing is done; 3 nothing to summarize.
 """
 
 from __future__ import annotations
@@ -19,55 +20,70 @@ from typing import Any, ClassVar, NamedTuple
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, stand_in, task_piece
-from strategies.core.protocol import Past, Steps
+from strategies.core.plan import Plan, replace_before, task_piece
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.rounds import Round, Turn
 from strategies.core.split import Split
-from strategies.core.summary import PLAIN, Span, record_cap, summarized
+from strategies.core.summary import PLAIN, Span, record_cap, summarize
 from strategies.core.view import View
-from strategies.memory.attribution import attributed
+from strategies.memory.attribution import attribute_cards
 
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
-    """`min_rounds` for the half window, `min_overlap` rounds that always stay, the summary's own cap, memory cards."""
+    """The options of `half-window`."""
 
     min_rounds: int = option(4, 2)
+    """Fewer rounds than this are not halved."""
     min_overlap: int = option(1, 0)
+    """Rounds that always stay; at least one more than this is kept."""
     summary_max_tokens: int = option(2_000, 100)
+    """The most tokens of the summary."""
     memory_cards: bool = option(True)
+    """Whether memory cards are asked for beside the summary."""
 
 
 class RoundCursor(NamedTuple):
-    """A round and where it belongs: `turn` is -1 for the turn that goes on, `round` counts inside it."""
+    """A round and the turn that it belongs to."""
 
     source: str
+    """`active` in the turn that goes on, `history` in finished turns."""
     turn: int
+    """The index of the turn; -1 for the turn that goes on."""
     round: int
+    """The index of the round in its turn."""
     span: Round
     start_of_turn: int | None
+    """For the first round of a turn, the item with which the turn starts."""
 
     @property
     def cut(self) -> int:
-        """Where the list is split before this round: its user message stays with the first of a turn."""
+        """The item at which the list is split before this round; a turn's user message stays with its first round."""
         return self.span.start if self.start_of_turn is None else self.start_of_turn
 
 
 class SplitDecision(NamedTuple):
-    """The first cursor that is kept, the item to cut at, and how that came about."""
+    """Where the list is split, and how that came about."""
 
     level: int
+    """The fallback level."""
     first_kept: int
+    """The index of the first cursor that is kept."""
     cut: int
+    """The item before which everything is summarized."""
     strategy: str
+    """The document's `splitStrategy`."""
     boundary: str = "exact"
+    """The document's `boundaryAdjustmentType`."""
     delta: int = 0
+    """By how many cursors the split was moved."""
     reason: str = ""
+    """Why a fallback was taken; "" for none."""
 
 
-class HalfWindow:
-    """Asks one model for one summary; once, where the older half fits its window."""
+class HalfWindow(Strategy):
+    """Asks one model for one summary: in one call where the older half fits the model's window."""
 
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
@@ -76,22 +92,22 @@ class HalfWindow:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that puts a summary in the place of the older half."""
+        """Plans a summary in the place of the older half."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
-        span = Span.before(view, decision.cut, view.tokens - split.after(decision.cut) + cap.text)
+        span = Span.before(view, decision.cut, view.tokens - split.tokens_after(decision.cut) + cap.text)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
-        record = yield from summarized(span, cap, budget, past, form)
+        record = yield from summarize(span, cap, budget, past, form)
         piece = replacement(record.text, stands_for(view, decision.cut))
-        edit = stand_in(view, decision.cut, piece, task_piece(view, budget.task_cap))
-        said = {**telemetry(cursors, decision), "promptDigest": form.digest}
-        return Plan((edit,), said, cards=attributed(record.cards, view, span.items))
+        edit = replace_before(view, decision.cut, piece, task_piece(view, budget.task_cap))
+        metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
+        return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))
 
 
 def collect_rounds(view: View) -> list[RoundCursor]:
-    """Cursors on all rounds after the newest replacement, oldest first; nothing is copied."""
+    """Cursors for all rounds after the newest replacement, oldest first."""
     turns = view.structure.turns
     after = -1 if view.replacement is None else view.replacement
     return [
@@ -108,7 +124,7 @@ def _cursor(turn: Turn, t: int, r: int, span: Round, *, is_active: bool) -> Roun
 
 
 def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
-    """The document's split: half of the rounds, at a turn boundary, or one of its fallbacks."""
+    """The split of the document: half of the rounds, at a turn boundary; or one of its fallbacks."""
     if len(cursors) < options.min_rounds:
         return _too_few(view, cursors)
     keep = max(options.min_overlap + 1, ceil(len(cursors) / 2))
@@ -128,7 +144,7 @@ def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
 
 
 def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overlap: int) -> SplitDecision:
-    """Finished turns stay whole; `index` is the first cursor to keep."""
+    """The split at or near cursor `index`, the first one to keep, that leaves finished turns whole."""
     at = cursors[index]
     if at.source == "active" and index > 0 and cursors[index - 1].source == "active":
         return SplitDecision(0, index, at.cut, "active-only")
@@ -152,8 +168,8 @@ def _start_of_turn(cursors: list[RoundCursor], index: int) -> int:
 
 
 def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
-    """`first` where it is legal and meets the goal, else the nearest later cut that does, else the last there is."""
-    if split.is_legal(first.cut) and split.after(first.cut) <= goal:
+    """`first` if it is legal and meets the goal; else the nearest later cut that does; else the last cut."""
+    if split.is_legal(first.cut) and split.tokens_after(first.cut) <= goal:
         return first
     cut = split.first_at_turn(goal, first.cut)
     if cut is None:
@@ -163,7 +179,7 @@ def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, g
 
 
 def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
-    """The document's telemetry fields; its `compressionDuration` is added by the driver, which has a clock."""
+    """The document's telemetry fields, except `compressionDuration`, which the driver adds because it has a clock."""
     pivot = cursors[decision.first_kept] if decision.first_kept < len(cursors) else None
     kept = cursors[decision.first_kept :]
     return {

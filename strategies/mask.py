@@ -1,11 +1,11 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-The line names the tool, the file and the size, and says to read a file again. What stays:
+The line names the tool, the file and the size, and says to read a file again. These stay:
 
 - the newest `keep` rounds;
 - the newest whole content of every file that was read or written, newest first, while all of them together fit
   into `paths` of usable: an edit that quotes a file needs its text word for word;
-- all that is so small that a line would save nothing.
+- results and arguments so small that a line would save nothing.
 
 No model is asked, no message disappears, calls keep their results.
 """
@@ -19,11 +19,11 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
-from strategies.core.errors import Declined
+from strategies.core.errors import NothingToDo
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.rounds import Round
 from strategies.core.transcript import Call, Role, dump
 from strategies.core.view import Item, View
@@ -31,17 +31,20 @@ from strategies.core.view import Item, View
 
 @dataclass(frozen=True, slots=True)
 class MaskOptions(Options):
-    """`keep` newest rounds; results over `min_tokens` and string arguments over `min_chars` are masked;
-    `paths` is the share of usable for whole files."""
+    """The options of `mask`."""
 
     keep: int = option(3, 1)
+    """The newest rounds that stay."""
     min_tokens: int = option(60, 30)
+    """Only results of more tokens are masked."""
     min_chars: int = option(400, 100)
+    """Only string arguments of more characters are masked."""
     paths: float = option(0.4, 0, 1)
+    """The share of usable for whole contents of files."""
 
 
-class Mask:
-    """Masks; asks no model."""
+class Mask(Strategy):
+    """Masks results and arguments; asks no model."""
 
     name: ClassVar[str] = "mask"
     asks: ClassVar[bool] = False
@@ -50,7 +53,7 @@ class Mask:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that masks all that is old, at once: one big step, then the prefix rests."""
+        """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
         yield from ()
         files = _Files(int(budget.usable * self.options.paths))
         edits: list[Replace] = []
@@ -58,7 +61,7 @@ class Mask:
             is_old = number >= self.options.keep and each.end <= view.limit
             edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
         if not edits:
-            raise Declined("nothing-to-mask")
+            raise NothingToDo("nothing-to-mask")
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
@@ -113,7 +116,7 @@ class Mask:
 
 
 class _Files:
-    """Whole contents of files that stay, newest first, while they fit."""
+    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -121,7 +124,7 @@ class _Files:
         self.kept = 0
 
     def note(self, view: View, each: Round) -> Iterator[Replace]:
-        """Takes down the files of a round that is kept anyway; yields nothing."""
+        """Remembers the files of a round that is kept anyway. Yields nothing."""
         for i in range(each.start, each.end):
             for call in view.items[i].calls:
                 file = target(call)
@@ -130,7 +133,7 @@ class _Files:
         yield from ()
 
     def keeps(self, file: Target | None, tokens: int) -> bool:
-        """Whether what a call read or wrote of `file` is the newest of it and still fits."""
+        """Decides whether this content of `file` stays, as the newest of that file, and takes its tokens if so."""
         if file is None or not file.whole or file.path in self._seen:
             return False
         self._seen.add(file.path)
@@ -142,16 +145,16 @@ class _Files:
 
 
 def _by_result(view: View, each: Round) -> dict[int, Call]:
-    """The call that each result of a round answers: by id, the n-th of an id to the n-th."""
+    """By item, the call that each result of a round answers: the n-th result with an id answers its n-th call."""
     waiting: dict[str, list[Call]] = {}
     for call in view.items[each.start].calls:
         waiting.setdefault(call.id, []).append(call)
-    found: dict[int, Call] = {}
+    calls_by_item: dict[int, Call] = {}
     for i in range(each.start + 1, each.end):
-        calls = waiting.get(view.items[i].answers)
+        calls = waiting.get(view.items[i].call_id)
         if calls:
-            found[i] = calls.pop(0)
-    return found
+            calls_by_item[i] = calls.pop(0)
+    return calls_by_item
 
 
 def result_line(call: Call | None, file: Target | None, characters: int, tokens: int) -> str:

@@ -1,4 +1,4 @@
-"""`off`: the transcript goes on as it came."""
+"""`off`: the transcript is sent on as it came."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.options import Options
 from strategies.core.plan import Plan
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.view import View
 
 
-class Off:
-    """Plans nothing, ever; the control arm of every comparison."""
+class Off(Strategy):
+    """Never changes anything: the control arm of every comparison."""
 
     name: ClassVar[str] = "off"
     asks: ClassVar[bool] = False
@@ -21,6 +21,6 @@ class Off:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan without edits."""
+        """Plans no edits."""
         yield from ()
         return Plan(())

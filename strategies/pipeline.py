@@ -1,8 +1,9 @@
-"""The pipeline: stages run one after the other, each only while the goal is not met.
+"""The pipeline: runs the stages one after the other, each only while the goal is not met.
 
-Each stage plans on the view that the stages before it have left. A stage that declines or fails leaves the view as
-it is and its reason in the notes. The result is one view and so one record, whichever stages took part. `attempt`
-reads the requirement's rule: which stages may run, and how much must go for the result to be used at all.
+Each stage plans on the view that the stages before it have left. A stage that declines or fails leaves the view
+unchanged, and `Outcome.reasons` says why. The result is one view, recorded as one condensation, whichever stages took
+part. `attempt` applies the requirement's rule (`requirement.RULES`): which stages may run, and by how much the view
+must shrink for the result to be used. `run` drives the stages.
 """
 
 from __future__ import annotations
@@ -14,40 +15,56 @@ from typing import Any
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
-from strategies.core.errors import Declined, InvalidPlan, StrategyError
+from strategies.core.errors import Declined, InvalidPlan, NothingToDo, StrategyError
 from strategies.core.floor import can_help
-from strategies.core.plan import apply, check, newest_is_shortened
+from strategies.core.plan import Plan, apply, check, newest_is_shortened
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 
-_IDLE = ("nothing-", "no-progress")
-
 
 @dataclass(slots=True)
 class Outcome:
-    """The view that a pipeline leads to; `stages` that changed it, why others did not, what they say.
-
-    `cards` are what summarizers thought worth remembering. `defects` are exceptions that no strategy may raise; whoever
-    runs the pipeline should tell somebody.
-    """
+    """What a run of the pipeline led to."""
 
     view: View
+    """The view after the last stage that changed it."""
     stages: list[str] = field(default_factory=list)
+    """The names of the stages that changed the view, in order."""
     reasons: dict[str, str] = field(default_factory=dict)
+    """By stage name, why a stage changed nothing or had to make do with less: one kebab-case word each."""
+    idle: set[str] = field(default_factory=set)
+    """The stages in `reasons` that merely had nothing to do or made no progress, which is no failure."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """By stage name, the metadata of its plan; `invalidPlan` where the plan was refused."""
     cards: list[MemoryCard] = field(default_factory=list)
+    """What summarizers thought worth remembering."""
     defects: list[Exception] = field(default_factory=list)
+    """Exceptions that no strategy may raise. Whoever runs the pipeline should report them."""
 
     @property
     def reason(self) -> str:
-        """Why the stage that failed first did, or ""."""
+        """The reason of the first stage that has one, or ""."""
         return next(iter(self.reasons.values()), "")
 
     @property
     def failure(self) -> str:
-        """Why a stage failed, where one did; that a stage had nothing to do is no failure. "" for none."""
-        return next((each for each in self.reasons.values() if not each.startswith(_IDLE)), "")
+        """The reason of the first stage that failed, or "". A stage that had nothing to do has not failed."""
+        return next((reason for stage, reason in self.reasons.items() if stage not in self.idle), "")
+
+    def note(self, stage: Strategy, reason: str, *, is_idle: bool = False) -> None:
+        """Records the reason of a stage, in place of an earlier one of the same name."""
+        self.reasons[stage.name] = reason
+        (self.idle.add if is_idle else self.idle.discard)(stage.name)
+
+    def accept(self, stage: Strategy, plan: Plan, after: View) -> None:
+        """Records that a stage changed the view to `after`."""
+        self.view = after
+        self.stages.append(stage.name)
+        self.cards.extend(plan.cards)
+        self.metadata[stage.name] = dict(plan.metadata)
+        if plan.reason:
+            self.note(stage, plan.reason)
 
 
 Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
@@ -61,14 +78,14 @@ def attempt(
     budget: Budget,
     past: Past,
 ) -> Run:
-    """The outcome of the stages that the requirement allows; raises `Declined` where it may not be used."""
+    """Runs the stages that the requirement allows; raises `Declined` where the result may not be used."""
     rule = RULES[requirement]
-    # What a judge wants condensed is wanted for another reason than its tokens.
+    # A judge asks for a condensation for another reason than the view's size, so the floor does not matter then.
     asks = rule.asks and (past.verdict is not None or can_help(requirement, view, budget))
     allowed = [stage for stage in stages if asks or not stage.asks]
     if requirement is Requirement.PREPARE:
         allowed.sort(key=lambda stage: stage.asks)
-    aim = budget.aiming(goal(requirement, view, budget))
+    aim = budget.with_goal(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, past)
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
@@ -81,35 +98,35 @@ def attempt(
 
 
 def goal(requirement: Requirement, view: View, budget: Budget) -> int:
-    """Tokens to aim at: the target, for a preparation as it will stand when the view has grown to the trigger.
+    """The tokens to aim at: `target`, which a preparation projects to the moment when the view reaches the trigger.
 
-    What is prepared below the mark is not wanted for its tokens: then the target is enough.
+    A preparation below the `prepare` mark was asked for by a judge, not for the view's size: it aims at `target`.
     """
     if requirement is Requirement.PREPARE and view.tokens >= budget.prepare:
         return max(budget.target - max(budget.trigger - view.tokens, 0), 1)
     return budget.target
 
 
-def marked(budget: Budget, stages: Iterable[Strategy]) -> Budget:
-    """The budget with the marks of the first stage that has its own; with the settings' where none has."""
+def with_stage_marks(budget: Budget, stages: Iterable[Strategy]) -> Budget:
+    """The budget with the marks of the first stage that has its own; unchanged where none has."""
     own = next((stage.marks(budget) for stage in stages if isinstance(stage, Marking)), None)
-    return budget if own is None else budget.marked(own)
+    return budget if own is None else budget.with_marks(own)
 
 
-def due(stage: Strategy, view: View, budget: Budget) -> bool:
-    """Whether a stage has a trigger of its own that the view has reached."""
-    return isinstance(stage, Triggering) and stage.due(view, budget)
+def is_due(stage: Strategy, view: View, budget: Budget) -> bool:
+    """Whether a stage has a trigger of its own and the view has reached it."""
+    return isinstance(stage, Triggering) and stage.is_due(view, budget)
 
 
 def _goes_on(stage: Strategy, view: View, budget: Budget, past: Past) -> bool:
     """Whether a stage has work to do although the view meets its goal: its own trigger, or a verdict."""
-    return due(stage, view, budget) or (past.verdict is not None and isinstance(stage, Judging))
+    return is_due(stage, view, budget) or (past.verdict is not None and isinstance(stage, Judging))
 
 
 def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, past: Past) -> Run:
-    """Runs stages until the view has `budget.goal` tokens; yields what they yield.
+    """Runs stages until the view is at or below `budget.goal`; yields the effects that they yield.
 
-    The stages of the ladder aim at the goal too, but only run while the view is at or above the trigger: a good
+    The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger: a good
     summary is not thrown away for the last few tokens.
     """
     outcome = Outcome(view)
@@ -120,26 +137,20 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
         try:
             plan = yield from stage.condense(outcome.view, budget, past)
             after = apply(outcome.view, plan)
-            check(after, newest_results_too=stage.name == "shorten" or newest_is_shortened(outcome.view))
+            may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
+            check(after, may_cut_newest_results=may_cut)
         except InvalidPlan as error:
-            outcome.reasons[stage.name] = error.reason
+            outcome.note(stage, error.reason)
             outcome.metadata[stage.name] = {"invalidPlan": error.detail}
-            continue
         except StrategyError as error:
-            outcome.reasons[stage.name] = error.reason
-            continue
+            outcome.note(stage, error.reason, is_idle=isinstance(error, NothingToDo))
         except Exception as defect:  # noqa: BLE001
-            # A defect in one stage costs what it would have saved; the next one may still make room.
-            outcome.reasons[stage.name] = "internal-error"
+            # A defect in one stage costs what that stage would have saved; the next one may still make room.
+            outcome.note(stage, "internal-error")
             outcome.defects.append(defect)
-            continue
-        if after.tokens >= outcome.view.tokens:
-            outcome.reasons[stage.name] = "no-progress"
-            continue
-        outcome.view = after
-        outcome.stages.append(stage.name)
-        outcome.cards.extend(plan.cards)
-        outcome.metadata[stage.name] = dict(plan.metadata)
-        if plan.reason:
-            outcome.reasons[stage.name] = plan.reason
+        else:
+            if after.tokens < outcome.view.tokens:
+                outcome.accept(stage, plan, after)
+            else:
+                outcome.note(stage, "no-progress", is_idle=True)
     return outcome

@@ -1,7 +1,7 @@
 """`recent`: the oldest rounds are dropped until the view is at its goal.
 
 The cheapest baseline. The first and the last user message, the newest round and an earlier replacement stay. A
-user message goes with the last round of its turn, so that no round is left without what it was about.
+user message is dropped with the last round of its turn, so that no round is left without the question it answers.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.errors import Declined
+from strategies.core.errors import NothingToDo
 from strategies.core.options import Options
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.rounds import Turn
 from strategies.core.view import View
 
 
-class Recent:
-    """Drops; asks no model."""
+class Recent(Strategy):
+    """Drops rounds; asks no model."""
 
     name: ClassVar[str] = "recent"
     asks: ClassVar[bool] = False
@@ -28,17 +28,17 @@ class Recent:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that drops as many of the oldest rounds as the goal wants."""
+        """Plans to drop as many of the oldest rounds as the goal requires."""
         yield from ()
         dropped = list(_to_drop(view, view.tokens - budget.goal))
         if not dropped:
-            raise Declined("nothing-to-drop")
+            raise NothingToDo("nothing-to-drop")
         edits = tuple(Replace(start, end) for start, end in _runs(sorted(dropped)))
         return Plan(edits, {"droppedMessageCount": len(dropped)})
 
 
 def _to_drop(view: View, excess: int) -> Iterator[int]:
-    """Item indices to drop, oldest round first, until `excess` tokens are gone."""
+    """Yields the items to drop, oldest round first, until `excess` tokens are gone."""
     for turn in view.structure.turns:
         for span in _units(view, turn):
             if excess <= 0:
@@ -49,7 +49,7 @@ def _to_drop(view: View, excess: int) -> Iterator[int]:
 
 
 def _units(view: View, turn: Turn) -> Iterator[list[int]]:
-    """What of a turn can go, in order: each round, the user message with the last of them."""
+    """Yields the items of a turn that may be dropped together: each round, the last one with the user message."""
     keep = {view.task, view.last_user, view.replacement}
     cuts = view.structure.cuts
     users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]

@@ -1,11 +1,12 @@
-"""`rolling`: one summary of seven sections that is written anew each time, with cards of what is worth remembering.
+"""`rolling`: one summary of seven sections that is rewritten each time, with memory cards beside it.
 
-Source: reference `rolling-summary-memory.md`. The newest rounds that fit the target stay, with room for the summary;
-all that came before them becomes one `context_summary` message, the earlier one merged into it. The model answers in
-JSON: the summary, and memory cards. What is no such JSON is the summary as it is.
+The newest rounds that fit the target together with the summary stay. Everything before them becomes one
+`context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
+cards. An answer that is no such JSON is taken as the summary itself. docs/strategies.md lists where this departs from
+the source document of the algorithm.
 
-It condenses where its document says: past a share of what is usable, or where too little headroom is left for the next
-turn. These are marks of its own, in place of the settings' `trigger` and `target`.
+It condenses at marks of its own, in place of the settings' `trigger` and `target`: past a share of usable, or where
+too little headroom is left for the next turn.
 """
 
 from __future__ import annotations
@@ -13,41 +14,49 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from strategies.core.answer import Told
+from strategies.core.answer import ParsedAnswer
 from strategies.core.budget import LEAST_TRIGGER, Budget, Marks
 from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, stand_in, task_piece
-from strategies.core.protocol import Injecting, Injection, Marking, Past, Steps
+from strategies.core.plan import Plan, replace_before, task_piece
+from strategies.core.protocol import Injecting, Injection, Marking, Past, Steps, Strategy
 from strategies.core.replacement import context_summary, frame_tokens, stands_for
 from strategies.core.split import Split
-from strategies.core.summary import Form, Span, record_cap, summarized
+from strategies.core.summary import RecordForm, Span, record_cap, summarize
 from strategies.core.view import View
-from strategies.memory.attribution import attributed
+from strategies.memory.attribution import attribute_cards
 
-# Beside its summary an answer has what makes it JSON.
+# Tokens of an answer that make it JSON, beside summary and cards.
 _QUOTING = 100
 _HEADROOM, _HEADROOM_SHARE, _HEADROOM_SHARE_AT_MOST = 2_000, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions(Options):
-    """The document's parameters: shares of usable, messages that stay, the summary's own cap, what memory puts back."""
+    """The parameters of the source document."""
 
     compression_threshold: float = option(0.8, LEAST_TRIGGER, 1)
+    """The share of usable at which the view is condensed."""
     retained_ratio: float = option(0.6, 0.05, 1)
+    """The share of usable that the condensed view may have."""
     min_messages_to_keep: int = option(4, 1)
+    """The newest messages that always stay."""
     summary_max_tokens: int = option(1_200, 100)
+    """The most tokens of the summary."""
     memory_cards: bool = option(True)
+    """Whether memory cards are asked for beside the summary."""
     enable_memory_injection: bool = option(True)
+    """Whether a memory block is put before each user message."""
     memory_top_k: int = option(5, 1)
+    """The most passages in a memory block."""
     memory_max_tokens: int = option(800, 64)
+    """The most tokens of a memory block."""
 
 
-class Rolling(Marking, Injecting):
-    """Asks one model for one summary and its cards; several times where the history is larger than its window."""
+class Rolling(Strategy, Marking, Injecting):
+    """Asks one model for one summary and its cards: in several calls where the history is larger than its window."""
 
     name: ClassVar[str] = "rolling"
     asks: ClassVar[bool] = True
@@ -56,39 +65,41 @@ class Rolling(Marking, Injecting):
         self.options = options
 
     def marks(self, budget: Budget) -> Marks:
-        """The document's two triggers, whichever is reached first, and what it condenses to."""
-        left = min(max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _HEADROOM_SHARE_AT_MOST))
-        with_headroom = 1 - left / budget.usable if budget.usable else 1.0
+        """The marks with the document's target, and as trigger the first of its two that is reached."""
+        least_headroom = min(
+            max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _HEADROOM_SHARE_AT_MOST)
+        )
+        with_headroom = 1 - least_headroom / budget.usable if budget.usable else 1.0
         trigger = max(min(self.options.compression_threshold, with_headroom), LEAST_TRIGGER)
         return replace(budget.marks, trigger=trigger, target=self.options.retained_ratio)
 
     @property
     def injection(self) -> Injection:
-        """What the options say of memory."""
+        """How memory is injected, by the options."""
         chosen = self.options
         return Injection(chosen.enable_memory_injection, chosen.memory_top_k, chosen.memory_max_tokens)
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that puts a summary in the place of all but the newest rounds."""
+        """Plans a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = self._end(split, view, budget.goal)
-        span = Span.before(view, end, view.tokens - split.after(end) + cap.text)
+        span = Span.before(view, end, view.tokens - split.tokens_after(end) + cap.text)
         form = self._form(view)
-        record = yield from summarized(span, span.cap(cap), budget, past, form)
-        cards = attributed(record.cards, view, span.items)
+        record = yield from summarize(span, span.cap(cap), budget, past, form)
+        cards = attribute_cards(record.cards, view, span.items)
         count = stands_for(view, end)
-        edit = stand_in(view, end, context_summary(record.text, count), task_piece(view, budget.task_cap))
-        said = {
+        edit = replace_before(view, end, context_summary(record.text, count), task_piece(view, budget.task_cap))
+        metadata = {
             "summarizedMessageCount": count,
             "keptMessageCount": view.size - end,
             "calls": record.calls,
             "cardCount": len(cards),
             "promptDigest": form.digest,
         }
-        return Plan((edit,), said, cards=cards)
+        return Plan((edit,), metadata, cards=cards)
 
-    def _form(self, view: View) -> Form:
+    def _form(self, view: View) -> RecordForm:
         form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
         return form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
 
@@ -97,14 +108,14 @@ class Rolling(Marking, Injecting):
         cuts = [cut for cut in split.round_cuts() if cut <= view.size - self.options.min_messages_to_keep]
         if not cuts:
             raise NothingToSummarize("nothing before the newest messages")
-        return next((cut for cut in cuts if split.after(cut) <= goal), cuts[-1])
+        return next((cut for cut in cuts if split.tokens_after(cut) <= goal), cuts[-1])
 
 
-def _told(answer: str) -> Told:
-    """What an answer in JSON says; the text as it is where it is no such JSON."""
-    found = read_answer(answer)
-    return Told(found.text, tuple(found.cards), is_whole=found.is_parted)
+def _read_json_answer(answer: str) -> ParsedAnswer:
+    """Reads summary and cards out of JSON; any other text is the summary itself."""
+    parts = read_answer(answer)
+    return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
 
 
-_ENGLISH = Form("rolling", "Write the JSON object now.", read=_told, beside=_QUOTING)
-_CHINESE = Form("rolling-zh", "现在写 JSON 对象。", read=_told, beside=_QUOTING)
+_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=_read_json_answer, extra_tokens=_QUOTING)
+_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=_read_json_answer, extra_tokens=_QUOTING)

@@ -1,8 +1,8 @@
-"""A record made by rules, where the model that should write one fails: the fallback of `semantic`.
+"""A record made by rules: the fallback of `semantic` where the model fails.
 
-It counts what kinds of events there were, and picks, event by event, the line that speaks of an error, else the one
-that speaks of a success, a hundred characters of each. What the user said stands first, for standing rules vanish
-first otherwise. The sections are those that the model would have written.
+It counts the kinds of events, and picks from each event the line that mentions an error, else the line that mentions a
+success, a hundred characters of each. The user's words come first, because standing rules are what is lost most
+easily. The sections are those that the model would have written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EARLIER_SHARE = 0.5
 
 
 class Names(NamedTuple):
-    """The titles of the sections that rules can write, in their order, and what else a record says."""
+    """The words of a record in one language: the titles of the sections in their order, and the labels in them."""
 
     context: str
     progress: str
@@ -75,38 +75,38 @@ CHINESE = Names(
 def rule_record(
     messages: Sequence[Message], earlier: str, cap: int, names: Names, scorer: MessageImportanceScorer, counter: Counter
 ) -> str:
-    """The record of messages in at most `cap` tokens, behind the earlier record, of which half of them may be."""
+    """The record of messages in at most `cap` tokens. The earlier record comes first, in at most half of them."""
     carried = cut_text(earlier, int(cap * _EARLIER_SHARE), counter) if earlier else ""
-    left = cap - counter.text(carried) - 2
+    remaining = cap - counter.text(carried) - 2
     sections = _sections(messages, names, scorer)
     fitted: dict[str, str] = {}
-    # The user's words and the errors are what is missed most; in the record they stand where a reader looks for them.
+    # The most important sections get their room first; in the record they have the usual order.
     for title in (names.context, names.findings, names.progress, names.state):
-        text = _fitted(title, sections[title], left, counter)
-        left -= counter.text(text) + 2
+        text = _fitted(title, sections[title], remaining, counter)
+        remaining -= counter.text(text) + 2
         fitted[title] = text
     order = (names.context, names.progress, names.state, names.findings)
     return "\n\n".join(part for part in (carried, *(fitted[title] for title in order)) if part)
 
 
 def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
-    picked = [_picked(message, scorer) for message in messages if message.role is not Role.USER]
+    picked = [_pick_line(message, scorer) for message in messages if message.role is not Role.USER]
     return {
-        names.context: [f"- {names.said}: {line[:_SAID]}" for line in _said(messages)],
+        names.context: [f"- {names.said}: {line[:_SAID]}" for line in _user_lines(messages)],
         names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
         names.state: list(_state(messages, names, scorer)),
         names.findings: [f"- {names.error}: {line}" for is_error, line in picked if line and is_error][::-1],
     }
 
 
-def _said(messages: Sequence[Message]) -> Iterator[str]:
+def _user_lines(messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         if message.role is Role.USER:
             yield from (line.strip() for line in message.text.splitlines() if line.strip())
 
 
-def _picked(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:
-    """Whether a message speaks of an error, and the line that does, or that speaks of a success; "" for neither."""
+def _pick_line(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:
+    """Whether a message mentions an error, and the line that does; else the line that mentions a success, or ""."""
     lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
     error = _first(lines, scorer.speaks_of_error)
     return (True, error) if error else (False, _first(lines, scorer.speaks_of_success))
@@ -120,19 +120,19 @@ def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
 def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
     kinds = Tally(scorer.kind(message) for message in messages)
     yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in Kind if kinds[kind])
-    found = (target(call) for message in messages for call in message.calls)
-    paths = list(dict.fromkeys(file.path for file in found if file))[-_FILES:]
+    files = (target(call) for message in messages for call in message.calls)
+    paths = list(dict.fromkeys(file.path for file in files if file))[-_FILES:]
     if paths:
         yield f"- {names.files}: " + ", ".join(paths)
 
 
-def _fitted(title: str, lines: Sequence[str], left: int, counter: Counter) -> str:
-    """A section with as many of its lines as fit, each of them once; "" where not one does."""
+def _fitted(title: str, lines: Sequence[str], room: int, counter: Counter) -> str:
+    """A section with as many of its lines as fit, without duplicates; "" if not even one fits."""
     kept = [f"{title}:"]
-    left -= counter.text(kept[0]) + 1
+    room -= counter.text(kept[0]) + 1
     for line in dict.fromkeys(lines):
-        left -= counter.text(line) + 1
-        if left < 0:
+        room -= counter.text(line) + 1
+        if room < 0:
             break
         kept.append(line)
     return "\n".join(kept) if len(kept) > 1 else ""

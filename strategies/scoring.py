@@ -1,15 +1,15 @@
-"""How important a message is: the scorer of `semantic`.
+"""The scorer of `semantic`: how important a message is.
 
     score = base of its kind × length factor + bonuses, clamped to [0.15, 0.9]
 
     base    0.4 user message          bonus   +0.4   the user asks for something
-            0.3 call that edits               +0.3   an error is spoken of
-            0.25 other call, plain text       +0.25  an important operation is
-            0.1 result of a tool              +0.2   a success is
+            0.3 call that edits               +0.3   an error is mentioned
+            0.25 other call, plain text       +0.25  an important operation is mentioned
+            0.1 result of a tool              +0.2   a success is mentioned
                                               +0.1   first seen within the hour, +0.05 within the day
 
 The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a
-command and counts with its call. Of a long body only both ends are searched: a summarizer is shown no more of it.
+command and has the base of its call. Of a long body only both ends are searched, since a summarizer is shown no more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BEFORE_NAME = re.compile(r"^.*(?:__|[./:])")
 
 
 class Kind(Enum):
-    """What kind of event a message is."""
+    """The kind of event that a message is."""
 
     USER = "user"
     EDIT = "edit"
@@ -49,7 +49,7 @@ BASE: Mapping[Kind, float] = {Kind.USER: 0.4, Kind.EDIT: 0.3, Kind.CALL: 0.25, K
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The words that are looked for, in lower case, and the names of tools that edit files."""
+    """The words to look for, in lower case, by what they indicate, and the names of tools that edit files."""
 
     error: tuple[str, ...]
     instruction: tuple[str, ...]
@@ -59,7 +59,7 @@ class Wording:
 
 
 class MessageImportanceScorer:
-    """Scores messages; `max_event_length` in characters says how much of a body counts, and which body is long."""
+    """Scores messages. `max_event_length`, in characters, says how much of a body is read and which body is long."""
 
     def __init__(self, wording: Wording, max_event_length: int) -> None:
         self._wording = wording
@@ -67,7 +67,7 @@ class MessageImportanceScorer:
         self._operation = _whole_words(wording.operation)
 
     def score(self, message: Message, call: Call | None = None, age: float | None = None) -> float:
-        """The importance of a message; `call` is what a result answers, `age` in seconds where it is known."""
+        """The importance of a message; `call` is what a result answers, `age` is in seconds (None if unknown)."""
         text = body(message)
         is_log = _is_log(self.shown(text))
         factor = LENGTH_FACTOR if is_log or len(text) > self._most / LONG_SHARE else 1.0
@@ -87,15 +87,15 @@ class MessageImportanceScorer:
         return Kind.USER
 
     def speaks_of_error(self, text: str) -> bool:
-        """Whether a text has one of the error words in it."""
+        """Whether a text contains one of the error words."""
         return _has(text.lower(), self._wording.error)
 
     def speaks_of_success(self, text: str) -> bool:
-        """Whether a text has one of the success words in it."""
+        """Whether a text contains one of the success words."""
         return _has(text.lower(), self._wording.success)
 
     def shown(self, text: str) -> str:
-        """Both ends of a text, together at most `max_event_length` characters."""
+        """The text, or if it is too long both its ends: at most `max_event_length` characters."""
         half = self._most // 2
         return text if len(text) <= self._most else f"{text[:half]}\n{text[-half:]}"
 
@@ -106,7 +106,7 @@ class MessageImportanceScorer:
         return Kind.EDIT if any(name in self._wording.editing_tool for name in names) else Kind.CALL
 
     def _said(self, text: str, kind: Kind) -> float:
-        """The bonuses of a body. What a tool prints is no instruction, whatever it says."""
+        """The bonuses of a body. Text that a tool prints is never an instruction."""
         lowered = self.shown(text).lower()
         wording = self._wording
         bonus = ERROR if _has(lowered, wording.error) else 0.0
@@ -117,7 +117,7 @@ class MessageImportanceScorer:
 
 
 def body(message: Message) -> str:
-    """What a message says and what it calls."""
+    """The text of a message and of its calls."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.calls)]).strip()
 
 
@@ -134,13 +134,13 @@ def _has(lowered: str, words: Iterable[str]) -> bool:
 
 
 def _whole_words(words: Iterable[str]) -> re.Pattern[str]:
-    """English words where no letter or digit adjoins; Chinese does not part its words, so they match anywhere."""
+    """Matches English words without adjoining letters or digits, and Chinese words, which have no spaces, anywhere."""
     patterns = (rf"(?<![a-z0-9_]){re.escape(word)}(?![a-z0-9_])" if word.isascii() else word for word in words)
     return re.compile("|".join(patterns) or r"(?!)")
 
 
 def _is_log(text: str) -> bool:
-    """Whether at least half of the lines are of a level that nobody reads."""
+    """Whether at least half of the lines are DEBUG or TRACE output."""
     if not _has(text, _LOG_WORDS):
         return False
     lines = [line for line in text.splitlines() if line.strip()]

@@ -1,15 +1,15 @@
-"""Which messages of a view are forgotten and which stay: the selection of `semantic`.
+"""The selection of `semantic`: which messages of a view are forgotten and which stay.
 
-A *unit* is forgotten or kept as a whole: what stands between two cuts (a round with all its results), and a user's
-message with the last round of its turn, so that no question is left without its answer. Units lie in zones, and
-are forgotten in this order until no more events and tokens are left than wanted:
+A *unit* is forgotten or kept as a whole: the items between two cuts (a round with all its results), and a user's
+message together with the last round of its turn, so that no question is left without its answer. Each unit lies in a
+zone. Zones are forgotten in this order, until the wanted numbers of events and tokens are left:
 
-    opening    what came before the first user message; goes whenever anything goes
-    middle     lowest score first, of equals the oldest
-    tail       the newest events, oldest first; only for tokens
-    head       the first events, from the first user message on; only for tokens, last of all
+    opening    messages before the first user message; they go whenever anything goes
+    middle     lowest score first, of equal scores the oldest first
+    tail       the newest events, oldest first; only to save tokens
+    head       the first events, from the first user message on; only to save tokens, last of all
 
-The first and the last user message and all behind the view's limit are not touched.
+The first and the last user message, and everything behind the view's limit, always stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strategies.core.view import View
 
 
 class Zone(IntEnum):
-    """Where a unit lies, in the order in which units are forgotten."""
+    """Where a unit lies; units are forgotten in this order."""
 
     OPENING = 0
     MIDDLE = 1
@@ -32,14 +32,14 @@ class Zone(IntEnum):
 
 
 class Unit(NamedTuple):
-    """Items that are kept or forgotten together, in order; `tokens` of them in all."""
+    """Items that are kept or forgotten together, in order, and their tokens."""
 
     items: tuple[int, ...]
     tokens: int
 
 
 class Aim(NamedTuple):
-    """What should be left: the most `events`, of these `first` and `last` ones; `tokens` that must go at least."""
+    """What should be left: at most `events`, among them the `first` and the `last` ones. At least `tokens` must go."""
 
     events: int
     first: int
@@ -48,7 +48,7 @@ class Aim(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Items that are forgotten, in order, an earlier replacement among them; `tokens` of them in all."""
+    """The items that are forgotten, in order, an earlier replacement among them, and their tokens."""
 
     forgotten: tuple[int, ...]
     tokens: int
@@ -59,16 +59,16 @@ class Selection(NamedTuple):
         return self.forgotten[-1] + 1 if self.forgotten else 0
 
 
-def selected(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
-    """What is forgotten of a view; nothing, not even an earlier replacement, where no unit may be."""
+def select(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
+    """Selects what is forgotten of a view; nothing, not even an earlier replacement, if no unit may be forgotten."""
     earlier = () if view.replacement is None else (view.replacement,)
     ranked = sorted(_ranked(view, aim, score))
     forgotten = list(earlier)
     tokens = sum(view.items[i].message.tokens for i in earlier)
     for zone, _, _, unit in ranked:
-        # The record that will stand there is an event too.
-        left = view.size - len(forgotten) + 1
-        is_enough = left <= aim.events and tokens >= aim.tokens and len(forgotten) > len(earlier)
+        # The new record will be one event too.
+        events = view.size - len(forgotten) + 1
+        is_enough = events <= aim.events and tokens >= aim.tokens and len(forgotten) > len(earlier)
         if is_enough and zone is not Zone.OPENING:
             break
         if zone > Zone.MIDDLE and tokens >= aim.tokens:
@@ -79,7 +79,7 @@ def selected(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
 
 
 def _ranked(view: View, aim: Aim, score: Callable[[Unit], float]) -> Iterator[tuple[Zone, float, int, Unit]]:
-    """Units that may be forgotten, with what they are sorted by."""
+    """Yields the units that may be forgotten, with their sort keys: zone, score, and first item."""
     for unit in forgettable(view):
         zone = _zone(view, unit, aim)
         yield zone, score(unit) if zone is Zone.MIDDLE else 0.0, unit.items[0], unit
@@ -96,29 +96,29 @@ def _zone(view: View, unit: Unit, aim: Aim) -> Zone:
 
 
 def forgettable(view: View) -> list[Unit]:
-    """All units of a view that no rule protects, oldest first."""
+    """All units of a view that may be forgotten, oldest first."""
     stays = {view.task, view.last_user, view.replacement}
-    found = (unit for unit in _units(view) if unit[-1] < view.limit and stays.isdisjoint(unit))
-    return [Unit(items, sum(view.items[i].message.tokens for i in items)) for items in found]
+    free = (unit for unit in _units(view) if unit[-1] < view.limit and stays.isdisjoint(unit))
+    return [Unit(items, sum(view.items[i].message.tokens for i in items)) for items in free]
 
 
 def _units(view: View) -> Iterator[tuple[int, ...]]:
-    """Items between cuts; those of a user's message together with those of the last round of its turn."""
+    """Yields the items between cuts, those of a user's message together with those of the last round of its turn."""
     spans = list(pairwise(i for i, is_cut in enumerate(view.structure.cuts) if is_cut))
     span_of = {i: span for span in spans for i in range(*span)}
     asking = {span_of[turn.user] for turn in view.structure.turns if turn.user is not None}
-    pairs = ((span_of[user], span_of[answer]) for user, answer in _answered(view))
+    pairs = ((span_of[user], span_of[answer]) for user, answer in _questions_with_answers(view))
     answers = {question: answer for question, answer in pairs if answer not in asking}
-    taken = set(answers.values())
+    joined = set(answers.values())
     for span in spans:
         if span in answers:
             yield (*range(*span), *range(*answers[span]))
-        elif span not in taken:
+        elif span not in joined:
             yield tuple(range(*span))
 
 
-def _answered(view: View) -> Iterator[tuple[int, int]]:
-    """(user's message, last round of its turn) by their first items; the task is stated for all that follows."""
+def _questions_with_answers(view: View) -> Iterator[tuple[int, int]]:
+    """Yields (user message, last round of its turn) by their first items. The task belongs to all that follows it."""
     for turn in view.structure.turns:
         if turn.user is not None and turn.user != view.task and turn.rounds:
             yield turn.user, turn.rounds[-1].start

@@ -1,9 +1,9 @@
-"""`semantic`: the least important messages become one structured record, the others stay as they are.
+"""`semantic`: the least important messages become one structured record, the others stay unchanged.
 
-Source: reference `semantic-condenser.md`. Every message is scored; the first ones and the newest stay, of those between
-them the lowest scores are forgotten until as many events are left as wanted and the view meets its goal in tokens. What
-is forgotten is condensed by a model into a record of five sections, in the language of the conversation. Where the
-model fails or writes what may not stand for history, rules make the record.
+Every message is scored. The first and the newest ones stay; of those between them, the lowest scores are forgotten
+until the wanted number of events is left and the view meets its goal in tokens. A model condenses the forgotten
+messages into a record of five sections, in the language of the conversation. If the model fails, or its answer is
+refused, rules make the record. docs/strategies.md lists where this departs from the source document of the algorithm.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from strategies.core.condensation import Piece
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.language import is_chinese
-from strategies.core.ledger import joined
+from strategies.core.ledger import append_ledger
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, Replace, task_piece
-from strategies.core.protocol import Past, Steps, Triggering
+from strategies.core.protocol import Past, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
-from strategies.core.summary import Cap, Form, Record, Span, record_cap, summarized
+from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
 from strategies.core.transcript import Call, Role
 from strategies.core.view import View
 from strategies.keywords import keywords
-from strategies.memory.attribution import attributed
+from strategies.memory.attribution import attribute_cards
 from strategies.rule_record import CHINESE, ENGLISH, rule_record
 from strategies.scoring import MessageImportanceScorer, Wording
-from strategies.selection import Aim, Selection, Unit, forgettable, selected
+from strategies.selection import Aim, Selection, Unit, forgettable, select
 
 _DUE_SHARE = 10
 _RESULTS, _ARGUMENTS = 2, 4
@@ -38,14 +38,23 @@ _RESULTS, _ARGUMENTS = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class SemanticOptions(Options):
-    """Events and characters; the words are lists parted by `;`, where "" is the list of `strategies/keywords`."""
+    """The options of `semantic`.
+
+    The lists of words are separated by `;`. An empty one stands for the list in `strategies/keywords`.
+    """
 
     max_size: int = option(100, 4)
+    """More events than this are condensed."""
     keep_first: int = option(1, 0)
+    """First events that stay, counted from the first user message."""
     max_compression_ratio: float = option(0.3, 0.01, 1)
+    """The share of events that is left."""
     max_event_length: int = option(8_000, 200)
+    """Characters of one event that the model is shown and the scorer reads."""
     enable_semantic_analysis: bool = option(True)
+    """Whether messages are scored; if not, the oldest are forgotten."""
     summary_max_tokens: int = option(2_000, 100)
+    """The most tokens of the record."""
     error_words: str = option("")
     instruction_words: str = option("")
     success_words: str = option("")
@@ -54,18 +63,19 @@ class SemanticOptions(Options):
     memory_cards: bool = option(True)
 
     def target_size(self, events: int) -> int:
-        """Events that a view of so many should have afterwards."""
+        """How many events a view of `events` should have afterwards."""
         return max(int(events * self.max_compression_ratio), self.keep_first + 2)
 
     @property
     def limits(self) -> Limits:
-        """How much of a message a model is shown: words whole, results by half, arguments by a quarter."""
+        """How much of an event a model is shown: all of `max_event_length` for words, half of it for results, and a
+        quarter of it for arguments."""
         most = self.max_event_length
         return Limits(most, most // _RESULTS, most // _ARGUMENTS)
 
 
-class Semantic(Triggering):
-    """Asks one model for one record of what is forgotten."""
+class Semantic(Strategy, Triggering):
+    """Asks one model for one record of the messages that are forgotten."""
 
     name: ClassVar[str] = "semantic"
     asks: ClassVar[bool] = True
@@ -74,23 +84,23 @@ class Semantic(Triggering):
         self.options = options
         self._scorer = MessageImportanceScorer(_wording(options), options.max_event_length)
 
-    def due(self, view: View, budget: Budget) -> bool:
+    def is_due(self, view: View, budget: Budget) -> bool:
         """Whether there are more events than `max_size`, and enough of them may be forgotten to be worth it."""
         if view.size <= self.options.max_size:
             return False
         return sum(len(unit.items) for unit in forgettable(view)) * _DUE_SHARE >= self.options.max_size
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that puts a record in the place of the least important messages."""
+        """Plans a record in the place of the least important messages."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         aim = self._aim(view, budget, cap.text)
-        selection = selected(view, aim, self._scoring(view, past))
+        selection = select(view, aim, self._scoring(view, past))
         span = _span(view, selection)
         cap = span.cap(cap)
         form = self._form(view)
         failure = ""
         try:
-            record = yield from summarized(span, cap, budget, past, form)
+            record = yield from summarize(span, cap, budget, past, form)
         except AnswerRefused as refused:
             record, failure = self._by_rules(span, cap, budget, refused), refused.reason
         metadata = {
@@ -104,11 +114,14 @@ class Semantic(Triggering):
             "compression_metrics": _metrics(view, selection, record),
         }
         edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, record.text)))
-        return Plan((edit,), metadata, failure, attributed(record.cards, view, span.items))
+        return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
 
     def _aim(self, view: View, budget: Budget, cap: int) -> Aim:
-        """What should be left. A view of fewer events has its share of newest ones, and where it is within its bounds
-        already, the same share is what it is brought to."""
+        """What should be left of the view.
+
+        A view of fewer than `max_size` events keeps the newest events in proportion to its size. If the view already
+        meets its goal and has few events, it is still brought to that proportion of its events.
+        """
         excess = view.tokens - budget.goal
         events = self.options.target_size(self.options.max_size)
         share = self.options.target_size(min(view.size, self.options.max_size))
@@ -120,7 +133,7 @@ class Semantic(Triggering):
         return Aim(events, self.options.keep_first, newest, wanted)
 
     def _scoring(self, view: View, past: Past) -> Callable[[Unit], float]:
-        """How important a unit is: as its most important message; all alike where nothing is analysed."""
+        """The score of a unit: that of its most important message. Without analysis, all units score alike."""
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
         calls = _answered_calls(view)
@@ -134,19 +147,19 @@ class Semantic(Triggering):
 
         return score
 
-    def _form(self, view: View) -> Form:
+    def _form(self, view: View) -> RecordForm:
         chinese, limits = is_chinese(view.transcript), self.options.limits
-        form = Form("semantic-zh", "现在写记录。", limits) if chinese else Form("semantic", limits=limits)
+        form = RecordForm("semantic-zh", "现在写记录。", limits) if chinese else RecordForm("semantic", limits=limits)
         return form.with_cards("memory-zh" if chinese else "memory") if self.options.memory_cards else form
 
     def _by_rules(self, span: Span, cap: Cap, budget: Budget, refused: AnswerRefused) -> Record:
-        """The fallback's record, with what the model has cost."""
-        ledger, left = span.carried(cap, budget)
+        """The record made by rules, with what the failed calls have cost."""
+        ledger, record_room = span.ledger_and_room(cap, budget)
         view = span.view
         names = CHINESE if is_chinese(view.transcript) else ENGLISH
         messages = [message for index, message in originals(view, span.items) if index != view.transcript.task]
-        text = rule_record(messages, previous_text(view), left, names, self._scorer, view.counter)
-        return Record(joined(text, ledger), refused.tokens, refused.calls)
+        text = rule_record(messages, previous_text(view), record_room, names, self._scorer, view.counter)
+        return Record(append_ledger(text, ledger), refused.tokens, refused.calls)
 
 
 def _wording(options: SemanticOptions) -> Wording:
@@ -160,44 +173,44 @@ def _wording(options: SemanticOptions) -> Wording:
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:
-    """The words of an option in lower case, else those of the list `name`."""
+    """The words of an option, else those of the list `name`, in lower case."""
     words = [word.strip() for word in text.split(";")] if text else keywords(name)
     return tuple(word.lower() for word in words if word)
 
 
 def _answered_calls(view: View) -> dict[int, Call]:
-    """The call that each result answers, by chain index: the n-th result of an id the n-th call of it."""
+    """The call that each result answers, by chain index: the n-th result with an id answers the n-th call with it."""
     waiting: dict[str, list[Call]] = {}
-    found: dict[int, Call] = {}
+    answered: dict[int, Call] = {}
     for index, message in originals(view, view.items):
         if message.role is Role.ASSISTANT:
             waiting |= {call.id: [each for each in message.calls if each.id == call.id] for call in message.calls}
-        elif message.role is Role.TOOL and waiting.get(message.answers):
-            found[index] = waiting[message.answers].pop(0)
-    return found
+        elif message.role is Role.TOOL and waiting.get(message.call_id):
+            answered[index] = waiting[message.call_id].pop(0)
+    return answered
 
 
 def _age(past: Past, index: int) -> float | None:
-    seen = past.first_seen(index)
-    return None if seen is None else past.now - seen
+    first_seen = past.first_seen(index)
+    return None if first_seen is None else past.now - first_seen
 
 
 def _span(view: View, selection: Selection) -> Span:
-    """What the record stands for; the task is shown with it, so that whoever writes knows what it was about."""
+    """The span that the record stands for. The task is shown too, so that the model knows what the work is about."""
     forgotten = [view.items[i] for i in selection.forgotten if i != view.replacement]
     shown = forgotten if view.task is None or view.task >= selection.end else [view.items[view.task], *forgotten]
     return Span(view, shown, selection.end, selection.tokens - frame_tokens(view.counter))
 
 
 def _task_saving(view: View, budget: Budget) -> int:
-    """Tokens by which the first user message is over its cap, where it will be cut."""
+    """The tokens that cutting the first user message to its cap will save; 0 if it will not be cut."""
     if view.task is None or task_piece(view, budget.task_cap) == (view.items[view.task].piece,):
         return 0
     return view.items[view.task].message.tokens - budget.task_cap
 
 
 def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iterator[Piece]:
-    """What stands for the items before the selection's end: the task, the record, then all that stays."""
+    """The pieces for the items before the selection's end: the task, the record, then all items that stay."""
     forgotten = set(selection.forgotten)
     stays = [i for i in range(selection.end) if i not in forgotten]
     behind = next((item.source for item in view.items[selection.end :] if item.source is not None), None)
@@ -213,7 +226,7 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
 
 
 def _metrics(view: View, selection: Selection, record: Record) -> dict[str, Any]:
-    """The document's metrics but for the time, which the driver knows; lengths are in tokens."""
+    """The document's metrics, except the time, which the driver adds. The ratio is one of tokens."""
     return {
         "events_compressed": sum(i != view.replacement for i in selection.forgotten),
         "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),

@@ -1,8 +1,8 @@
-"""`shorten`: oversized tool results are cut in the middle, the largest most, the newest round's last.
+"""`shorten`: oversized tool results are cut in the middle, the largest the most, and the newest round's last.
 
-All results older than the newest round are cut to one common length, the longest that meets the goal but never
-under `min_tokens`. The newest round is touched by the last step of the ladder only (`newest`), and only as far as it
-takes to be usable; where even that is not enough, a first user message over its cap is brought down to it.
+All results older than the newest round are cut to one common length: the longest that meets the goal, but at least
+`min_tokens`. Results of the newest round are cut only with the option `newest`, which the last step of the ladder sets,
+and only until the view is usable. If even that is not enough, a first user message over its cap is cut to its cap.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
-from strategies.core.errors import Declined
-from strategies.core.excerpt import shortened
+from strategies.core.errors import NothingToDo
+from strategies.core.excerpt import shorten_message
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, Replace, apply, task_piece
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.transcript import Role
 from strategies.core.view import View
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenOptions(Options):
-    """The least that is left of a result, in tokens; whether the newest round's results may be cut too."""
+    """The options of `shorten`."""
 
     min_tokens: int = option(120, 40)
+    """The least tokens that are left of a result."""
     newest: bool = option(False)
+    """Whether results of the newest round may be cut too."""
 
 
-class Shorten:
-    """Cuts; asks no model. The only strategy that may touch the newest round."""
+class Shorten(Strategy):
+    """Cuts results; asks no model. The only strategy that may touch the newest round."""
 
     name: ClassVar[str] = "shorten"
     asks: ClassVar[bool] = False
+    may_cut_newest_results: ClassVar[bool] = True
 
     def __init__(self, options: ShortenOptions) -> None:
         self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """A plan that cuts older results to the goal, and the newest ones only to be usable."""
+        """Plans to cut older results until the goal is met, and the newest ones only until the view is usable."""
         yield from ()
         newest = view.structure.newest_round
         border = newest.start if newest else 0
@@ -51,12 +54,12 @@ class Shorten:
         results = (*older.edits, *last)
         edits = (*results, *self._task(view, results, budget))
         if not edits:
-            raise Declined("nothing-to-shorten")
+            raise NothingToDo("nothing-to-shorten")
         ordered = tuple(sorted(edits, key=lambda edit: edit.start))
         return Plan(ordered, {"shortenedResultCount": len(results), "newestRoundShortened": bool(last)})
 
     def _task(self, view: View, results: tuple[Replace, ...], budget: Budget) -> Iterator[Replace]:
-        """The first user message, brought to its cap where all else has not made the view usable."""
+        """The edit that cuts the first user message to its cap, if the other edits do not make the view usable."""
         if not self.options.newest or view.task is None or apply(view, Plan(results)).tokens <= budget.usable:
             return
         (piece,) = task_piece(view, budget.task_cap)
@@ -64,7 +67,7 @@ class Shorten:
             yield Replace(view.task, view.task + 1, (piece,))
 
     def _cut(self, view: View, results: Sequence[int], excess: int) -> Iterator[Replace]:
-        """The edits of results that are cut so that `excess` tokens go."""
+        """The edits that cut results so that `excess` tokens go."""
         if excess <= 0:
             return
         sizes = [view.items[i].message.tokens for i in results]
@@ -75,14 +78,14 @@ class Shorten:
 
 
 def level(sizes: Sequence[int], total: int) -> int:
-    """The largest cap c with sum(min(size, c)) <= total; 0 where there is none."""
-    left = total
+    """The largest cap c with sum(min(size, c)) <= total; 0 if there is none."""
+    remaining = total
     ordered = sorted(sizes)
     for done, size in enumerate(ordered):
-        share = left // (len(ordered) - done)
+        share = remaining // (len(ordered) - done)
         if size > share:
             return max(share, 0)
-        left -= size
+        remaining -= size
     return max(ordered, default=0)
 
 
@@ -93,5 +96,5 @@ def _results(view: View, start: int, end: int) -> list[int]:
 
 def _edit(view: View, i: int, cap: int) -> Replace:
     item = view.items[i]
-    raw = shortened(item.message, cap, view.counter)
+    raw = shorten_message(item.message, cap, view.counter)
     return Replace(i, i + 1, (Literal(raw, Kind.SHORTENED, item.source),))

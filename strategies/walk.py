@@ -1,9 +1,9 @@
-"""The walk: the view of a transcript that nobody remembers.
+"""The walk: computes the view of a transcript for which nothing is stored.
 
-Without a store every replica must come to the same view from the transcript alone. So the requests that led to it are
-walked again: at each place where a client must have asked, the view so far is measured, and where it called for
-a condensation then, the stages that ask no model make one. The same cut comes out each time until the next
-trigger. Sums are carried along, so that a walk costs one pass and one plan for each condensation.
+Without a store, every replica must derive the same view from the transcript alone. So the walk repeats the requests
+that led to it: at each place where the client must have sent a request, it measures the view so far, and if that view
+required a condensation, the stages that ask no model make one. The cut stays the same from request to request until
+the next trigger. Token sums are carried along, so that a walk costs one pass, and one plan for each condensation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strategies.core.condensation import Overlay
 from strategies.core.errors import StrategyError
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past, Strategy
-from strategies.core.requirement import Requirement, required
+from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Counter, Role, Transcript
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome, Run, attempt
@@ -30,28 +30,28 @@ def walk(
     fixed: int,
     counter: Counter,
 ) -> View:
-    """The view after all condensations that the stages without a model would have made on the way."""
+    """The view after all condensations that the stages without a model would have made for the earlier requests."""
     allowed = [stage for stage in stages if not stage.asks]
     head: tuple[Overlay, ...] = ()
     since: int | None = None
     sizes, more = _sizes(transcript), fixed
-    for end in _asked(transcript):
-        requirement = required(sizes[end] + more, budget, since=since)
+    for end in _request_ends(transcript):
+        requirement = requirement_for(sizes[end] + more, budget, since=since)
         if requirement is None:
             continue
         view = fold(_prefix(transcript, end), head, fixed, counter)
-        after = _condensed(requirement, allowed, ladder, view, budget)
+        after = _condense(requirement, allowed, ladder, view, budget)
         if after is not None:
             head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
             since, more = after.tokens, after.tokens - sizes[end]
         else:
-            # What could not be condensed now cannot a turn later either: it has to grow first.
+            # A view that cannot be condensed now cannot be a turn later either: it has to grow by a step first.
             since = sizes[end] + more
     return fold(transcript, head, fixed, counter)
 
 
-def _asked(transcript: Transcript) -> Iterator[int]:
-    """Lengths of the prefixes that a client must have sent: those before each reply, and the whole."""
+def _request_ends(transcript: Transcript) -> Iterator[int]:
+    """Yields the lengths of the prefixes that the client must have sent: one before each reply, and the whole chain."""
     chain = transcript.chain
     for i in range(1, len(chain)):
         if chain[i].role is Role.ASSISTANT and chain[i - 1].role is not Role.ASSISTANT:
@@ -66,24 +66,24 @@ def _prefix(transcript: Transcript, end: int) -> Transcript:
 
 
 def _sizes(transcript: Transcript) -> list[int]:
-    """Tokens of every prefix with the systems up to its end: what comes later must not change an earlier cut."""
+    """Tokens of every prefix with the system messages up to its end: later ones must not change an earlier cut."""
     own = [0, *(message.tokens for message in transcript.chain)]
     for place, message in transcript.systems:
         own[place] += message.tokens
     return list(accumulate(own))
 
 
-def _condensed(
+def _condense(
     requirement: Requirement, stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget
 ) -> View | None:
     try:
-        return without_effects(attempt(requirement, stages, ladder, view, budget, Past())).view
+        return finish_without_effects(attempt(requirement, stages, ladder, view, budget, Past())).view
     except StrategyError:
         return None
 
 
-def without_effects(running: Run) -> Outcome:
-    """The outcome of a run in which no stage may ask."""
+def finish_without_effects(running: Run) -> Outcome:
+    """The outcome of a run in which no stage asks a model; raises `RuntimeError` if one does."""
     try:
         next(running)
     except StopIteration as stop:

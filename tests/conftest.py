@@ -23,7 +23,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price
 @pytest.fixture(autouse=True)
 def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     others: list[tuple[Session | None, Session]] = []
-    wrote = Records.wrote
+    wrote = Records.put_session
 
     def compared(records: Records, meta: bytes, session: Session) -> None:
         read = decode_document(meta)
@@ -31,7 +31,7 @@ def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pyte
             others.append((read, session))
         wrote(records, meta, session)
 
-    monkeypatch.setattr(Records, "wrote", compared)
+    monkeypatch.setattr(Records, "put_session", compared)
     yield
     assert others == []
 

@@ -1,12 +1,12 @@
-"""Asking: what strategies want of models, from the models that the settings name for each role.
+"""Calls to models of our own: summaries, votes and embeddings, from the model that the settings name for each role.
 
-questions   what a call says, to whom, with whose credential
-answers     what a completion says
-crowd       whether many clients have come at once
-lanes       when a call that nobody waits for may be made
-ways        how every call reaches its server: in its lane, its credential's time and its own
-calls       one question to one server, failures as results
-ballots     votes until their outcome stands
+questions   the request body of a call, its model, and whose credential it carries
+answers     reads a completion
+crowd       tells when many clients arrive at once
+lanes       when a call that no client waits for may be made, per server
+ways        the dispatcher that every call passes: lane, credential lifetime, timeout
+calls       one question to one server; failures are results
+ballots     asks for votes until their outcome is decided
 embeddings  the vectors of texts
 """
 
@@ -22,8 +22,8 @@ from proxy.asking.ballots import poll
 from proxy.asking.calls import Calls
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lane, Lanes
-from proxy.asking.questions import Caller, Roles, question
-from proxy.asking.ways import Call, Ways
+from proxy.asking.questions import Caller, Roles, question_for
+from proxy.asking.ways import Call, Dispatcher
 from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result
@@ -32,7 +32,7 @@ __all__ = ["Asking", "Call", "Caller", "Resolver", "Roles"]
 
 
 class Resolver(Protocol):
-    """Who resolves effects."""
+    """Resolves the effects that a strategy yields."""
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect; failures are results too."""
@@ -40,10 +40,10 @@ class Resolver(Protocol):
 
 
 class Asking:
-    """Asks models; one per app. `told` is given every call when it has ended.
+    """Calls models; one per app. `on_call` is given every call when it has ended.
 
-    `clock` gives seconds since the epoch. `own_key`: requests go out with the operator's key instead of the caller's.
-    `serial` says whether the upstream is known to do one thing at a time.
+    `clock` gives seconds since the epoch. With `own_key` requests carry the operator's key instead of the caller's.
+    `is_serial` says whether the upstream is known to do one thing at a time.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Asking:
         *,
         own_key: bool = False,
         clock: Callable[[], float] = time.time,
-        told: Callable[[Call], None] | None = None,
-        serial: Callable[[], bool] = lambda: False,
+        on_call: Callable[[Call], None] | None = None,
+        is_serial: Callable[[], bool] = lambda: False,
     ) -> None:
         self._upstream = upstream
         own = upstream.server(None)
-        self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and serial())
+        self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and is_serial())
         self._own = self._lanes.to(own)
-        ways = Ways(upstream, self._lanes, clock, told, own_key)
-        self._calls = Calls(upstream, ways)
-        self._embeddings = Embeddings(upstream, ways)
+        dispatcher = Dispatcher(upstream, self._lanes, clock, on_call, own_key)
+        self._calls = Calls(upstream, dispatcher)
+        self._embeddings = Embeddings(upstream, dispatcher)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -72,24 +72,25 @@ class Asking:
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
 
-    async def embedded(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
+    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
         """The vectors of texts, from the model of a role.
 
-        Failures are those of `resolve`; `server-error` where the server cannot answer now, as while it loads the model.
+        Failures are those of `resolve`, and `server-error` where the server cannot answer now, for example while it
+        loads the model.
         """
-        return await self._embeddings.of(texts, role, caller)
+        return await self._embeddings.embed(texts, role, caller)
 
-    def arrived(self) -> None:
-        """A client's request for the upstream has come."""
-        self._own.arrived()
+    def note_arrival(self) -> None:
+        """Notes that a client's request for the upstream has come."""
+        self._own.note_arrival()
 
     def foreground(self, base_url: str | None = None) -> AbstractContextManager[None]:
-        """Holds while a client's request to a server is under way, by default to the upstream itself."""
+        """A context to hold while a client's request to a server is under way, by default to the upstream itself."""
         return self._lane(base_url).foreground()
 
-    def refused(self, base_url: str | None, retry_after: str | None) -> None:
-        """A client's request got 429 or 503, with this `Retry-After`; None stands for the upstream itself."""
-        self._lane(base_url).refused(retry_after)
+    def note_refusal(self, base_url: str | None, retry_after: str | None) -> None:
+        """Notes that a client's request got 429 or 503 with this `Retry-After`; None stands for the upstream itself."""
+        self._lane(base_url).note_refusal(retry_after)
 
     def _lane(self, base_url: str | None) -> Lane:
         return self._lanes.to(self._upstream.server(base_url)) if base_url else self._own
@@ -97,5 +98,5 @@ class Asking:
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):
             return await poll(effect, roles, caller, self._calls)
-        found = await self._calls.answered(question(effect, roles, caller), caller)
-        return found if isinstance(found, Failure) else found.answers[0]
+        reply = await self._calls.ask(question_for(effect, roles, caller), caller)
+        return reply if isinstance(reply, Failure) else reply.answers[0]

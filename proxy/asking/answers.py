@@ -1,4 +1,4 @@
-"""Answers: what a chat completion says, as far as we read it. Nothing in it is believed to have a shape."""
+"""Reads a chat completion, as far as we use it; no member is assumed to be there or to have the right type."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from strategies.core.effects import Answer, Failure
 
 
 class Completion(NamedTuple):
-    """The answers of one call, at least one of them readable; `tokens`, also each one's, are of all together."""
+    """The answers of one call, at least one of them readable.
+
+    `tokens` are those of the whole call; each answer carries the same number.
+    """
 
     answers: tuple[Answer | Failure, ...]
     tokens: int
 
 
-def read(reply: JsonReply) -> Completion | Failure:
-    """A completion, or why there is none."""
+def read_completion(reply: JsonReply) -> Completion | Failure:
+    """The completion in a reply, or the failure that it amounts to."""
     if reply.status == 429:
         return Failure("rate-limited")
     if reply.status // 100 != 2:
@@ -49,7 +52,7 @@ def _answer(choice: Any, tokens: int) -> Answer | Failure:
 
 
 def _text(content: object) -> str:
-    """A content's text; of one in parts that of the text parts, as one. "" where there is none."""
+    """The text of a message's content, its text parts joined; "" where there is none."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -58,5 +61,5 @@ def _text(content: object) -> str:
 
 
 def _tokens(usage: Any) -> int:
-    """Tokens of a call in all, as the server told; 0 where it did not."""
+    """All tokens of a call, as the server reports them; 0 where it does not."""
     return count_at(usage, "total_tokens") or count_at(usage, "prompt_tokens") + count_at(usage, "completion_tokens")

@@ -1,29 +1,29 @@
-"""A crowd: so many requests of clients at once that a limit of the server's rate may be near.
+"""Detects a crowd: so many clients' requests at once that the server's rate limit may be near.
 
-Whether a server limits its rate shows only in its answers, and these come after the first of our own calls would have
-gone out. So calls that nobody waits for stand back while a crowd arrives: until it pauses, or until the server has
-served it for a while. After that the same crowd, or the next one soon after, is no reason to wait any more.
+A server shows that it limits its rate only by its answers, which come after the first of our own calls would have gone
+out. So background calls stand back while a crowd arrives: until it pauses, or until the server has served it for a
+while. After that the same crowd, or one that follows soon, is no reason to wait any more.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-SIZE = 16  # requests
-SPAN = 1.0  # seconds in which so many make a crowd, and in which another may follow
+SIZE = 16  # requests within SPAN that make a crowd
+SPAN = 1.0  # seconds; also how long after its last request a crowd still lasts
 PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is taken to bear it
-TRUST = 60.0  # seconds for which that is believed after the crowd
+TRUST = 60.0  # seconds after the crowd for which that is assumed of the next one
 
 
 class Crowd:
-    """The requests of clients for one server, by when they came; times are seconds on one clock."""
+    """When clients' requests for one server came; times are seconds on one clock."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=SIZE)
         self._since = self._seen = float("-inf")
 
-    def arrived(self, now: float) -> None:
-        """A request has come."""
+    def note_arrival(self, now: float) -> None:
+        """Notes that a client's request has come."""
         self._latest.append(now)
         if len(self._latest) < SIZE or now - self._latest[0] >= SPAN:
             return
@@ -31,11 +31,11 @@ class Crowd:
             self._since = now
         self._seen = now
 
-    def refused(self) -> None:
-        """The server does not bear it: the next crowd is a new one."""
+    def note_refusal(self) -> None:
+        """Notes that the server does not bear the crowd: the next one counts from its own beginning."""
         self._since = self._seen = float("-inf")
 
     @property
     def over_at(self) -> float:
-        """When calls of ours need not stand back any more; a time in the past, where no crowd is there."""
+        """The time from which our calls need not stand back; in the past where there is no crowd."""
         return min(self._seen + SPAN, self._since + PATIENCE)

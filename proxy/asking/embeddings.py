@@ -1,4 +1,4 @@
-"""Embeddings: the vectors of texts, from the upstream's own endpoint, on the way of every call of ours (`ways`)."""
+"""The vectors of texts, from a server's embeddings endpoint, through the dispatcher of every call (`ways`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from proxy.asking.lanes import Lane
 from proxy.asking.questions import Caller, headers_for
-from proxy.asking.ways import Ways, is_down, replied
+from proxy.asking.ways import Dispatcher, fetch_reply, is_down
 from proxy.request.loose_json import count_at, json_or_none
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
@@ -29,28 +29,29 @@ class Embedded(NamedTuple):
 class Embeddings:
     """Asks for embeddings; one per app."""
 
-    def __init__(self, upstream: Upstream, ways: Ways) -> None:
+    def __init__(self, upstream: Upstream, dispatcher: Dispatcher) -> None:
         self._upstream = upstream
-        self._ways = ways
+        self._dispatcher = dispatcher
 
-    async def of(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
-        """The vectors of texts, in one call at most; failures are those of every question."""
+    async def embed(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
+        """The vectors of texts, in at most one call; for its failures see `Asking.embed`."""
 
         async def call(lane: Lane) -> Embedded | Failure:
-            return await self._made(texts, model, caller, lane)
+            return await self._send(texts, model, caller, lane)
 
-        return await self._ways.taken(ROLE, model, caller, self._ways.deadline(model, caller), call)
+        deadline = self._dispatcher.deadline(model, caller)
+        return await self._dispatcher.dispatch(ROLE, model, caller, deadline, call)
 
-    async def _made(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
+    async def _send(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
         # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
         data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
         sending = self._upstream.embed(model.base_url, headers_for(model, caller), data, model.timeout)
-        reply = await replied(sending, model.timeout, caller, lane)
+        reply = await fetch_reply(sending, model.timeout, caller, lane)
         return reply if isinstance(reply, Failure) else await asyncio.to_thread(_read, reply, len(texts))
 
 
 def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
-    """The vectors of so many texts, or why there are none."""
+    """The vectors in a reply for so many texts, or the failure that it amounts to."""
     if reply.status == 429:
         return Failure("rate-limited")
     if is_down(reply.status):
@@ -66,7 +67,7 @@ def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
 
 
 def _vectors(data: list[Any]) -> list[Sequence[float]]:
-    """The vectors in the order of their texts; none at all where one is no vector."""
+    """The vectors in the order of their texts; an empty list where any of them is missing or is no vector."""
     members = [each for each in data if isinstance(each, dict) and isinstance(each.get("index"), int)]
     ordered = sorted(members, key=lambda each: int(each["index"]))
     found = [each.get("embedding") for each in ordered]

@@ -1,9 +1,9 @@
-"""Questions: what a call of ours says, to whom, and with whose credential.
+"""The content of a call of ours: its messages, its model, and whose credential it carries.
 
 There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
 form it is a view, byte for byte, and one more user message, to the request's own model with the request's own tools,
-so that what the upstream has cached of the view is not computed again. Neither form sends sampling parameters unless
-the settings have them.
+so that the upstream's prompt cache of the view is used. Neither form sends sampling parameters unless the settings
+have them.
 """
 
 from __future__ import annotations
@@ -31,39 +31,45 @@ _NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf we ask: the model, the headers and the tools, as JSON text, of a request.
-
-    `asked_at` is when that request came, in seconds since the epoch; `background` whether nobody waits for the answer.
-    `profile` says what the server of that request takes, `mode` when calls may be made that nobody waits for; None
-    leaves that to the settings. `waiters` are those who wait for what comes of it although its own request does not.
-    """
+    """The client's request on whose behalf a call is made."""
 
     model: str
+    """The model that the request names."""
     headers: Headers
+    """The request's headers, of which the credential is used."""
     tools: str | None = None
+    """The request's tools as JSON text."""
     asked_at: float = 0.0
+    """When the request came, in seconds since the epoch."""
     background: bool = False
+    """Whether the request does not wait for the answer."""
     profile: Profile = ANY
+    """The message forms and parameters that the request's server accepts."""
     mode: Mode | None = None
+    """When background calls may be made; None leaves that to the settings."""
     waiters: Waiters = NOBODY
+    """Other requests that have come to wait for the result of a background call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One call: `messages` and `tools` are JSON text, `n` answers of at most `max_tokens` each are wanted.
-
-    `role` is the name under which its cost is told, `model` who is asked.
-    """
+    """The content of one call."""
 
     role: str
+    """The name under which its cost is reported."""
     model: ModelRole
+    """Which model is asked, and where."""
     messages: str
+    """The message list as JSON text."""
     max_tokens: int
+    """The most tokens of one answer."""
     tools: str | None = None
+    """The tools as JSON text; the model is told to call none of them."""
     n: int = 1
+    """How many answers are asked for."""
 
     def body(self, caller: Caller, limit: str) -> bytes:
-        """The request's body, with the length of the answer under the name `limit`."""
+        """The request's body, with the bound on the answer's length under the name `limit`."""
         members = {"model": json.dumps(self.model.model or caller.model), "messages": self.messages}
         if self.tools is not None:
             members["tools"] = self.tools
@@ -77,25 +83,25 @@ class Question:
         return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
 
 
-def question(ask: Ask, roles: Roles, caller: Caller) -> Question:
-    """The call that an `Ask` leads to."""
+def question_for(ask: Ask, roles: Roles, caller: Caller) -> Question:
+    """The question that an `Ask` puts."""
     if ask.view is None:
         return Question(ask.role, roles[ask.role], _isolated(ask), ask.max_tokens)
-    # The upstream has the view in its cache for the model and the account of the request, and for no other.
+    # The upstream has cached the view for the model and the account of the request only.
     model = roles[ask.role].model_copy(update={"base_url": None, "api_key": None, "model": None})
-    messages = continued(ask.view, ask.user, alternates=caller.profile.messages.alternate_roles)
+    messages = with_user_message(ask.view, ask.user, alternates=caller.profile.messages.alternate_roles)
     return Question(ask.role, model, messages, ask.max_tokens, caller.tools)
 
 
-def vote(ballot: Ballot, roles: Roles, n: int = 1) -> Question:
-    """The call that asks for `n` votes."""
+def vote_question(ballot: Ballot, roles: Roles, n: int = 1) -> Question:
+    """The question that asks for `n` votes."""
     return Question(ballot.role, roles[ballot.role], _isolated(ballot), ballot.max_tokens, n=n)
 
 
-def continued(view: str, text: str, *, alternates: bool = False) -> str:
-    """A message list as JSON text with one more message of the user at its end.
+def with_user_message(view: str, text: str, *, alternates: bool = False) -> str:
+    """A message list as JSON text with one more user message at its end.
 
-    Where roles must alternate, one of the assistant's stands between it and what no user message may follow.
+    Where roles must alternate, an assistant message is put before it if the last one is the user's or a tool's.
     """
     head = view.rstrip().removesuffix("]").rstrip()
     bridged = alternates and _last_role(view) in ("user", *RESULT_ROLES)
@@ -109,13 +115,13 @@ def _last_role(view: str) -> str:
     return str(messages[-1].get("role")) if messages else ""
 
 
-def _isolated(asked: Ask | Ballot) -> str:
+def _isolated(effect: Ask | Ballot) -> str:
     # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-    return json.dumps([{"role": "system", "content": asked.system}, {"role": "user", "content": asked.user}])
+    return json.dumps([{"role": "system", "content": effect.system}, {"role": "user", "content": effect.user}])
 
 
 def headers_for(role: ModelRole, caller: Caller) -> Headers:
-    """The credential for a call of ours: the role's own, else the caller's where it goes to the same place."""
+    """The credential for a call of ours: the role's own, else the caller's if the call goes to the same server."""
     if role.api_key is not None:
         return [(b"authorization", b"Bearer " + role.api_key.get_secret_value().encode())]
     if role.base_url is not None:
@@ -124,5 +130,5 @@ def headers_for(role: ModelRole, caller: Caller) -> Headers:
 
 
 def is_lent(headers: Headers, role: ModelRole) -> bool:
-    """Whether what a call authenticates with is lent to us by the caller."""
+    """Whether a call authenticates with the caller's credential."""
     return role.api_key is None and any(name in CREDENTIALS for name, _ in headers)

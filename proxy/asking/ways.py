@@ -1,7 +1,11 @@
-"""Ways: how every call of ours reaches its server, whatever it asks: in its lane, its credential's time and its own.
+"""Every call of ours to a model passes here: its lane, its caller's credential, its timeout.
 
-A caller's credential goes to no other address than its request did, and in the background it is used for
-`CREDENTIAL_LIFE` seconds only. What a server answers tells its lane how much it bears.
+`Dispatcher.dispatch` waits in the lane of the call's server until the call may be made (`lanes`), checks that a
+borrowed credential may still be used, makes the call, and reports how it ended. `fetch_reply` sends the request under
+the timeout of its model and tells the lane of the answer: the server refused us for its rate, or it served us.
+
+A caller's credential goes to no other address than its request did. In the background it is used for
+`CREDENTIAL_LIFE` seconds after that request and no longer.
 """
 
 from __future__ import annotations
@@ -12,21 +16,21 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
-from proxy.asking.lanes import Held, Lane, Lanes
+from proxy.asking.lanes import CallBlocked, Lane, Lanes
 from proxy.asking.questions import Caller, headers_for, is_lent
 from proxy.errors import UpstreamUnavailable
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 
-CREDENTIAL_LIFE = 60.0  # seconds after its own request
+CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class Call(NamedTuple):
-    """One call as it ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
+    """How one call ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
 
     role: str
     background: bool
@@ -35,7 +39,7 @@ class Call(NamedTuple):
 
 
 class Billed(Protocol):
-    """What came of a call, with the tokens that it cost."""
+    """The result of a call that succeeded, with the tokens that it cost."""
 
     @property
     def tokens(self) -> int:
@@ -46,10 +50,11 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
-class Ways:
-    """The ways to all servers; one per app. `told` is given every call when it has ended.
+class Dispatcher:
+    """Makes calls when their servers' lanes let them through; one per app.
 
-    `own_key`: requests go out with the operator's key, so no credential is a caller's.
+    `on_call` is given every call when it has ended. With `own_key` our requests carry the operator's key, so no
+    credential is a caller's.
     """
 
     def __init__(
@@ -57,20 +62,20 @@ class Ways:
         upstream: Upstream,
         lanes: Lanes,
         clock: Callable[[], float],
-        told: Callable[[Call], None] | None,
+        on_call: Callable[[Call], None] | None,
         own_key: bool,
     ) -> None:
         self._upstream = upstream
         self._lanes = lanes
         self._clock = clock
-        self._told = told
+        self._on_call = on_call
         self._own_key = own_key
 
     def deadline(self, model: ModelRole, caller: Caller) -> float:
-        """Until when, on the clock, a call in the background that is wanted now may wait for its turn."""
+        """The time on the clock until which a background call that is requested now may wait for its turn."""
         return caller.asked_at + CREDENTIAL_LIFE if self._is_lent(model, caller) else self._clock() + model.timeout
 
-    async def taken(
+    async def dispatch(
         self,
         role: str,
         model: ModelRole,
@@ -78,37 +83,38 @@ class Ways:
         deadline: float,
         call: Callable[[Lane], Awaitable[B | Failure]],
     ) -> B | Failure:
-        """What comes of a call, which is made once it has its turn; a failure where it gets none until the deadline."""
+        """Makes a call once it has its turn; the result is a failure where its turn does not come by the deadline."""
         lane = self._lanes.to(self._upstream.server(model.base_url))
         try:
             self._check_credential(model, caller)
             async with _turn(lane, caller, deadline):
                 self._check_credential(model, caller)
-                return await self._told_of(role, caller, call(lane))
-        except Held as held:
-            return Failure(held.reason)
+                return await self._reported(role, caller, call(lane))
+        except CallBlocked as blocked:
+            return Failure(blocked.reason)
 
-    async def _told_of(self, role: str, caller: Caller, call: Awaitable[B | Failure]) -> B | Failure:
+    async def _reported(self, role: str, caller: Caller, call: Awaitable[B | Failure]) -> B | Failure:
+        """The result of a call, after `on_call` has been told how it ended; "cancelled" where it was."""
         failure, tokens = "cancelled", 0
         try:
-            found = await call
-            failure, tokens = (found.reason, 0) if isinstance(found, Failure) else ("", found.tokens)
-            return found
+            result = await call
+            failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
+            return result
         finally:
-            if self._told is not None:
-                self._told(Call(role, caller.background, failure, tokens))
+            if self._on_call is not None:
+                self._on_call(Call(role, caller.background, failure, tokens))
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         return not self._own_key and is_lent(headers_for(model, caller), model)
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
-        """Raises `Held` where a caller's credential is no longer ours to use."""
+        """Raises `CallBlocked` where a caller's credential is no longer ours to use."""
         if caller.background and self._is_lent(model, caller) and self._clock() > caller.asked_at + CREDENTIAL_LIFE:
-            raise Held(EXPIRED)
+            raise CallBlocked(EXPIRED)
 
 
-async def replied(sending: Awaitable[JsonReply], timeout: float, caller: Caller, lane: Lane) -> JsonReply | Failure:
-    """What a server replies within so many seconds, of which its lane is told."""
+async def fetch_reply(sending: Awaitable[JsonReply], timeout: float, caller: Caller, lane: Lane) -> JsonReply | Failure:
+    """The server's reply to a request, within `timeout` seconds; the lane learns from its status."""
     try:
         async with asyncio.timeout(timeout):
             reply = await sending
@@ -117,14 +123,14 @@ async def replied(sending: Awaitable[JsonReply], timeout: float, caller: Caller,
     except UpstreamUnavailable as error:
         return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
     if reply.status in _REFUSALS:
-        lane.refused(reply.retry_after)
+        lane.note_refusal(reply.retry_after)
     elif caller.background and not is_down(reply.status):
-        lane.served()
+        lane.note_success()
     return reply
 
 
 def is_down(status: int) -> bool:
-    """Whether a server could not answer this time, as while it loads a model; what it lacks altogether is 501."""
+    """Whether the server could not answer this time, as while it loads a model; 501 says that it never can."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
 
 

@@ -1,8 +1,8 @@
-"""Calibration of one app: what is known before a request is sent, and what its reply teaches.
+"""The calibration of one app: what is known before a request is sent, and what its reply teaches.
 
-What was learned of a model is kept in memory and, as a fact that belongs to no session, in the store: so replicas share
-it and a restart keeps it. It is counts alone. Nothing here waits for the store; where that fails, this process knows
-what it has learned itself.
+What is learned of a model is kept in memory, and in the store as a fact that belongs to no session, so replicas share
+it and a restart keeps it. It consists of counts alone. Nothing here waits for the store; if the store fails, the
+process still knows what it has learned itself.
 """
 
 from __future__ import annotations
@@ -15,72 +15,82 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands
+from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands_in
 from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.ledger import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
-from proxy.calibration.scaling import Calibrated, calibrated
+from proxy.calibration.scaling import Calibration, calibration_for
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 from strategies.core.view import View
 
-FRESH = 60.0  # seconds after which the store is asked again what others have learned
+FRESH = 60.0  # seconds until the store is read again for what other processes have learned
 MOST_MODELS = 256
-_SHARE = 8  # a fit and a write to the store for every eighth part of what is known that is new
-_FEW = 16  # observations up to which each new one counts whole, and a fit is quick
-_EXPECTED = 1 / 32  # what a reply counts that the fit has foretold, once as many have come
-_LATER = 0.05  # seconds
-_LEAST_ERROR = 0.02
-_MARGIN = 3.0  # mean errors
-_LEAST_LEFT = 0.7  # of what was counted for the beginning of a prompt; templates leave old reasoning out, but not more
+_SHARE = 8
+"""A fit and a write to the store are due once this part, an eighth, of what is known is new."""
+_FEW = 16
+"""Observations up to which each new one counts fully, and a fit is quick."""
+_EXPECTED = 1 / 32
+"""The weight of an observation that the prices have foretold, once there are more than a few."""
+_LATER = 0.05
+"""Seconds after a reply at which a slow fit begins."""
+_LEAST_ERROR, _MARGIN = 0.02, 3.0
+"""The error of a count is taken to be this many mean errors, and at least so large a share."""
+_LEAST_LEFT = 0.7
+"""The least share of a prompt's beginning that is counted again: templates drop old reasoning, but not more."""
 
 _log = logging.getLogger(__name__)
 
 
 class Forwarded(NamedTuple):
-    """What was sent: the view, and the id of the condensation in it, "" for none."""
+    """The view that was sent."""
 
     view: View
     applied: str
+    """The id of the condensation in the view; "" for none."""
 
 
 class Progress(NamedTuple):
-    """How good estimates for a model are: mean relative errors of requests without and with an anchor, None where too
-    few are known; `line` is what is used without one."""
+    """How good the estimates for a model are."""
 
     first: float | None
+    """The mean relative error for requests without an anchor; None if too few are known."""
     anchored: float | None
-    line: FittedPrices
+    """The same for requests with an anchor."""
+    prices: FittedPrices
+    """The prices for requests without an anchor."""
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of one model by one way of counting; `read_at` is when the store was asked.
+class _ModelState:
+    """The knowledge of this process about how one model counts, by one counter."""
 
-    `lessons` have come to this process, of which so many are `unfitted` and `unshared`; an expected one is a part.
-    """
-
-    ledger: Samples = Samples()  # noqa: RUF009 - immutable
-    line: FittedPrices = NOTHING
+    samples: Samples = Samples()  # noqa: RUF009 - immutable
+    prices: FittedPrices = NOTHING
     lessons: int = 0
+    """Observations that have come to this process."""
     unfitted: float = 0.0
+    """How much of them is not in the prices yet; one that was expected counts as a small part."""
     unshared: float = 0.0
+    """How much of them is not in the store yet."""
     read_at: float | None = None
+    """When the store was last read, in seconds since the epoch."""
 
-    def news(self, lesson: Observation) -> float:
-        """What a lesson counts towards the next fit: one that the line foretells can wait for others."""
+    def weight(self, lesson: Observation) -> float:
+        """How much an observation counts towards the next fit: one that the prices foretell can wait for others."""
         if self.lessons < _FEW:
             return 1.0
-        off = abs(lesson.counted - self.line.tokens(lesson.features, lesson.offering))
+        off = abs(lesson.counted - self.prices.tokens(lesson.features, lesson.offering))
         return 1.0 if off > lesson.noise else _EXPECTED
 
 
 class Calibrator:
-    """What one upstream has taught; one per app. `ttl` in seconds, `clock` in seconds since the epoch.
+    """The calibration for one upstream; one per app.
 
-    `told` is given a model and its progress when that has changed.
+    `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its progress when
+    that changes.
     """
 
     def __init__(
@@ -91,24 +101,27 @@ class Calibrator:
         *,
         ttl: int,
         clock: Callable[[], float],
-        told: Callable[[str, Progress], None],
+        report: Callable[[str, Progress], None],
     ) -> None:
         self._upstream = upstream
         self._stored = stored
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
-        self._told = told
+        self._report = report
         self._anchors = Anchors()
-        self._models: Lru[tuple[str, str], _Known] = Lru(MOST_MODELS)
+        self._models: Lru[tuple[str, str], _ModelState] = Lru(MOST_MODELS)
 
     # -- before a request ----------------------------------------------------------------------------
 
     def refresh(self, model: str, *counters: str) -> Sequence[Hashable]:
-        """Has what others have learned read now and then; the keys of the work that is a first look."""
+        """Starts reading what other processes have learned, for each counter that it is time for.
+
+        Returns the keys of those tasks that read for the first time.
+        """
         now, first = self._clock(), []
         for counter in counters:
-            known = self._known(model, counter)
+            known = self._state(model, counter)
             if known.read_at is not None and 0 <= now - known.read_at < FRESH:
                 continue
             if known.read_at is None:
@@ -118,37 +131,37 @@ class Calibrator:
         return first
 
     def hidden(self, model: str, *counters: str) -> int:
-        """Tokens that the upstream may add to a request by itself, whatever stands in it, as far as is known."""
-        return max(self._known(model, counter).line.hidden for counter in counters)
+        """The most tokens that the upstream may add to a request by itself, as far as is known."""
+        return max(self._state(model, counter).prices.hidden for counter in counters)
 
-    def calibrated(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibrated:
-        """What is known of a request; `stored` is the anchor of its branch, if it has one."""
-        known = self._known(prompt.about.model, prompt.counter)
-        # Whatever is condensed, the count is no worse than one of a first request.
-        mean = known.ledger.error(anchored=False)
+    def calibrate(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibration:
+        """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
+        known = self._state(prompt.about.model, prompt.counter)
+        # A view that condensing has changed is counted no worse than a first request.
+        mean = known.samples.error(anchored=False)
         error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
-        return calibrated(prompt, known.line, self._anchor(prompt, stored), window, error)
+        return calibration_for(prompt, known.prices, self._anchor(prompt, stored), window, error)
 
     def _anchor(self, prompt: CountedPrompt, stored: Anchor | None) -> Anchor | None:
-        """The one that stands for most of a request."""
+        """The anchor that stands for most of a request."""
         about, digests = prompt.about, prompt.transcript.digests
-        known = stored if stored is not None and stands(stored, digests) else None
-        # Of one length the branch's own: another session's view may end with the same message.
+        known = stored if stored is not None and stands_in(stored, digests) else None
+        # If both are of one length, the branch's own: another session's view may end with the same message.
         newest = self._anchors.newest(about.tenant, about.model, digests, known.length if known else 0)
-        return newest if newest is not None and stands(newest, digests) else known
+        return newest if newest is not None and stands_in(newest, digests) else known
 
     # -- after a reply -------------------------------------------------------------------------------
 
-    def learned(
-        self, prompt: CountedPrompt, known: Calibrated, sent: Forwarded, counted: int, *, teaches: bool = True
+    def learn(
+        self, prompt: CountedPrompt, known: Calibration, sent: Forwarded, counted: int, *, teaches: bool = True
     ) -> Anchor | None:
-        """Takes in what the upstream has counted for what was sent; the anchor for the next request of the branch.
+        """Learns from the upstream's count of what was sent, and returns the anchor for the next request of the branch.
 
-        A count that cannot be of this prompt, or is far below that of its beginning, is not used. Where it `teaches`
-        not, for not all of it is text, it is an anchor all the same.
+        A count that cannot be one of this prompt, or is far below that of its beginning, is ignored. Unless it
+        `teaches`, because not all of the request is text, it only makes an anchor.
         """
         digests, own = prompt.transcript.digests, sent.view.tokens
-        since = known.grown_from(sent.applied, own)
+        since = known.growth_since(sent.applied, own)
         least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
         if not digests or not could_be(counted, own) or counted < least:
             return None
@@ -162,34 +175,34 @@ class Calibrator:
     def _teach(
         self,
         prompt: CountedPrompt,
-        known: Calibrated,
+        known: Calibration,
         sent: Forwarded,
         since: tuple[Anchor, Growth] | None,
         counted: int,
     ) -> None:
-        entry, now, about = self._known(prompt.about.model, prompt.counter), int(self._clock()), prompt.about
-        if since is not None or entry.ledger.wholes:
+        entry, now, about = self._state(prompt.about.model, prompt.counter), int(self._clock()), prompt.about
+        if since is not None or entry.samples.wholes:
             off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
-            entry.ledger = entry.ledger.off(off, anchored=since is not None)
+            entry.samples = entry.samples.with_error(off, anchored=since is not None)
         if since is not None:
             anchor, grown = since
             lesson = Observation(grown.features, counted - anchor.counted, about.by, prompt.offering, now)
         else:
-            whole = prompt.whole if sent.view.is_whole else prompt.fixed.plus(of_messages(sent.view.shown))
+            whole = prompt.whole if sent.view.is_verbatim else prompt.fixed.plus(of_messages(sent.view.item_messages))
             lesson = Observation(whole, counted, about.by, prompt.offering, now)
-        taught = entry.ledger.taught(lesson)
-        if taught is not entry.ledger:
-            news = entry.news(lesson)
-            entry.ledger = taught
+        taught = entry.samples.with_observation(lesson)
+        if taught is not entry.samples:
+            weight = entry.weight(lesson)
+            entry.samples = taught
             entry.lessons += 1
-            entry.unfitted += news
-            entry.unshared += news
-            self._follow(about.model, prompt.counter, entry)
-        self._told(about.model, _progress(entry))
+            entry.unfitted += weight
+            entry.unshared += weight
+            self._fit_and_share(about.model, prompt.counter, entry)
+        self._report(about.model, _progress(entry))
 
-    def _follow(self, model: str, counter: str, entry: _Known) -> None:
-        """Fits and shares what is new, often while little is known and seldom later."""
-        known = len(entry.ledger.wholes) + len(entry.ledger.growths)
+    def _fit_and_share(self, model: str, counter: str, entry: _ModelState) -> None:
+        """Fits and shares what is new: often while little is known, and seldom later."""
+        known = len(entry.samples.wholes) + len(entry.samples.growths)
         due = max(known // _SHARE, 1)
         if entry.unfitted >= due and known < _FEW:
             self._fit(model, counter, entry)
@@ -201,24 +214,24 @@ class Calibrator:
     # -- shared --------------------------------------------------------------------------------------
 
     async def progress(self, model: str, counter: str) -> Progress:
-        """How good estimates for a model are, by what is known here and in the store."""
+        """How good the estimates for a model are, by what this process and the store know."""
         await self._read(model, counter)
-        return _progress(self._known(model, counter))
+        return _progress(self._state(model, counter))
 
     async def _share(self, model: str, counter: str) -> None:
         await self._read(model, counter)
-        entry = self._known(model, counter)
-        # Not before: what comes while another share is under way is due again with the next reply.
-        fact, entry.unshared = encoded(entry.ledger), 0.0
+        entry = self._state(model, counter)
+        # Encoded only now: a lesson that comes while this is written is due again with the next reply.
+        fact, entry.unshared = encoded(entry.samples), 0.0
         try:
-            await self._stored.in_time(self._stored.store.remember(self._name(model, counter), fact, self._ttl))
+            await self._stored.in_time(self._stored.store.put_fact(self._name(model, counter), fact, self._ttl))
         except StoreError as error:
             _log.warning("a calibration was not stored: %s", error)
 
     async def _read(self, model: str, counter: str) -> None:
-        """Takes over what other processes have learned."""
+        """Reads and merges what other processes have learned."""
         try:
-            fact = await self._stored.in_time(self._stored.store.recall(self._name(model, counter)))
+            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model, counter)))
             theirs = decoded(fact) if fact else None
         except StoreError as error:
             _log.warning("a calibration was not read: %s", error)
@@ -226,33 +239,33 @@ class Calibrator:
         except (ValueError, LookupError, TypeError):
             _log.warning("a calibration in the store cannot be read")
             return
-        known = self._known(model, counter)
-        merged = known.ledger.merged(theirs) if theirs is not None else known.ledger
-        if merged != known.ledger:
-            known.ledger = merged
+        known = self._state(model, counter)
+        merged = known.samples.merged(theirs) if theirs is not None else known.samples
+        if merged != known.samples:
+            known.samples = merged
             self._fit(model, counter, known)
 
-    async def _fit_later(self, model: str, counter: str, entry: _Known) -> None:
-        """Fits when the reply at hand has left: by then a fit takes some milliseconds."""
+    async def _fit_later(self, model: str, counter: str, entry: _ModelState) -> None:
+        """Fits once the reply at hand has been sent, because a fit takes some milliseconds by then."""
         await asyncio.sleep(_LATER)
         self._fit(model, counter, entry)
 
-    def _fit(self, model: str, counter: str, entry: _Known) -> None:
+    def _fit(self, model: str, counter: str, entry: _ModelState) -> None:
         others = [known for (name, by), known in self._models.items() if name == model and by != counter]
-        hints = [hint for other in others for hint in other.ledger.hint(other.line)]
-        entry.line, entry.unfitted = entry.ledger.line(hints), 0.0
+        hints = [hint for other in others for hint in other.samples.hint(other.prices)]
+        entry.prices, entry.unfitted = entry.samples.fit(hints), 0.0
 
     def _name(self, model: str, counter: str) -> str:
         named = json.dumps([self._upstream, model, counter]).encode()
         return f"calibration-{blake2b(named, digest_size=16).hexdigest()}"
 
-    def _known(self, model: str, counter: str) -> _Known:
-        return self._models.use((model, counter), _Known)
+    def _state(self, model: str, counter: str) -> _ModelState:
+        return self._models.use((model, counter), _ModelState)
 
 
 def _reading(model: str, counter: str) -> tuple[str, str, str]:
     return "calibration-read", model, counter
 
 
-def _progress(known: _Known) -> Progress:
-    return Progress(known.ledger.error(anchored=False), known.ledger.error(anchored=True), known.line)
+def _progress(known: _ModelState) -> Progress:
+    return Progress(known.samples.error(anchored=False), known.samples.error(anchored=True), known.prices)

@@ -1,7 +1,7 @@
-"""What the tokens of a request are made of. Pure.
+"""Features: the amounts of each kind of text that the tokens of a request are made of. No I/O.
 
-Another vocabulary costs more for one kind of text and less for another, so our own count is split by kind. Each kind
-costs a share of a message's bytes to find, and no more than a few kilobytes of each message are looked at.
+Another vocabulary costs more for one kind of text and less for another, so our own count is split by kind. Finding the
+kinds of a message takes a fraction of its bytes: at most a few kilobytes of each are looked at.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ _PER_ESCAPE = 6  # bytes of a character that is written as \uXXXX
 
 
 class Features(NamedTuple):
-    """Amounts of what costs tokens, for a whole request or for a part of it; also the price of each.
-
-    `requests` is 1 for a whole one, `offers` 1 where it offers tools. All but these and `messages` are tokens by our
-    own count: of `words` in Latin letters, of `code` (calls, results), of text in `wide` letters, of what stands
-    `outside` of messages (tools, framing).
-    """
+    """Amounts of what costs tokens, for a whole request or for a part of it; also the price of each."""
 
     requests: float = 0.0
+    """1 for a whole request, 0 for a part of one."""
     offers: float = 0.0
+    """1 if it offers tools."""
     messages: float = 0.0
+    """The number of messages."""
     words: float = 0.0
+    """Tokens of text in Latin letters, by our own count, as are all that follow."""
     code: float = 0.0
-    wide: float = 0.0
+    """Tokens of calls and results in Latin letters."""
+    non_latin: float = 0.0
+    """Tokens in other than Latin letters."""
     outside: float = 0.0
+    """Tokens outside of messages: tools and framing."""
 
     @property
     def own(self) -> float:
         """Tokens by our own count."""
-        return self.words + self.code + self.wide + self.outside
+        return self.words + self.code + self.non_latin + self.outside
 
     def plus(self, other: Features) -> Features:
         """The amounts of both."""
         return Features(*map(add, self, other))
 
     def minus(self, other: Features) -> Features:
-        """The amounts that the other has not."""
+        """The amounts that the other does not have."""
         return Features(*map(sub, self, other))
 
     def at(self, prices: Features) -> float:
-        """What these amounts cost."""
+        """The cost of these amounts."""
         cost: float = sum(map(mul, self, prices))
         return cost
 
@@ -66,17 +68,17 @@ def of_messages(messages: Iterable[Message]) -> Features:
             code += message.tokens * (1 - share)
         else:
             words += message.tokens * (1 - share)
-    return Features(messages=number, words=words, code=code, wide=wide)
+    return Features(messages=number, words=words, code=code, non_latin=wide)
 
 
 _MOST_SHARES = 8_000
 _shares: dict[bytes, float] = {}
-"""The shares of messages, looked at once for each digest: a history comes again with every request."""
+"""The shares of messages by digest: a history comes again with every request, and is looked at once."""
 
 
 def _look_at(message: Message) -> float:
-    """The share of a message that is not known yet; a message of ours has no digest to know it by."""
-    share = wide_share(message.data)
+    """Finds the share of a message that is not known yet; a message of our own has no digest to remember it by."""
+    share = non_latin_share(message.data)
     if message.digest:
         if len(_shares) >= _MOST_SHARES:
             _shares.clear()
@@ -84,8 +86,8 @@ def _look_at(message: Message) -> float:
     return share
 
 
-def wide_share(data: bytes) -> float:
-    """About the share of a JSON text that is in letters other than Latin ones, from 0 to 1."""
+def non_latin_share(data: bytes) -> float:
+    """The approximate share of a JSON text that is in other than Latin letters, from 0 to 1."""
     sample = data[:SAMPLE]
     if not sample:
         return 0.0

@@ -1,9 +1,9 @@
-"""Prices of what a request is made of, fitted to what an upstream has counted. Pure.
+"""Fits prices of what a request is made of to what an upstream has counted. No I/O.
 
-Ridge regression towards what is true without any knowledge: our own count, and nothing besides. So few replies move
-the prices little, what no reply has shown keeps its price, and exact replies of our own tokenizer keep all of them.
-What lies far off, such as a reply whose template has dropped old reasoning, weighs by its distance only, not by the
-square of it (Huber). Every price stays within its bounds, whatever was counted.
+The fit is a ridge regression towards what holds without any knowledge: our own count, and nothing besides. So a few
+replies move the prices little, prices that no reply bears on stay as they are, and exact replies of our own tokenizer
+keep all of them. An outlier, such as a reply whose template has dropped old reasoning, weighs by its distance, not by
+the square of it (Huber). Every price stays within its bounds, whatever was counted.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import NamedTuple
 
 from proxy.calibration.features import Features
 
-EVEN = Features(words=1.0, code=1.0, wide=1.0, outside=1.0)
-"""The prices where nothing was learned: a token is a token."""
+EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0)
+"""The prices when nothing has been learned: a token is a token."""
 LOWEST = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3)
 HIGHEST = Features(64_000, 8_000, 24, 4, 4, 4, 4)
-_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6)  # how far a price is from `EVEN`, as a rule
+_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6)  # how far a price is from `EVEN`, typically
 _ROUNDS = 4
-_FAR = 1.5  # spreads of its noise, from where on an observation weighs less
+_FAR = 1.5  # times its noise; an observation that is farther off weighs less
 
 
 class Observation(NamedTuple):
-    """What an upstream has `counted` for `features`.
-
-    `by` tells conversations apart and `offering` sets of tools; both are digests. `at` is in seconds since the epoch.
-    """
+    """The upstream's count for a request, or for a part of one."""
 
     features: Features
     counted: int
+    """Tokens of the upstream."""
     by: str = ""
+    """A digest of the conversation."""
     offering: str = ""
+    """A digest of the tools."""
     at: int = 0
+    """In seconds since the epoch."""
 
     @property
     def noise(self) -> float:
@@ -41,11 +42,11 @@ class Observation(NamedTuple):
         return 20 + 0.03 * own if self.features.requests else 8 + 0.06 * own
 
 
-def fitted(observations: Sequence[Observation], start: Features = EVEN) -> Features:
-    """The prices that fit best; `start` is a guess, which decides at most how soon they are found."""
+def fit_prices(observations: Sequence[Observation], start: Features = EVEN) -> Features:
+    """The prices that fit best. `start` is a guess: it decides how soon they are found, not which."""
     prices = start
     for _ in range(_ROUNDS):
-        prices = Features(*_solved(*_normal(observations, prices)))
+        prices = Features(*_solve(*_normal_equations(observations, prices)))
     return bounded(prices)
 
 
@@ -54,7 +55,7 @@ def bounded(prices: Features) -> Features:
     return Features(*[min(max(price, low), high) for price, low, high in zip(prices, LOWEST, HIGHEST, strict=True)])
 
 
-def _normal(observations: Sequence[Observation], prices: Features) -> tuple[list[list[float]], list[float]]:
+def _normal_equations(observations: Sequence[Observation], prices: Features) -> tuple[list[list[float]], list[float]]:
     """The normal equations, with weights by how far each observation is from these prices."""
     size = range(len(EVEN))
     matrix = [[1 / _SPREAD[i] ** 2 if i == j else 0.0 for j in size] for i in size]
@@ -77,7 +78,7 @@ def _weight(each: Observation, prices: Features) -> float:
     return (1.0 if off <= _FAR else _FAR / off) / noise**2
 
 
-def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
     """The solution of equations whose matrix is positive definite, by elimination."""
     size = len(right)
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]

@@ -1,9 +1,9 @@
-"""What the replies of one upstream and model have taught, for one way of counting. Pure and immutable.
+"""The observations of replies of one upstream and model, for one counter. Immutable, no I/O.
 
-Two reservoirs of replies: whole requests, which show what is hidden in each, and growths from one request of a
-conversation to its next one, which show prices without that. A conversation has a few places in each only, so that a
-long one does not push out all others. What two replicas have learned is merged: the same result in any order, however
-often.
+There are two reservoirs of observations: whole requests, which show what the upstream adds to each, and growths from
+one request of a conversation to the next, which show prices without that addition. A conversation has only a few places
+in each, so a long one does not push out all others. What two replicas have learned is merged: the result is the same in
+any order, however often.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features
-from proxy.calibration.fit import EVEN, Observation, fitted
+from proxy.calibration.fit import EVEN, Observation, fit_prices
 
 VERSION = 1
 MOST = 48  # observations in each reservoir
 MOST_BY_ONE = 8  # of them from one conversation
 MOST_ERRORS = 64
 LEAST_ERRORS = 8
-"""Errors from which on they say something."""
+"""The number of errors from which on their mean is used."""
 LEAST_GROWTH = 32  # tokens; less teaches nothing
 LEAST_BARE = 3  # requests without tools
 MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
@@ -33,19 +33,20 @@ MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
 
 @dataclass(frozen=True)
 class FittedPrices:
-    """Prices, and by how much the estimates of whole requests with a known set of tools are too low, in tokens."""
+    """Prices, and what they leave unexplained."""
 
     prices: Features = EVEN
     surplus: Mapping[str, float] = field(default_factory=dict)
+    """By set of tools, the tokens by which estimates of whole requests are too low."""
 
     @property
     def is_even(self) -> bool:
-        """Whether nothing was learned."""
+        """Whether nothing has been learned."""
         return self.prices == EVEN and not self.surplus
 
     @cached_property
     def hidden(self) -> int:
-        """The most tokens that may come on top of what stands in a request."""
+        """The most tokens that the upstream may add to what stands in a request."""
         surplus = max(self.surplus.values(), default=0.0)
         return max(round(self.prices.requests + max(self.prices.offers, 0) + max(surplus, 0)), 0)
 
@@ -59,34 +60,39 @@ NOTHING = FittedPrices()
 
 
 class Samples(NamedTuple):
-    """`wholes` and `growths` are observations, oldest first; `firsts` and `anchored` the newest relative errors of
-    estimates without and with an anchor, oldest first."""
+    """The two reservoirs, and the errors of recent estimates."""
 
     wholes: tuple[Observation, ...] = ()
+    """Observations of whole requests, oldest first."""
     growths: tuple[Observation, ...] = ()
+    """Observations of what a request added to the one before, oldest first."""
     firsts: tuple[float, ...] = ()
+    """The newest relative errors of estimates without an anchor, oldest first."""
     anchored: tuple[float, ...] = ()
+    """The newest relative errors of estimates with an anchor, oldest first."""
 
-    def line(self, hints: Sequence[Observation] = ()) -> FittedPrices:
-        """What all this comes to; about 2 ms of work where the reservoirs are full.
+    def fit(self, hints: Sequence[Observation] = ()) -> FittedPrices:
+        """Fits prices to the samples; this takes about 2 ms if the reservoirs are full.
 
-        `hints` are what other ways of counting say of the same upstream and model.
+        `hints` are what samples of other counters say about the same upstream and model.
         """
         if not self.wholes and not self.growths:
             return NOTHING
-        prices = fitted((*hints, *self.wholes, *self.growths))
+        prices = fit_prices((*hints, *self.wholes, *self.growths))
         return FittedPrices(prices, _surplus(self.wholes, prices))
 
-    def hint(self, line: FittedPrices) -> tuple[Observation, ...]:
-        """What this ledger, of which `line` was made, says to one of another way of counting: what is hidden in a
-        request without tools, for a prompt is no longer or shorter for how we count it."""
+    def hint(self, fit: FittedPrices) -> tuple[Observation, ...]:
+        """An observation for samples of another counter, made from these samples and their `fit`.
+
+        It says how much is hidden in a request without tools, which does not depend on how we count.
+        """
         bare = sum(not each.features.offers for each in self.wholes)
         if bare < LEAST_BARE:
             return ()
-        return (Observation(Features(requests=1.0), round(line.prices.requests)),)
+        return (Observation(Features(requests=1.0), round(fit.prices.requests)),)
 
-    def taught(self, observation: Observation) -> Samples:
-        """The ledger with one more observation; the very same one where that teaches nothing."""
+    def with_observation(self, observation: Observation) -> Samples:
+        """The samples with one more observation; the same object if it teaches nothing."""
         if not is_plausible(observation):
             return self
         if observation.features.requests:
@@ -95,19 +101,19 @@ class Samples(NamedTuple):
         growths = _with(self.growths, observation)
         return self if growths is self.growths else self._replace(growths=growths)
 
-    def off(self, error: float, *, anchored: bool) -> Samples:
-        """The ledger with the relative error of one more estimate."""
+    def with_error(self, error: float, *, anchored: bool) -> Samples:
+        """The samples with the relative error of one more estimate."""
         if anchored:
             return self._replace(anchored=(*self.anchored, error)[-MOST_ERRORS:])
         return self._replace(firsts=(*self.firsts, error)[-MOST_ERRORS:])
 
     def error(self, *, anchored: bool) -> float | None:
-        """The mean relative error of late, from 0 up; None while too few estimates could be compared."""
+        """The mean relative error of recent estimates, at least 0; None if there are too few."""
         errors = self.anchored if anchored else self.firsts
         return fmean(errors) if len(errors) >= LEAST_ERRORS else None
 
     def merged(self, other: Samples) -> Samples:
-        """What both have learned; of the errors, those of who has seen more."""
+        """The samples of both; the errors are those of the one that has more."""
         return Samples(
             _newest((*self.wholes, *other.wholes)),
             _newest((*self.growths, *other.growths)),
@@ -117,7 +123,7 @@ class Samples(NamedTuple):
 
 
 def is_plausible(observation: Observation) -> bool:
-    """Whether a count can be one of the text that it is said to be of; a growth must be large enough to tell."""
+    """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
     own, counted = observation.features.own, observation.counted
     if observation.features.requests:
         return could_be(counted, own)
@@ -125,12 +131,12 @@ def is_plausible(observation: Observation) -> bool:
 
 
 def could_be(counted: int, own: float) -> bool:
-    """Whether an upstream can have counted so many tokens for a whole request of `own` tokens by our own count."""
+    """Whether an upstream can have counted so many tokens for a whole request that we count as `own` tokens."""
     return LEAST_SHARE * own <= counted <= MOST_TIMES * own + MOST_HIDDEN
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
-    """What `_newest` makes of those that it has kept and one more, without sorting them again: every reply has one."""
+    """The same as `_newest` of `kept` and one more observation, without sorting: this runs for every reply."""
     place = bisect(kept, _age(new), key=_age)
     if place and kept[place - 1] == new:
         return kept
@@ -146,7 +152,7 @@ def _age(each: Observation) -> tuple[int, Observation]:
 
 
 def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
-    """The newest ones, a few of each conversation, oldest first."""
+    """The newest observations, a few of each conversation, oldest first."""
     of_one: Counter[str] = Counter()
     kept: list[Observation] = []
     for each in sorted(set(observations), key=_age, reverse=True):
@@ -157,7 +163,7 @@ def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
 
 
 def _surplus(wholes: Sequence[Observation], prices: Features) -> dict[str, float]:
-    """What the prices leave unexplained of requests with one set of tools: its median, drawn a little towards none."""
+    """By set of tools, the median of what the prices leave unexplained of requests, drawn a little towards 0."""
     left: dict[str, list[float]] = {}
     for each in wholes:
         left.setdefault(each.offering, []).append(each.counted - each.features.at(prices))
@@ -166,7 +172,7 @@ def _surplus(wholes: Sequence[Observation], prices: Features) -> dict[str, float
 
 
 def encoded(ledger: Samples) -> bytes:
-    """A ledger as bytes."""
+    """The samples as bytes."""
     document = {
         "v": VERSION,
         "wholes": [_row(each) for each in ledger.wholes],
@@ -178,7 +184,7 @@ def encoded(ledger: Samples) -> bytes:
 
 
 def decoded(data: bytes) -> Samples:
-    """The ledger in bytes, an empty one of a newer version; raises `ValueError`, `LookupError` or `TypeError`."""
+    """The samples in bytes, empty if a newer version wrote them; raises `ValueError`, `LookupError` or `TypeError`."""
     document = json.loads(data)
     if document["v"] > VERSION:
         return Samples()

@@ -1,5 +1,6 @@
-"""The commands of `condenser`: each has a module of its name with `add_arguments`, `run` and its help as docstring.
+"""The commands of `condenser`.
 
-What several of them share is beside them: `operating`, `running` and `values`; and for `check` alone `effective`,
-what it prints of a model, and `untouched`, how it makes no file.
+Each is a module of its name with `add_arguments`, `run`, and its help as docstring. Other modules are shared: `running`
+and `operating` make requests to a running proxy, `values` are types for argparse. `effective` and `untouched` belong to
+`check`: the numbers that it prints for a model, and how it makes no file.
 """

@@ -1,6 +1,6 @@
 """Check settings, store, tokenizers and upstream, and print the effective numbers for a model.
 
-The store is opened as `serve` opens it, which makes what is missing. With --offline no file is made, and none is
+The store is opened as `serve` opens it: a file that is missing is made. With --offline no file is made, and none is
 brought up to date.
 """
 
@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
-from proxy.cli import FAILED, OK, add_settings_arguments, given_in, settings_from
+from proxy.cli import FAILED, OK, add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.effective import Question, budget_lines
-from proxy.commands.untouched import left_alone, unmade, untouched
-from proxy.commands.values import Named, model
-from proxy.discovery import Stated, nothing_stated
+from proxy.commands.untouched import missing_files, missing_paths, open_services_without_files, why_unopened
+from proxy.commands.values import NamedModel, model
+from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import UpstreamUnavailable
 from proxy.request.measure import BY_LENGTH
-from proxy.routes.health import store_state
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import Settings, sources
 from proxy.store import redacted
 from proxy.store.base import StoreError
+from proxy.tokens.counter import EncodingStatus
+from proxy.tokens.ranks import RanksUnavailable, vocabulary
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -35,52 +37,56 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one line for each thing that was looked at; exits 1 when one of them is wrong."""
+    """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
-    asked: Named | None = arguments.model
-    question = Question(settings, *asked, sources(**given_in(arguments))) if asked else None
+    named: NamedModel | None = arguments.model
+    question = Question(settings, *named, sources(**command_line_settings(arguments))) if named else None
     return OK if asyncio.run(_check(settings, question, offline=arguments.offline)) else FAILED
 
 
 async def _check(settings: Settings, question: Question | None, *, offline: bool) -> bool:
     print("settings    ok")
     good = False
-    discovered: Stated = nothing_stated
+    discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
-            built = await stack.enter_async_context(untouched(settings) if offline else services(settings))
+            missing = [] if offline else missing_paths(settings)
+            built = await stack.enter_async_context(
+                open_services_without_files(settings) if offline else open_services(settings)
+            )
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {error}")
         else:
-            good = await _parts(settings, built, offline=offline)
+            good = await _check_parts(settings, built, offline=offline)
+            print_created(missing)
             if question and good:
-                discovered = await _model(built, question, offline=offline)
+                discovered = await _print_calibration(built, question, offline=offline)
     if question:
         print("\n".join(budget_lines(question, discovered)))
     return good
 
 
-async def _model(built: Services, question: Question, *, offline: bool) -> Stated:
-    """Prints what is known of a model besides its numbers; the windows that its server states."""
+async def _print_calibration(built: Services, question: Question, *, offline: bool) -> WindowLookup:
+    """Prints the model's server and calibration; returns how to look up the windows that the server states."""
     asks = built.settings.upstream.discover and not offline
     if asks:
         await _ask_server(built)
     print("\n".join([each async for each in calibration_lines(built, question.model)]))
-    return built.discovered.window if asks else nothing_stated
+    return built.discovered.window if asks else no_stated_window
 
 
 async def calibration_lines(built: Services, model: str) -> AsyncIterator[str]:
-    """How well the upstream's own count of a model is known: by the tokenizer's count, and by length."""
+    """How well the upstream's token count is predicted for a model: from the tokenizer's count, and from lengths."""
     counted = built.tokenizers.for_model(model).cache_key
     for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
         progress = await built.calibrator.progress(model, counter)
-        first, anchored, line = progress
-        if line.is_even and first is None and anchored is None:
+        first, anchored, fitted = progress
+        if fitted.is_even and first is None and anchored is None:
             yield f"calibration {name}: nothing learned yet"
             continue
         yield (
             f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
-            f" hidden {line.prices.requests:,.0f} tokens, text × {line.prices.words:.2f}"
+            f" hidden {fitted.prices.requests:,.0f} tokens, text × {fitted.prices.words:.2f}"
         )
 
 
@@ -94,27 +100,59 @@ async def _ask_server(built: Services) -> None:
     print(f"server      {kind or 'states no windows, or wants a credential for that'}")
 
 
-async def _parts(settings: Settings, built: Services, *, offline: bool) -> bool:
-    good = await _store(settings, built, offline=offline)
+async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
+    good = await _check_store(settings, built, offline=offline)
     for row in built.tokenizers.status():
-        print(f"tokenizer   {row.name}: {row.problem or row.state}")
-    return good if offline else await _upstream(built) and good
+        print(f"tokenizer   {row.name}: {_tokenizer_state(row, settings.tokenizer.ranks_dir)}")
+    return good if offline else await _check_upstream(built) and good
 
 
-async def _store(settings: Settings, built: Services, *, offline: bool) -> bool:
-    left = left_alone(settings) if offline else None
-    state = await store_state(built) if left is None else left.why
-    good = state == "ok" if left is None else left.good
-    print(f"store       {redacted(settings.store.url)}: {state}")
-    for file in unmade(settings) if offline and good else ():
+def _tokenizer_state(row: EncodingStatus, ranks_dir: Path | None) -> str:
+    """The state of a tokenizer; for one that was not needed yet, whether it can be loaded."""
+    if row.state != "not loaded":
+        return row.problem or row.state
+    try:
+        vocabulary(row.name, ranks_dir)
+    except RanksUnavailable as error:
+        return str(error)
+    return "ready, loaded when it is first needed"
+
+
+async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
+    unopened = why_unopened(settings) if offline else None
+    problem = await _store_problem(built) if unopened is None else unopened.reason
+    good = not problem if unopened is None else unopened.is_usable
+    print(f"store       {redacted(settings.store.url)}: {problem or 'ok'}")
+    for file in missing_files(settings) if offline and good else ():
         print(f"not yet     {file}: serve makes it")
     return good
 
 
-async def _upstream(built: Services) -> bool:
+async def _store_problem(built: Services) -> str:
+    """Why the store does not answer, in its own words; "" where it does."""
+    timeout = built.settings.store.timeout
+    try:
+        async with asyncio.timeout(timeout):
+            await built.store.ping()
+    except StoreError as error:
+        # The line has the address already.
+        return str(error).replace(f"{redacted(built.settings.store.url)} ", "")
+    except TimeoutError:
+        return f"store-timeout: no answer within {timeout:g} s"
+    return ""
+
+
+def print_created(missing: Sequence[Path]) -> None:
+    """Prints which of the files and folders that were missing exist now."""
+    for path in missing:
+        if path.exists():
+            print(f"created     {path}")
+
+
+async def _check_upstream(built: Services) -> bool:
     url = redacted(built.settings.upstream.base_url)
     try:
-        status = await built.upstream.reachable()
+        status = await built.upstream.probe()
     except UpstreamUnavailable as error:
         print(f"upstream    {url}: {error.message}")
         return False

@@ -1,4 +1,4 @@
-"""The numbers that hold for a model, as `condenser check --model` prints them: in tokens, each with its origin."""
+"""The effective numbers for a model, as `condenser check --model` prints them: in tokens, each with its origin."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, tables
-from proxy.discovery import Stated, nothing_stated
+from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, option_tables
+from proxy.discovery import WindowLookup, no_stated_window
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
-from proxy.tokens.windows import bundled
+from proxy.tokens.windows import bundled_table
 from strategies import DEFAULT, TABLE, Pipeline
 from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
 from strategies.core.protocol import Marking
@@ -29,15 +29,13 @@ _SHARES = ("paths",)
 
 
 class Question(NamedTuple):
-    """What is to be shown: the numbers for a model, with the pipeline that a suffix of its name asks for.
-
-    `sources` is what each source sets, the first of them wins; without them all that is set is of the settings.
-    """
+    """Which numbers to show: those of a model, under the pipeline that a suffix of its name asks for."""
 
     settings: Settings
     model: str
     suffix: Pipeline | None = None
     sources: Mapping[str, Mapping[str, Any]] = {}
+    """What each source sets, by the source's name; the first one wins. Without them every origin is "settings"."""
 
     def origin(self, *path: str) -> str:
         """The source that sets the key at a path."""
@@ -52,12 +50,12 @@ def _has(tree: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def budget_lines(question: Question, discovered: Stated = nothing_stated) -> Iterator[str]:
-    """The lines that answer a question; `discovered` are windows as the server states them."""
-    policies = Policies(question.settings, bundled(config_directory() / "models.toml"), discovered)
+def budget_lines(question: Question, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
+    """The lines to print for a model; `discovered` looks up the windows that the server states."""
+    policies = Policies(question.settings, bundled_table(config_directory() / "models.toml"), discovered)
     policy = policies.policy(Controls(strategy=question.suffix), {}, question.model, {})
     yield f"model       {question.model}"
-    yield f"  window    {policy.window} ({_window_origin(policy.window, question)})"
+    yield f"  window    {_window(policy.window, question)}"
     if policy.budget is None:
         yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
         yield "  the server loads models when they are asked for, send it a request and check again"
@@ -84,24 +82,24 @@ def _numbers(policy: Policy, budget: Budget, question: Question) -> Iterator[str
 
 
 def _marks(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
-    """The marks as they are used; a strategy's own stand in place of the settings'."""
+    """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
     entry = question.settings.for_model(question.model)
     own = entry.marks if entry else None
-    said = (own or question.settings.marks).to_marks()
+    configured = (own or question.settings.marks).to_marks()
     stage = next((each for each in policy.stages if isinstance(each, Marking)), None)
-    given = stage.marks(budget.marked(said)) if stage else said
+    requested = stage.marks(budget.with_marks(configured)) if stage else configured
     for name in _MARKS:
-        share, used = getattr(given, name), getattr(budget.marks, name)
+        share, used = getattr(requested, name), getattr(budget.marks, name)
         clamped = "" if share == used else f", clamped from {share:g}"
         origin = "default" if share == getattr(Marks(), name) else _OWN if own else question.origin("marks", name)
-        if share != getattr(said.clamped(), name) and stage is not None:
+        if share != getattr(configured.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
         yield f"  {name:<9} {getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
 def _options(policy: Policy, question: Question) -> Iterator[str]:
-    """Every option of every stage as it holds."""
+    """Every option of every stage with its effective value."""
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         for each in fields(options) if options is not None else ():
@@ -111,7 +109,7 @@ def _options(policy: Policy, question: Question) -> Iterator[str]:
 
 
 def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str:
-    """The value of an option with its origin, in tokens as far as the budget makes it so many."""
+    """The value of an option with its origin; in tokens, and bounded, where the budget says so."""
     if budget is not None and name in _SHARES:
         return f"{int(value * budget.usable):,} ({value:g} of usable, {origin})"
     if budget is not None and name in _BOUNDS:
@@ -122,6 +120,11 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
     return f"{shown} ({origin})"
 
 
+def _window(window: Window, question: Question) -> str:
+    """The window and where it is known from; `unknown` alone where it is not known."""
+    return str(window) if window.tokens is None else f"{window.tokens:,} ({_window_origin(window, question)})"
+
+
 def _window_origin(window: Window, question: Question) -> str:
     return question.origin("window") if window.source == SETTINGS else window.source
 
@@ -129,10 +132,10 @@ def _window_origin(window: Window, question: Question) -> str:
 def _reserve_origin(budget: Budget, question: Question) -> str:
     entry = question.settings.for_model(question.model)
     own = entry.held_back if entry else None
-    said = question.settings.marks.reserve if own is None else own
-    if said is None:
+    configured = question.settings.marks.reserve if own is None else own
+    if configured is None:
         return f"an eighth of the window, at most {RESERVE_AT_MOST:,}"
-    clamped = "" if said == budget.reserve else f", clamped from {said:,}"
+    clamped = "" if configured == budget.reserve else f", clamped from {configured:,}"
     return (question.origin("marks", "reserve") if own is None else _OWN) + clamped
 
 
@@ -151,7 +154,7 @@ def _option_origin(question: Question, stage: str, name: str, value: object) -> 
         return question.origin("options", stage, name)
     if value == default:
         return "default"
-    return SETTINGS if name in tables(question.settings)[stage] else "by its mode"
+    return SETTINGS if name in option_tables(question.settings)[stage] else "by its mode"
 
 
 def _ledger_origin(question: Question, name: str) -> str:

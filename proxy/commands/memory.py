@@ -1,4 +1,4 @@
-"""List, search, add or forget what the memory of a session has, in a running proxy."""
+"""List, search, add or forget memory cards of a session, in a running proxy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, path_of, printable, table
+from proxy.commands.operating import (
+    add_proxy_arguments,
+    find_key,
+    printable,
+    request_json,
+    run_action,
+    session_path,
+    table,
+)
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
@@ -22,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
     listing = _action(actions, "list", "the cards of a session, oldest first")
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
-    search = _action(actions, "search", "what of a session's cards and messages a query is about, best first")
+    search = _action(actions, "search", "a session's cards and messages that match a query, best first")
     search.add_argument("query", metavar="QUERY")
     search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
@@ -43,15 +51,15 @@ def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one action; 1 with a line on standard error where there is no answer."""
+    """Runs one action and returns the exit code."""
     if arguments.action == "forget" and bool(arguments.card) is arguments.all:
         print("condenser: name a card, or all of them with --all", file=sys.stderr)
         return USAGE
-    return done(_ACTIONS[arguments.action], arguments)
+    return run_action(_ACTIONS[arguments.action], arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    cards = _asked(arguments, "memory")["data"]
+    cards = _request(arguments, "memory")["data"]
     if arguments.json:
         print(to_json(from_json(json.dumps(cards))))
     else:
@@ -60,43 +68,43 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _search(arguments: argparse.Namespace) -> None:
     query = {"query": arguments.query, "branch": arguments.branch, "top_k": arguments.top_k}
-    for hit in _asked(arguments, "memory", "search", query=query)["data"]:
+    for hit in _request(arguments, "memory", "search", query=query)["data"]:
         print("\n".join(_hit_lines(hit)))
 
 
 def _add(arguments: argparse.Namespace) -> None:
     written = {"content": arguments.content, "type": arguments.type, "tags": arguments.tag}
-    print(_asked(arguments, "memory", method="POST", given=written)["id"])
+    print(_request(arguments, "memory", method="POST", payload=written)["id"])
 
 
 def _forget(arguments: argparse.Namespace) -> None:
     names = ("memory",) if arguments.all else ("memory", arguments.card)
-    gone = _asked(arguments, *names, method="DELETE")["cards"]
-    print(f"forgot {gone} card{'' if gone == 1 else 's'}")
+    forgotten = _request(arguments, *names, method="DELETE")["cards"]
+    print(f"forgot {forgotten} card{'' if forgotten == 1 else 's'}")
 
 
 _ACTIONS = {"list": _list, "search": _search, "add": _add, "forget": _forget}
 
 
-def _asked(
+def _request(
     arguments: argparse.Namespace,
     *names: str,
     query: Mapping[str, str] | None = None,
     method: str = "GET",
-    given: object = None,
+    payload: object = None,
 ) -> Any:
-    path = path_of(*key_of(arguments), *names, **(query or {}))
-    return asked(arguments, path, method, given, HINT_404)
+    path = session_path(*find_key(arguments), *names, **(query or {}))
+    return request_json(arguments, path, method, payload, HINT_404)
 
 
 def _row(card: Mapping[str, Any]) -> Sequence[str]:
     state = "holds" if card["holds"] else f"superseded by {card['superseded_by']}"
-    told = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
-    return tuple(map(printable, (card["id"], *told, _messages(card), ",".join(card["tags"]), card["content"])))
+    cells = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
+    return tuple(map(printable, (card["id"], *cells, _messages(card), ",".join(card["tags"]), card["content"])))
 
 
 def _messages(card: Mapping[str, Any]) -> str:
-    """The places, from 0, of a card's messages; where they are not known, of all that its condensation stands for."""
+    """The positions, from 0, of a card's messages; if unknown, of all messages that its condensation stands for."""
     if card["places"]:
         return ",".join(map(str, card["places"]))
     return f"0-{card['covered'] - 1}" if card["covered"] else ""

@@ -1,4 +1,4 @@
-"""What the commands of an operator have in common: the proxy that they ask, its token, and finding a session."""
+"""What `sessions` and `memory` share: options that name a proxy, its admin API, finding a session, printing tables."""
 
 from __future__ import annotations
 
@@ -21,66 +21,72 @@ HINT_401 = "the token is wrong: give --token, or set admin.token to that of the 
 HINT_404 = "there is no such session, or the proxy has no token: set admin.token"
 
 
-class Failed(Exception):
-    """What to tell a person instead of an answer."""
+class CommandFailed(Exception):
+    """A command cannot do its work; the message is for the user."""
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
-    """The options that say which proxy is asked, and of whose sessions."""
+    """Adds the options that name the proxy, its token and a tenant."""
     action.add_argument("--tenant", help="sessions of this tenant only")
     action.add_argument("--url", help="where the proxy is; by default the settings' host and port")
     action.add_argument("--token", help="by default admin.token, or the file beside the store of the settings")
 
 
-def done(action: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
-    """The exit code of an action, which may raise `Failed`; 1 with a line on standard error where it has no answer."""
+def run_action(action: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
+    """Runs an action and returns the exit code: 1, and a line on standard error, where it raises `CommandFailed`."""
     if arguments.token is None:
         arguments.token = known_token(load_settings(), arguments.url)
     try:
         action(arguments)
-    except (Failed, OSError) as error:
+    except (CommandFailed, OSError) as error:
         print(f"condenser: {error}", file=sys.stderr)
         return FAILED
     return OK
 
 
-def key_of(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Tenant and key of the session that is meant; an id can be that of several tenants. Raises `Failed`."""
-    rows = listed(arguments, id=arguments.id)
+def find_key(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Tenant and key of the session with the id in `arguments`.
+
+    Raises `CommandFailed` where there is none, or where several tenants have a session with that id.
+    """
+    rows = list_sessions(arguments, id=arguments.id)
     found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
     if not found:
-        raise Failed(f"there is no session {arguments.id}")
+        raise CommandFailed(f"there is no session {arguments.id}")
     if len(found) > 1:
         keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
-        raise Failed(f"{arguments.id} is the id of several sessions; name one of{keys}")
+        raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
     return found[0]
 
 
-def listed(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
-    """The listing of sessions, narrowed by `query`; raises `Failed`."""
+def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
+    """The listing of sessions, narrowed by `query`; raises `CommandFailed`."""
     if arguments.tenant is not None:
         query["tenant"] = arguments.tenant
-    rows: dict[str, Any] = asked(arguments, path_of(**query))
+    rows: dict[str, Any] = request_json(arguments, session_path(**query))
     return rows
 
 
-def path_of(*names: str, **query: str) -> str:
-    """The path of a session, or of what is under it."""
+def session_path(*names: str, **query: str) -> str:
+    """The admin API's path of a session, or of something below it."""
     path = "/".join(("/_condenser/sessions", *(quote(name, safe="") for name in names)))
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def asked(
-    arguments: argparse.Namespace, path: str, method: str = "GET", given: object = None, hint_404: str = HINT_404
+def request_json(
+    arguments: argparse.Namespace, path: str, method: str = "GET", payload: object = None, hint_404: str = HINT_404
 ) -> Any:
-    """The document at a path, an object or an array, asked with a JSON body where one is `given`; raises `Failed`."""
-    body = None if given is None else json.dumps(given).encode()
+    """The JSON document that the proxy answers with at a path: an object or an array.
+
+    `payload` is sent as a JSON body. Raises `CommandFailed` for any other answer; `hint_404` explains a 404.
+    """
+    body = None if payload is None else json.dumps(payload).encode()
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=TIMEOUT, body=body)
     if reply.status != 200:
-        raise Failed(_problem(reply, {400: _message(reply), 401: HINT_401, 404: hint_404}))
+        raise CommandFailed(_problem(reply, {400: _message(reply), 401: HINT_401, 404: hint_404}))
     document = json_or_none(reply.body)
     if not isinstance(document, dict | list):
-        raise Failed("what answers there is no condenser")
+        raise CommandFailed("the server at that address is not a condenser")
     return document
 
 
@@ -90,7 +96,7 @@ def _problem(reply: Reply, hints: dict[int, str]) -> str:
 
 
 def _message(reply: Reply) -> str:
-    """The message of an error in OpenAI's form, as far as it is one."""
+    """The message of an error in OpenAI's form; "" for any other body."""
     try:
         return str(json.loads(reply.body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
@@ -98,12 +104,12 @@ def _message(reply: Reply) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows as aligned lines."""
+    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def printable(text: str) -> str:
-    """A text without control characters, in one line."""
+    """A text in one line, with a space for each control character."""
     return "".join(char if char.isprintable() else " " for char in text)

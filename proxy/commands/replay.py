@@ -23,7 +23,7 @@ from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
     from proxy.replaying.recorded import Conversation
-    from proxy.replaying.report import Replayed
+    from proxy.replaying.report import ReplayResults
 
 WINDOW = 8_192
 _OFF = "off"
@@ -59,26 +59,26 @@ def run(arguments: argparse.Namespace) -> int:
     return OK
 
 
-async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> Replayed:
+async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
     from proxy.replaying.measures import Tally
-    from proxy.replaying.play import Player, playing
-    from proxy.replaying.report import Replayed
+    from proxy.replaying.play import Player, open_replay_proxy
+    from proxy.replaying.report import ReplayResults
 
-    async with playing(_settings(arguments)) as built:
+    async with open_replay_proxy(_settings(arguments)) as built:
         known = built.services.policies.window(None, arguments.model)
-        asked = arguments.window or (WINDOW if known.tokens is None else None)
-        player = Player(built, arguments.model, asked)
+        assumed = arguments.window or (WINDOW if known.tokens is None else None)
+        player = Player(built, arguments.model, assumed)
         tallies = [Tally(str(pipeline)) for pipeline in arguments.strategy]
         for number, conversation in enumerate(conversations):
             for tally, pipeline in zip(tallies, arguments.strategy, strict=True):
                 tally.played.append(await player.play(conversation, pipeline, f"{number}/{pipeline}"))
     summaries = [tally.summary() for tally in tallies]
-    window = known if asked is None else Window(asked, "--window" if arguments.window else "default, none is known")
-    return Replayed(str(arguments.file), len(conversations), arguments.model, window, summaries)
+    window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
+    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """The proxy's settings, but with a store in memory, which is never given up for being slow."""
+    """The proxy's settings, with a store in memory and no bound on its time that matters."""
     use_config(arguments.config)
     return load_settings(store={"url": "memory://", "timeout": 600.0})
 

@@ -1,4 +1,4 @@
-"""A question to a running proxy, with the standard library only: a health check must start quickly."""
+"""Requests to a running proxy, with the standard library only: a health check must start quickly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from proxy.store import redacted
 
 TIMEOUT = 5.0
 _HEADERS = {"Content-Type": "application/json"}
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Hosts that mean every address of this machine, with one of them that a client can connect to."""
 
 
 class Reply(NamedTuple):
-    """What came back; status 0 and a `problem` where nothing did."""
+    """A proxy's answer; status 0 and a `problem` where there is none."""
 
     status: int
     body: bytes = b""
@@ -31,9 +32,9 @@ def ask(
     timeout: float = TIMEOUT,
     body: bytes | None = None,
 ) -> Reply:
-    """What the proxy at `url`, or the one that the settings describe, answers at `path`; `timeout` is in seconds.
+    """The answer at `path` of the proxy at `url`, by default the one that the settings describe.
 
-    A `body` is JSON.
+    `timeout` is in seconds. A `body` is JSON.
     """
     base = settings_url() if url is None else url
     if "@" in base:
@@ -52,7 +53,16 @@ def ask(
 
 
 def settings_url() -> str:
-    """Where a proxy with these settings can be asked from this machine."""
+    """The address at which this machine reaches a proxy with the current settings."""
     settings = load_settings()
-    host = _EVERYWHERE.get(settings.host, settings.host)
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return client_url(settings.host, settings.port)
+
+
+def client_url(host: str, port: int) -> str:
+    """The address at which a client on this machine reaches a proxy that listens on a host."""
+    return listening_url(_LOOPBACK.get(host, host), port)
+
+
+def listening_url(host: str, port: int) -> str:
+    """The address that a proxy listens on."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

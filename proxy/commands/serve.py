@@ -16,9 +16,10 @@ from uvicorn.supervisors import Multiprocess
 
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
+from proxy.commands.running import client_url, listening_url
 from proxy.http.connection import Connection
 from proxy.request.identity import tenant_key
-from proxy.runtime.garbage import tended
+from proxy.runtime.garbage import scheduled_collections
 from proxy.sessions.admin import admin_token, is_loopback
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
@@ -31,11 +32,11 @@ whoever reaches the port could use your key. Ways out, one of them:
   - leave upstream.api_key out, so that callers bring their own credential
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
   - say that it is meant: open_to_all = true"""
-APART = """condenser: refusing to start several workers with memory://, which is the memory of one of them:
+STORE_NOT_SHARED = """condenser: refusing to start several workers with memory://, which is the memory of one of them:
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 NOT_STARTED = 3
-KEEP_ALIVE = 75
-DRAIN = 30
+KEEP_ALIVE = 75  # seconds for an idle connection of a client
+DRAIN = 30  # seconds for running replies after a signal
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -47,24 +48,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Serves until a signal stops it; refuses settings that would lend out a key or split sessions."""
     settings = settings_from(arguments)
     if gives_the_key_away(settings):
         print(REFUSAL.format(host=settings.host), file=sys.stderr)
         return USAGE
     if settings.workers > 1 and settings.store.url == "memory://":
-        print(APART, file=sys.stderr)
+        print(STORE_NOT_SHARED, file=sys.stderr)
         return USAGE
-    if problem := asyncio.run(unopened(settings)):
+    if problem := asyncio.run(store_problem(settings)):
         print(f"condenser: {problem}", file=sys.stderr)
         return NOT_STARTED
     return _run_workers(settings) if settings.workers > 1 else _run_here(settings)
 
 
-async def unopened(settings: Settings) -> str:
-    """Why the store of the settings, or a file of ours beside it, cannot be opened; "" where all can.
+async def store_problem(settings: Settings) -> str:
+    """Why the store, or a secret file beside it, cannot be opened; "" where all of them can be.
 
-    Looked at before the port is taken: inside of the server it would be a traceback.
+    This is checked before the port is taken, because an error within the server would print a traceback.
     """
     try:
         await (await open_store(settings.store.url)).close()
@@ -82,7 +83,7 @@ def _run_here(settings: Settings) -> int:
 
 
 class _Server(uvicorn.Server):
-    """A server that says where it listens as soon as it does: which port 0 has become is not known before."""
+    """A server that prints the banner once it listens; before that it is not known which port 0 has become."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(server_config(settings))
@@ -94,7 +95,10 @@ class _Server(uvicorn.Server):
 
 
 def _run_workers(settings: Settings) -> int:
-    """One process listens, the workers accept; one that dies is replaced, unless it could not start."""
+    """Serves with several processes: one listens, the workers accept.
+
+    A worker that dies is replaced, unless it could not start.
+    """
     config = server_config(settings)
     with config.bind_socket() as listening:
         print(banner(settings, listening.getsockname()[1]), flush=True)
@@ -111,12 +115,12 @@ def gives_the_key_away(settings: Settings) -> bool:
 
 
 def server_config(settings: Settings) -> uvicorn.Config:
-    """uvicorn as a proxy wants it: upstream's own `date` and `server`, no access log, a bounded drain.
+    """uvicorn's configuration: the upstream's own `date` and `server` headers, no access log, a bounded drain.
 
-    uvloop and httptools are what it takes where they are installed. Each worker makes an app of its own.
+    uvicorn uses uvloop and httptools where they are installed. Each worker makes an app of its own.
     """
     return uvicorn.Config(
-        partial(worker, settings),
+        partial(worker_app, settings),
         factory=True,
         host=settings.host,
         port=settings.port,
@@ -134,15 +138,15 @@ def server_config(settings: Settings) -> uvicorn.Config:
     )
 
 
-def worker(settings: Settings) -> FastAPI:
-    """The app of one process, with its log."""
+def worker_app(settings: Settings) -> FastAPI:
+    """The app of one worker process, with logging configured."""
     configure_logging(settings.log_format)
     app = create_app(settings)
     serving = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with serving(app), tended(lambda: app.state.services.telemetry.is_quiet):
+        async with serving(app), scheduled_collections(lambda: app.state.services.telemetry.is_quiet):
             yield
 
     app.router.lifespan_context = lifespan
@@ -150,12 +154,11 @@ def worker(settings: Settings) -> FastAPI:
 
 
 def banner(settings: Settings, port: int) -> str:
-    """What a person wants to see first: the line to paste, with the port that is listened on."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    """What a person wants to see first: where the proxy listens, what is behind it, and what a client must be given."""
     return (
-        f"condenser listens on http://{host}:{port}/v1\n"
-        f"  upstream {redacted(settings.upstream.base_url)}\n"
-        f"  store    {redacted(settings.store.url)}\n"
-        f"  strategy {settings.strategy}\n"
-        f'  paste    OpenAI(base_url="http://{host}:{port}/v1")'
+        f"condenser listens on {listening_url(settings.host, port)}/v1\n"
+        f"  upstream   {redacted(settings.upstream.base_url)}\n"
+        f"  store      {redacted(settings.store.url)}\n"
+        f"  strategy   {settings.strategy}\n"
+        f'  client     OpenAI(base_url="{client_url(settings.host, port)}/v1")'
     )

@@ -13,7 +13,16 @@ from textwrap import wrap
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.operating import add_proxy_arguments, asked, done, key_of, listed, path_of, printable, table
+from proxy.commands.operating import (
+    add_proxy_arguments,
+    find_key,
+    list_sessions,
+    printable,
+    request_json,
+    run_action,
+    session_path,
+    table,
+)
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
@@ -41,15 +50,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one action; 1 with a line on standard error where there is no answer."""
+    """Runs one action and returns the exit code."""
     if arguments.action == "delete" and not (arguments.id or arguments.tenant):
         print("condenser: name a session, or all of a tenant with --tenant", file=sys.stderr)
         return USAGE
-    return done(_ACTIONS[arguments.action], arguments)
+    return run_action(_ACTIONS[arguments.action], arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows = listed(arguments)
+    rows = list_sessions(arguments)
     print("\n".join(table([COLUMNS, *map(_row, rows["data"])])))
     if rows["unreadable"]:
         keys = ", ".join(f"{each['tenant']}/{each['session']}" for each in rows["unreadable"])
@@ -57,32 +66,32 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    print("\n".join(lines_of(_asked(arguments))))
+    print("\n".join(lines_of(_request(arguments))))
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    found = _asked(arguments, "memory", "export") if arguments.memory else _asked(arguments)
-    text = json.dumps(found, indent=2) + "\n"
+    document = _request(arguments, "memory", "export") if arguments.memory else _request(arguments)
+    text = json.dumps(document, indent=2) + "\n"
     if arguments.file is None:
         sys.stdout.write(text)
         return
     path = Path(arguments.file)
-    # It has what was said: for its owner only, like the store.
+    # The file holds text of conversations: it is for its owner only, like the store.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    path = path_of(arguments.tenant) if arguments.id is None else path_of(*key_of(arguments))
-    gone = asked(arguments, path, method="DELETE")["sessions"]
-    print(f"deleted {gone} session{'' if gone == 1 else 's'}")
+    path = session_path(arguments.tenant) if arguments.id is None else session_path(*find_key(arguments))
+    deleted = request_json(arguments, path, method="DELETE")["sessions"]
+    print(f"deleted {deleted} session{'' if deleted == 1 else 's'}")
 
 
 _ACTIONS = {"list": _list, "show": _show, "export": _export, "delete": _delete}
 
 
-def _asked(arguments: argparse.Namespace, *names: str) -> Any:
-    return asked(arguments, path_of(*key_of(arguments), *names))
+def _request(arguments: argparse.Namespace, *names: str) -> Any:
+    return request_json(arguments, session_path(*find_key(arguments), *names))
 
 
 # Printing
@@ -100,7 +109,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
-    """A session in lines; what was said is cut, and has no control characters."""
+    """A session in lines; text of messages is cut, and has no control characters."""
     totals = ", ".join(f"{name} {count:,}" for name, count in sorted(session["totals"].items()))
     settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in sorted(session["settings"].items()))
     yield from table(
@@ -140,20 +149,20 @@ def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
             yield f"  kept {piece[0]} to {piece[1] - 1}"
         else:
             yield f"  {piece['kind']}: {_cut(piece['raw'])}"
-    for stage, told in each["metadata"].items():
-        if isinstance(told, Mapping) and told:
-            yield from _told_lines(f"  {stage}: ", told)
+    for stage, telemetry in each["metadata"].items():
+        if isinstance(telemetry, Mapping) and telemetry:
+            yield from _telemetry_lines(f"  {stage}: ", telemetry)
 
 
-def _told_lines(title: str, told: Mapping[str, Any]) -> Iterator[str]:
-    """What a strategy tells of itself, all members in as many lines as it takes, and a line for each vote."""
-    values = ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in told.items() if name != VOTES)
+def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
+    """A strategy's telemetry: all its members, wrapped, and a line for each vote."""
+    values = ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in telemetry.items() if name != VOTES)
     yield from wrap(values, WIDTH, initial_indent=title, subsequent_indent="    ", break_on_hyphens=False)
-    yield from _vote_lines(told)
+    yield from _vote_lines(telemetry)
 
 
-def _vote_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    for vote in told.get(VOTES, ()):
+def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
+    for vote in telemetry.get(VOTES, ()):
         parsed = "parsed" if vote.get("parsed_ok") else "not parsed"
         problem = f", {vote['error_type']}" if vote.get("error_type") else ""
         reasoning = f": {_cut(str(vote['reasoning']))}" if vote.get("reasoning") else ""
@@ -161,10 +170,10 @@ def _vote_lines(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
-    """The last state of judging, also where it has condensed nothing, and every verdict with its votes."""
+    """The last state of judging, even if it condensed nothing, and every verdict with its votes."""
     if session["judging"]:
         yield ""
-        yield from _told_lines("judging: ", session["judging"])
+        yield from _telemetry_lines("judging: ", session["judging"])
     for each in session["verdicts"]:
         yield (
             f"verdict {'YES' if each['yes'] else 'NO'} on {each['count']} messages of {each['tokens']:,} tokens,"

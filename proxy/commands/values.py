@@ -1,4 +1,4 @@
-"""Values on the command line: what may be given, and what a person is told who gives something else."""
+"""Values on the command line: types for argparse, with their error messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from strategies import Pipeline
 LEAST_WINDOW = 256
 
 
-class Named(NamedTuple):
-    """A model, and the pipeline that a suffix of its name asks for."""
+class NamedModel(NamedTuple):
+    """A model's name without its suffix, and the pipeline that the suffix names."""
 
     name: str
     suffix: Pipeline | None = None
@@ -36,8 +36,8 @@ def address(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def model(text: str) -> Named:
-    """A model as a client may name it."""
+def model(text: str) -> NamedModel:
+    """A model as clients name it, perhaps with the suffix of a pipeline."""
     try:
         check_model(text)
     except BadRequest as error:
@@ -45,7 +45,7 @@ def model(text: str) -> Named:
     name, suffix = split_model(text)
     if not name:
         raise argparse.ArgumentTypeError("is empty")
-    return Named(name, suffix)
+    return NamedModel(name, suffix)
 
 
 def window(text: str) -> int:

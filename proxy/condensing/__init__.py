@@ -1,1 +1,1 @@
-"""What one request needs and how it gets it: policy, requirement, condensation, retries, preparation."""
+"""Condensing for one request: policy, requirement, condensation, retries, preparation."""

@@ -1,8 +1,9 @@
-"""What a condensation costs and saves, where prices are known. Pure.
+"""The cost and the savings of a condensation, where prices are known. No I/O.
 
-A prompt that begins as the one before is read from the upstream's cache, at a lower price. Condensing changes its
-beginning: once, all that stands is read anew; from then on less is read. Where the cache is cold anyway, nothing is
-broken. So a condensation that is not needed yet waits until what it saves in a few turns is more than what it costs.
+The upstream reads a prompt that begins like the one before from its cache, at a lower price. Condensing changes that
+beginning: the upstream reads the whole prompt anew once, and fewer tokens from then on. If its cache is cold,
+condensing breaks nothing. So a condensation that is not needed yet waits until its savings in a few turns exceed its
+cost.
 """
 
 from __future__ import annotations
@@ -16,27 +17,33 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens, in any one currency: of a prompt, of what of it came from a cache, of a reply."""
+    """Prices of a million tokens, in any one currency."""
 
     input: float
+    """Of a prompt."""
     cached_input: float
+    """Of the part of a prompt that came from a cache."""
     output: float
+    """Of a reply."""
 
 
 class Moment(NamedTuple):
-    """Tokens of the upstream: of the view as it stands, of the one that is expected, and of what stands before history
-    in both, such as tools and system messages. `calls` is what our own calls for it cost; `is_cold` tells that the
-    upstream has nothing of the view in its cache any more."""
+    """The figures that decide whether to condense now; sizes are in tokens of the upstream."""
 
     before: int
+    """Of the view as it is."""
     after: int
+    """Of the view that is expected after condensing."""
     fixed: int
+    """Of what stands before the history in both, such as tools and system messages."""
     calls: float
+    """The price of our own calls for the condensation."""
     is_cold: bool
+    """Whether the upstream has nothing of the view in its cache any more."""
 
 
 def turns_to_pay_back(prices: Prices, moment: Moment) -> float:
-    """Turns after which a condensation has saved what it cost: 0 where this one pays at once, infinity for never."""
+    """Turns until a condensation has saved its cost: 0 if it saves at once, infinity if it never does."""
     before, after, fixed, calls, is_cold = moment
     gone = max(before - after, 0)
     if is_cold:
@@ -51,6 +58,6 @@ def turns_to_pay_back(prices: Prices, moment: Moment) -> float:
 
 
 def price_of(prices: Prices, *, prompt: int, cached: int, completion: int) -> float:
-    """What a call costs, of whose `prompt` tokens `cached` came from a cache."""
+    """The price of a call; `cached` of its `prompt` tokens came from a cache."""
     fresh = max(prompt - cached, 0)
     return (fresh * prices.input + cached * prices.cached_input + completion * prices.output) / _MILLION

@@ -1,4 +1,4 @@
-"""What was decided for one request, and how it is said: in headers, in a log line, as a dry run."""
+"""The decision for one request, and its three accounts: response headers, a log line, and the JSON of a dry run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.calibration.anchor import Anchor
-from proxy.calibration.scaling import UNCALIBRATED, Calibrated
+from proxy.calibration.scaling import UNCALIBRATED, Calibration
 from proxy.condensing.policy import Policy
 from proxy.learning.profiles import Profile
 from proxy.memory.rounds import Rounds
@@ -22,11 +22,11 @@ from strategies.core.transcript import Role
 from strategies.core.view import View
 
 REASONING = (b'"reasoning', b'"thinking', b"<think", b"u003cthink")
-"""What tells of reasoning in the bytes of a message: members that servers name so, and marks in its text."""
+"""Bytes that show reasoning in a message: members in which servers put it, and marks in its text."""
 
 
 class Action(StrEnum):
-    """What this request's view is."""
+    """The kind of view that is forwarded, as `X-Condenser-Action` says it."""
 
     PASSED = "passed"
     REPLAYED = "replayed"
@@ -38,7 +38,7 @@ class Action(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What made us condense."""
+    """Why the view was condensed, as `X-Condenser-Trigger` says it."""
 
     NONE = "none"
     JUDGE = "judge"
@@ -49,7 +49,7 @@ class Trigger(StrEnum):
 
 
 def trigger_of(condensation: Condensation) -> Trigger:
-    """What a condensation was made for; one of a newer version may name a trigger that this one does not know."""
+    """The trigger that a condensation was made for; one that only a newer version knows counts as THRESHOLD."""
     known = condensation.trigger in set(Trigger)
     return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
 
@@ -76,87 +76,133 @@ class Timing:
 
 @dataclass(slots=True)
 class Decision:
-    """The outcome for one request. `body` are the bytes to forward; `settle` stores what later ones need.
+    """The decision for one request: the view, the bytes to forward, and callbacks for the outcome.
 
-    It is handed the reply as a message where append mode must store that too. `follow` starts what is due once the
-    reply has been sent. `again` decides anew, under a policy and by a budget, where the upstream has refused the view
-    for its length; it gives None where nothing smaller can be sent. `reform` writes it for an upstream with another
-    profile, and says whether other bytes came of that. `learn` is called with the usage that came back,
-    before `settle`, and told whether that is suspect; it leaves `usage` and `anchor` for the session. `reply` is how
-    the reply's text ends, where the session may be found by that. `probed` tells that the body asks for a usage which
-    the client has not asked for, `unpacked` that the reply must come without an encoding. `floor` are the tokens that
-    no condensation can take away, where that is worth telling. `rounds` are the hidden ones that may follow; None where
-    the model is offered no memory tool. `ready` tells that what was applied had been prepared. In append mode `head` is
-    what the history ends with once the upstream has taken the request, and `standing` what it ends with until then.
+    Fields without a default are known when deciding begins. The others are filled in while the request is decided on,
+    sent, and answered.
     """
 
+    # -- the session and the policy
+
     session: str
-    source: str
+    """The session's id, as the response header shows it."""
+    session_source: str
+    """Where the session's id comes from, as `X-Condenser-Session-Source` says it."""
     branch: str
+    """The name of the branch, without the suffix for its depth."""
     policy: Policy
+
+    # -- the view
+
     view: View
     tokens_before: int
+    """Tokens of the transcript, by the tokenizer's own count."""
     tokens_after: int
+    """Tokens of the view, by the same count."""
     exact: bool
-    tools: int
+    """Whether these are counts, not estimates."""
+    overhead: int
+    """Tokens of tools and framing, part of both counts."""
     body: bytes = b""
+    """The bytes to forward."""
+    applied: Condensation | None = None
+    """The condensation that the view applies."""
+    floor: int | None = None
+    """Tokens that no condensation can take away, if they keep the view from its target or from fitting."""
+    calibrated: Calibration = UNCALIBRATED
+    """How the upstream is expected to count the view."""
+    memory_block: MemoryBlock = NO_MEMORY_BLOCK
+    """The memory block in the view."""
+
+    # -- what was done
+
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE
-    applied: Condensation | None = None
-    own_tokens: int = 0
-    timing: Timing = field(default_factory=Timing)
-    head: str = ""
-    settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
-    follow: Callable[[], None] | None = None
-    block: MemoryBlock = NO_MEMORY_BLOCK
-    again: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
-    reform: Callable[[Profile], bool] | None = None
+    was_prepared: bool = False
+    """Whether the condensation came from a preparation; else it was made for this request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    calibrated: Calibrated = UNCALIBRATED
+    """The strategies' account of the plan: stages, reasons, and figures of their own."""
+    own_tokens: int = 0
+    """Tokens of our own model calls for this request."""
+    timing: Timing = field(default_factory=Timing)
+
+    # -- append mode
+
+    head: str = ""
+    """The head of the stored history once the upstream has accepted the request."""
+    head_before: str = ""
+    """The head of the stored history until then."""
+
+    # -- how it is sent
+
+    probed: bool = False
+    """Whether the body asks for the usage of a stream that the client did not ask for."""
+    wants_unencoded: bool = False
+    """Whether the upstream must reply without a content encoding."""
+    hidden_rounds: Rounds | None = None
+    """The hidden rounds that may follow; None if the model is offered no memory tool."""
+
+    # -- callbacks
+
+    retry_smaller: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
+    """Decides anew, by this policy and budget, when the upstream has refused the view for its length.
+
+    The callback returns None if nothing smaller can be sent.
+    """
+    rewrite_for: Callable[[Profile], bool] | None = None
+    """Rewrites the view for another profile, and returns whether the bytes have changed."""
     learn: Callable[[Usage, bool], None] | None = None
+    """Takes in the upstream's usage, and whether it is suspect; called before `settle`. Sets `usage` and `anchor`."""
+    settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
+    """Stores what later requests need. Its argument is the reply as a message, which append mode stores too."""
+    follow_up: Callable[[], None] | None = None
+    """Starts the work that is due once the reply has been sent."""
+
+    # -- what the reply has shown
+
     usage: Usage | None = None
     anchor: Anchor | None = None
-    reply: str = ""
-    probed: bool = False
-    unpacked: bool = False
-    floor: int | None = None
-    rounds: Rounds | None = None
-    ready: bool = False
-    standing: str = ""
+    """The anchor that the next request of this branch starts from."""
+    reply_ending: str = ""
+    """The digest of how the reply's text ends, for a session that may be found by that."""
 
-    def let_go(self) -> None:
-        """Forgets what it could still do, when its request is over.
+    def drop_callbacks(self) -> None:
+        """Drops the callbacks when the request is over.
 
-        Those hold the decision itself, and so the whole request: nothing but a collection of garbage would free it.
+        They hold the decision itself, and with it the whole request; otherwise only the garbage collector would free
+        them.
         """
-        self.settle = self.follow = self.again = self.reform = self.learn = None
+        self.settle = self.follow_up = self.retry_smaller = self.rewrite_for = self.learn = None
 
     @property
-    def left_out(self) -> int:
-        """What the client's own list would have cost more than the view, in tokens of the upstream."""
+    def tokens_saved(self) -> int:
+        """Tokens of the upstream that the view saves over the client's own list."""
         return round(self.calibrated.scale.slope * (self.tokens_before - self.tokens_after))
 
     @property
-    def upstream_least(self) -> int:
-        """The least that the upstream should count for the view: nothing is in it that is only guessed to be added."""
+    def least_upstream_count(self) -> int:
+        """The least that the upstream should count for the view, in its tokens.
+
+        Without a count of the upstream's own to start from, tokens that it is only guessed to add are left out.
+        """
         expected = self.calibrated.scale.upstream(self.view.tokens)
-        return expected if self.upstream_prefix is not None else min(expected, self.view.tokens)
+        return expected if self.upstream_prefix_count is not None else min(expected, self.view.tokens)
 
     @property
-    def upstream_prefix(self) -> int | None:
-        """What the upstream itself has counted for the beginning of this view; None where that is not known."""
-        return self.calibrated.begun_with(self.applied.id if self.applied else "", self.view.tokens)
+    def upstream_prefix_count(self) -> int | None:
+        """The upstream's own count for the beginning of this view; None if that is not known."""
+        return self.calibrated.count_of_beginning(self.applied.id if self.applied else "", self.view.tokens)
 
     @property
     def shows_reasoning(self) -> bool:
-        """Whether the view has reasoning of the assistant's, which templates leave out once a turn is over."""
-        said = [message.data for message in self.view.shown if message.role is Role.ASSISTANT]
-        return any(mark in data for data in said for mark in REASONING)
+        """Whether the view contains reasoning of the assistant, which chat templates drop once a turn is over."""
+        texts = [message.data for message in self.view.item_messages if message.role is Role.ASSISTANT]
+        return any(mark in data for data in texts for mark in REASONING)
 
     @property
-    def changed(self) -> bool:
-        """Whether this request's view is something a person should hear of."""
+    def is_notable(self) -> bool:
+        """Whether a person should hear of this request in the log."""
         return self.action not in (Action.PASSED, Action.BYPASSED) or self.reason == Reason.ALIGNED
 
     @property
@@ -164,12 +210,12 @@ class Decision:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
 
-    def headers(self, *, taken: bool = True) -> list[tuple[str, str]]:
-        """The response headers of the design; `taken` tells whether the upstream has taken the request."""
-        head = self.head if taken else self.standing
+    def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
+        """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
+        head = self.head if accepted else self.head_before
         pairs = [
             ("X-Condenser-Session", self.session),
-            ("X-Condenser-Session-Source", self.source),
+            ("X-Condenser-Session-Source", self.session_source),
             ("X-Condenser-Strategy", str(self.policy.pipeline)),
             ("X-Condenser-Action", self.action),
             ("X-Condenser-Trigger", self.trigger),
@@ -192,30 +238,30 @@ class Decision:
             pairs.append(("X-Condenser-Headroom", str(self.policy.budget.upstream_headroom(self.tokens_after))))
         return pairs
 
-    def line(self) -> str:
-        """One line that tells a person what happened; no content, no credential."""
+    def log_line(self) -> str:
+        """The log line that tells a person what happened, without content or credentials."""
         window = self.policy.window.tokens
-        done = self._what(), self._found_ready(), self.reason, f"+{self.timing.ours:.0f} ms"
+        done = self._action_phrase(), self._prepared_phrase(), self.reason, f"+{self.timing.ours:.0f} ms"
         parts = [
             self.session[-4:],
             with_depth(self.branch, self.depth),
             str(self.policy.pipeline),
             f"{short(self.tokens_before)}→{short(self.tokens_after)} of {short(window) if window else 'unknown'}",
-            f"(tools {short(self.tools)}{f', floor {short(self.floor)}' if self.floor is not None else ''})",
+            f"(tools {short(self.overhead)}{f', floor {short(self.floor)}' if self.floor is not None else ''})",
             ", ".join(filter(None, done)),
         ]
-        before = self.applied.own_tokens if self.ready and self.applied else 0
+        before = self.applied.own_tokens if self.was_prepared and self.applied else 0
         own = self.own_tokens + before
         return " ".join(parts) + (f", own {short(own)} tok" if own else "")
 
-    def _what(self) -> str:
-        """What was done, or for a condensation that was made or taken now, why."""
+    def _action_phrase(self) -> str:
+        """The action; for a condensation that this request made or took, its trigger."""
         if self.trigger is Trigger.NONE:
             return str(self.action)
         return str(self.trigger) if self.action is Action.CONDENSED else f"{self.action} by {self.trigger}"
 
-    def _found_ready(self) -> str:
-        if not self.ready or self.applied is None:
+    def _prepared_phrase(self) -> str:
+        if not self.was_prepared or self.applied is None:
             return ""
         kinds = {each.kind for each in self.applied.pieces if isinstance(each, Literal)}
         return "summary ready" if Kind.REPLACEMENT in kinds else "ready"
@@ -228,7 +274,7 @@ class Decision:
             "reason": self.reason or None,
             "trigger": self.trigger,
             "session": self.session,
-            "session_source": self.source,
+            "session_source": self.session_source,
             "branch": with_depth(self.branch, self.depth),
             "strategy": str(self.policy.pipeline),
             "window": self.policy.window.tokens,
@@ -240,7 +286,7 @@ class Decision:
             "upstream_tokens": self.calibrated.scale.upstream(self.tokens_after),
             "headroom": self.policy.budget.upstream_headroom(self.tokens_after) if self.policy.budget else None,
             "plan": dict(self.metadata),
-            "messages": [message.body for message in self.view.messages()],
+            "messages": [message.body for message in self.view.messages],
         }
         return json.dumps(document, ensure_ascii=True).encode()
 

@@ -1,8 +1,8 @@
-"""Votes: rounds that judges hold on a conversation, and what is kept of them.
+"""Votes: holds rounds of judges' votes on a conversation, and records their verdicts.
 
-A round is held once at a time for each chain, here and across replicas. What it costs is counted for the session, and
-bounded by the session's allowance (`proxy/condensing/allowance.py`). A round is held while that is not used up: judged
-by what it will cost, five votes on a fifth of a window would never be held.
+One round is held at a time for each chain, here and across replicas. Its tokens count towards the session's allowance
+(`proxy/condensing/allowance.py`). A round is held as long as any allowance is left, whatever the round will cost:
+otherwise five votes on a fifth of a window would never be held.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.allowance import left
-from proxy.condensing.attempts import Attempts, Resolving, Urgency
+from proxy.condensing.allowance import remaining
+from proxy.condensing.attempts import Attempts, EffectRunner, Urgency
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
 from proxy.request.intake import Case
-from proxy.runtime.offload import loaded
+from proxy.runtime.offload import message_load
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Session
 from strategies.core.budget import Budget
@@ -34,17 +34,18 @@ _log = logging.getLogger(__name__)
 
 
 class VoteRound(NamedTuple):
-    """What came of a round of votes: a verdict, or why there is none; tokens that it cost."""
+    """The result of a round of votes: a verdict, or the reason why there is none, and the tokens that it cost."""
 
     verdict: Verdict | None
-    skipped: str = ""
+    skip_reason: str = ""
     tokens: int = 0
 
 
 class Judges:
-    """Holds rounds of votes; one per app. `allowance` is a share of the session's forwarded prompt tokens.
+    """Holds rounds of votes; one per app.
 
-    Unless `with_text`, what judges say of a conversation is not kept, for they may quote it.
+    `allowance` is a share of the session's forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not
+    kept, because it may quote the conversation.
     """
 
     def __init__(
@@ -55,18 +56,18 @@ class Judges:
         allowance: float,
         clock: Callable[[], float],
         *,
-        with_text: bool = True,
+        keeps_text: bool = True,
     ) -> None:
         self._attempts = attempts
         self._keeper = keeper
         self._leases = leases
         self._allowance = allowance
-        self._with_text = with_text
+        self._keeps_text = keeps_text
         self._clock = clock
 
     async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> VoteRound:
-        """A round of votes on a view, kept in the session with its verdict; raises nothing."""
-        if left(case, self._allowance) <= 0:
+        """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
+        if remaining(case, self._allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
         view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
         work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
@@ -74,50 +75,54 @@ class Judges:
             if not turn.held:
                 return VoteRound(None, HELD_ELSEWHERE)
             polling = stage.judge(view, _budget(case), past)
-            held = await self._round(polling, loaded(len(view.transcript.chain), view.tokens), case, caller)
-        await self._keep(stage, held, view, case)
-        return held
+            vote_round = await self._hold(polling, message_load(len(view.transcript.chain), view.tokens), case, caller)
+        await self._store(stage, vote_round, view, case)
+        return vote_round
 
-    async def note(self, stage: Judging, held: VoteRound, view: View, case: Case) -> None:
-        """Has the session say why there is no verdict on a view; one that is not stored stays so."""
-        state = self._states(stage, held, view, case)
-        await self._keeper.amend(case.recognised, lambda session: session._replace(judging=state(session)), opens=False)
+    async def note(self, stage: Judging, vote_round: VoteRound, view: View, case: Case) -> None:
+        """Stores in the session why there is no verdict on a view; a session that is not stored yet stays so."""
+        state = self._state_after(stage, vote_round, view, case)
+        await self._keeper.amend(
+            case.recognised, lambda session: session._replace(judging=state(session)), creates=False
+        )
 
-    async def _round(self, polling: Polling, messages: int, case: Case, caller: Caller) -> VoteRound:
+    async def _hold(self, polling: Polling, messages: int, case: Case, caller: Caller) -> VoteRound:
         try:
-            resolving = Resolving(self._attempts.asking(case.policy, Urgency(caller)), messages)
-            verdict = await resolving.drive(polling)
+            runner = EffectRunner(self._attempts.resolver_for(case.policy, Urgency(caller)), messages)
+            verdict = await runner.drive(polling)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
-        kept = verdict if self._with_text else replace(verdict, metadata=_without_words(verdict.metadata))
-        return VoteRound(kept, tokens=resolving.tokens)
+        kept = verdict if self._keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
+        return VoteRound(kept, tokens=runner.tokens)
 
-    async def _keep(self, stage: Judging, held: VoteRound, view: View, case: Case) -> None:
-        verdict, state = held.verdict, self._states(stage, held, view, case)
-        if verdict is None or not case.keeps:
+    async def _store(self, stage: Judging, vote_round: VoteRound, view: View, case: Case) -> None:
+        verdict, state = vote_round.verdict, self._state_after(stage, vote_round, view, case)
+        if verdict is None or not case.may_store:
             return
 
         def change(session: Session) -> Session:
-            counted = session.counted(own_tokens=held.tokens, judge_tokens=held.tokens, votes=1)
-            return counted.judged(verdict, state(session))
+            counted = session.with_totals(own_tokens=vote_round.tokens, judge_tokens=vote_round.tokens, votes=1)
+            return counted.with_verdict(verdict, state(session))
 
         await self._keeper.amend(case.recognised, change)
 
-    def _states(
-        self, stage: Judging, held: VoteRound, view: View, case: Case
+    def _state_after(
+        self, stage: Judging, vote_round: VoteRound, view: View, case: Case
     ) -> Callable[[Session], Mapping[str, Any]]:
-        """What the state of judgement is after a round, by the verdicts that a session has."""
-        past, new = case.past(self._clock()), (held.verdict,) if held.verdict else ()
-        return lambda session: stage.state(view, replace(past, verdicts=(*session.verdicts, *new)), held.skipped)
+        """A function from a session, with its verdicts, to the state of judgement after a round."""
+        past, new = case.past(self._clock()), (vote_round.verdict,) if vote_round.verdict else ()
+        return lambda session: stage.state(
+            view, replace(past, verdicts=(*session.verdicts, *new)), vote_round.skip_reason
+        )
 
 
-def _without_words(told: Any) -> Any:
-    """What is told of votes without their reasoning."""
-    if isinstance(told, Mapping):
-        return {name: _without_words(value) for name, value in told.items() if name != "reasoning"}
-    return [_without_words(each) for each in told] if isinstance(told, list) else told
+def _without_reasoning(metadata: Any) -> Any:
+    """The metadata of votes without the judges' reasoning."""
+    if isinstance(metadata, Mapping):
+        return {name: _without_reasoning(value) for name, value in metadata.items() if name != "reasoning"}
+    return [_without_reasoning(each) for each in metadata] if isinstance(metadata, list) else metadata
 
 
 def _budget(case: Case) -> Budget:

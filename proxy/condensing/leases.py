@@ -1,12 +1,12 @@
-"""Leases: a piece of work that several replicas want is done by one of them.
+"""Leases: of several replicas that want the same piece of work done, one does it.
 
-Who gets the lease of a work does it, and renews the lease meanwhile. When the work is over, what came of it is left
-under the same name for a moment, as flights keep their results for those who come a moment later. The others ask again
-and again until something is left for them, or the lease is free because its holder had nothing to leave, or was killed.
-Who would only like to have what comes of a work, and does not do it himself, looks at its lease and takes none.
+The replica that gets the lease does the work, and renews the lease meanwhile. When it is done, it hands over the result
+under the same name for a moment, just as a flight keeps its result for requests that come a moment later. The other
+replicas poll the store until there is a result for them, or until the lease is free because its holder had nothing to
+hand over, or was killed. A caller that wants a result but would not do the work itself reads the lease and takes none.
 
-Nobody depends on it. Where the store fails, or the time is over, everyone does the work himself: what is kept of it is
-decided by the first writer of its record, so a lease that is lost costs model calls and nothing else.
+Nothing depends on a lease. If the store fails, or the time is over, every replica does the work itself: the first
+writer of a record decides what is kept, so a lost lease costs model calls and nothing else.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import Patience, StoredSessions
 from proxy.store.base import Lease, StoreError
 
-TTL = 3.0  # seconds by which a holder that was killed delays the others at most
+TTL = 3.0  # seconds; a killed holder delays the others by that much at most
 RENEWAL = 1.0  # seconds between two renewals: one may fail
-SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 0.25, 1.5  # seconds between two questions
+SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 0.25, 1.5  # seconds between two polls
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LeaseTurn:
-    """A place in the queue for a work, when its time has come.
-
-    Either `left` is what another has made of it, or the work is ours, with the lease `held` or, where it could not be
-    got, without. `leaves` is set by who does the work to what others may have of it.
-    """
+    """The right of one caller to go on: another replica's result is there, or the caller does the work itself."""
 
     held: bool
-    left: bytes
-    leaves: bytes = b""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether the caller has the lease; without it, it does the work unless there is a result."""
+    received: bytes
+    """The result that another replica handed over; empty if there is none."""
+    handover: bytes = b""
+    """The result for other replicas, set by the caller that did the work."""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Leases:
-    """The leases of one app; `stored` bounds each call that nobody waits for."""
+    """The leases of one app; `stored` bounds each store call that no request waits for."""
 
     def __init__(self, stored: StoredSessions, tasks: OwnedTasks[Any]) -> None:
         self._stored = stored
@@ -54,52 +53,53 @@ class Leases:
 
     @asynccontextmanager
     async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[LeaseTurn]:
-        """Waits for the turn of this caller, at most until that time on the loop's clock.
+        """Waits for this caller's turn until `until`, a time of the event loop's clock.
 
-        What others' work takes is not the store's time: only the answer that ends the waiting costs patience. A lease
-        that is held is renewed inside, and ends with what the turn then leaves; nobody waits for that.
+        Time that others spend working does not count against the store: only the answer that ends the waiting costs
+        `patience`. A held lease is renewed in the background while the context is open, and released with the turn's
+        `handover` when it closes.
         """
         holder = uuid4().hex
-        lease = await self._asked(
-            lambda: self._answered(tenant, work, holder, patience),
-            lambda lease: lease.held or bool(lease.left),
+        lease = await self._poll(
+            lambda: self._acquire(tenant, work, holder, patience),
+            lambda lease: lease.held or bool(lease.handover),
             until,
             patience,
         )
-        turn = LeaseTurn(lease.held, lease.left)
+        turn = LeaseTurn(lease.held, lease.handover)
         if turn.held:
-            # An app that closes ends its leases too: the work is over by then, and others need not wait for it.
-            self._tasks.own(self._hold(tenant, work, holder, turn), to_its_end=True)
+            # `to_its_end`: an app that closes releases its leases, so that no other replica waits for it.
+            self._tasks.own(self._renew_until_done(tenant, work, holder, turn), to_its_end=True)
         try:
             yield turn
         finally:
-            turn.over.set()
+            turn.done.set()
 
-    async def left(self, tenant: str, work: str, until: float, patience: Patience) -> bytes:
-        """What comes of a work that somebody has the lease of, at most until that time on the loop's clock.
+    async def result(self, tenant: str, work: str, until: float, patience: Patience) -> bytes:
+        """The result of work that another caller holds the lease of, waiting until `until` on the event loop's clock.
 
-        Empty where nobody does it, where it comes to nothing, or where the store fails.
+        Empty if nobody is doing the work, if it has no result, or if the store fails.
         """
-        lease = await self._asked(
-            lambda: patience.read(self._stored.store.leased(tenant, work)),
-            lambda lease: not lease.held or bool(lease.left),
+        lease = await self._poll(
+            lambda: patience.read(self._stored.store.read_lease(tenant, work)),
+            lambda lease: not lease.held or bool(lease.handover),
             until,
             patience,
         )
-        return lease.left
+        return lease.handover
 
-    async def _asked(
+    async def _poll(
         self,
         ask: Callable[[], Awaitable[Lease]],
         is_answer: Callable[[Lease], bool],
         until: float,
         patience: Patience,
     ) -> Lease:
-        """The lease as it is when that `is_answer`, or the time is over; one that nobody has where the store fails."""
+        """Asks until `is_answer` accepts the lease or the time is over; a free lease if the store fails."""
         now = asyncio.get_running_loop().time
         pause = SHORTEST_PAUSE
-        while patience.left > 0:
-            left = patience.left
+        while patience.remaining > 0:
+            left = patience.remaining
             try:
                 lease = await ask()
             except StoreError as error:
@@ -107,44 +107,47 @@ class Leases:
                 return Lease(held=False)
             if is_answer(lease) or now() >= until:
                 return lease
-            patience.left = left
+            patience.remaining = left
             await asyncio.sleep(min(pause, until - now()))
             pause = min(pause * GROWTH, LONGEST_PAUSE)
         return Lease(held=False)
 
-    async def _answered(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
-        """An answer of the store. A lease that comes when nobody waits for it is given back: others would, in vain."""
-        store, given_up = self._stored.store, asyncio.Event()
+    async def _acquire(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
+        """Tries to take the lease.
 
-        async def asking() -> Lease:
+        A lease that arrives after its caller has stopped waiting is given back: the others would wait for it in vain.
+        """
+        store, abandoned = self._stored.store, asyncio.Event()
+
+        async def acquire() -> Lease:
             lease = await store.lease(tenant, work, holder, TTL)
-            if lease.held and given_up.is_set():
+            if lease.held and abandoned.is_set():
                 await store.release(tenant, work, holder, b"", LINGER)
             return lease
 
         try:
-            return await self._stored.write(asking(), patience)
+            return await self._stored.write(acquire(), patience)
         except (StoreError, asyncio.CancelledError):
-            given_up.set()
+            abandoned.set()
             raise
 
-    async def _hold(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
-        """Renews the lease until the work is over, then ends it. One task does both: no renewal comes after the end."""
+    async def _renew_until_done(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
+        """Renews the lease, then releases it; one task does both, so no renewal follows the release."""
         store = self._stored.store
-        while not await _within(turn.over, RENEWAL):
-            await self._tried(store.lease(tenant, work, holder, TTL))
-        await self._tried(store.release(tenant, work, holder, turn.leaves, LINGER))
+        while not await _happens_within(turn.done, RENEWAL):
+            await self._best_effort(store.lease(tenant, work, holder, TTL))
+        await self._best_effort(store.release(tenant, work, holder, turn.handover, LINGER))
 
-    async def _tried(self, call: Coroutine[Any, Any, object]) -> None:
-        """A call of which only others have the use: the lease ends by itself in `TTL` seconds."""
+    async def _best_effort(self, call: Coroutine[Any, Any, object]) -> None:
+        """Makes a call that helps others only, and logs its failure: the lease ends by itself after `TTL` seconds."""
         try:
             await self._stored.in_time(call)
         except StoreError as error:
             _log.warning("a lease was not renewed or ended: %s", error)
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happens in so many seconds."""
+async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event is set within so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

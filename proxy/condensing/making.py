@@ -1,10 +1,15 @@
-"""Making a condensation: once for all who want the same one, and what the store holds of it is what counts.
+"""Makes a condensation, once for all requests that want the same one, and returns the record that the store holds of
+it.
 
-Requests at one chain share a flight while a model may be asked. A flight begins by looking whether the store has got
-what is wanted since the request was recognised, and ends when its record is kept: so a request that comes too late for
-a flight finds its record instead of asking again. The flights of several replicas share a lease where a model can be
-asked: one of them does the work and leaves the others its record. That saves calls and decides nothing: the first
-writer of a record wins, with a lease or without.
+    single flight          requests at one chain share one task while a model may be asked
+    under a lease          replicas share one lease where a model can be asked: its holder does the work and hands over
+                           the record to the others
+    unless recorded        the store is asked whether the record has appeared since the request was recognised
+    run and record         the pipeline runs, and the record is kept
+
+A flight ends when its record is kept, so a request that comes too late for the flight finds the record instead of
+asking again. Flights and leases save model calls and decide nothing: the first writer of a record wins, with a lease or
+without.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.attempts import Attempted, Attempts
+from proxy.condensing.attempts import AttemptResult, Attempts
 from proxy.condensing.decision import Decision, Trigger
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
 from proxy.condensing.single_flight import Flights
-from proxy.request.intake import Case, milliseconds
+from proxy.request.intake import Case, milliseconds_since
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import MAIN
@@ -31,7 +36,7 @@ from proxy.store.base import StoreError
 from proxy.store.codec import UNREADABLE, decode_condensation, encode_condensation
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Verdict
-from strategies.core.replay import Replayed, shows_what_it_must
+from strategies.core.replay import Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome
@@ -48,19 +53,35 @@ TRIGGERS = {
 _log = logging.getLogger(__name__)
 
 
-class Made(NamedTuple):
-    """A condensation, or the reason why there is none; `failure` where the store did not take it.
-
-    `own_tokens` are those of our model calls for this request, `used_model` whether any text is a model's,
-    `store_seconds` what a flight waited for the store.
-    """
+class MakeResult(NamedTuple):
+    """A condensation, or the reason why there is none."""
 
     condensation: Condensation | None
     reason: str = ""
     own_tokens: int = 0
+    """Tokens of our model calls for this request."""
     used_model: bool = False
+    """Whether any of its texts is a model's."""
     failure: str = ""
+    """The reason why the store did not take the record, if it did not."""
     store_seconds: float = 0.0
+    """Seconds that a flight waited for the store."""
+
+
+class Job(NamedTuple):
+    """A condensation that a request needs now."""
+
+    requirement: Requirement
+    decision: Decision
+    case: Case
+    until: float
+    """When the request stops waiting for models: a time of the event loop's clock."""
+
+    @property
+    def name(self) -> str:
+        """The name of this work: the same in all processes of one version."""
+        chain, applied = self.case.history.digests, self.decision.applied
+        return work_name(self.requirement.value, chain[-1] if chain else b"", applied.id if applied else "", self.case)
 
 
 class Maker:
@@ -79,161 +100,171 @@ class Maker:
         self._keeper = keeper
         self._leases = leases
         self._clock = clock
-        self._flights: Flights[Made] = Flights(tasks, lambda made: made.condensation is not None and not made.failure)
+        self._flights: Flights[MakeResult] = Flights(
+            tasks, lambda result: result.condensation is not None and not result.failure
+        )
 
-    async def project(self, requirement: Requirement, decision: Decision, case: Case) -> Made:
-        """What would be made, with texts of the size that a model's may have; nothing is asked or kept."""
+    async def project(self, requirement: Requirement, decision: Decision, case: Case) -> MakeResult:
+        """Plans the condensation with texts as long as a model's may be; no model is asked, nothing is recorded."""
         past = case.past(self._clock())
         started = perf_counter()
         projected = await self._attempts.project(requirement, decision.view, case.policy, past)
-        return self._made(requirement, projected, base_of(decision), case.policy, started)
+        return self._result_of(requirement, projected, base_of(decision), case.policy, started)
 
-    async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> Made:
-        """A condensation of a view for a later request, recorded without being applied; it may take minutes.
+    async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> MakeResult:
+        """Makes a condensation for a later request, and records it as prepared, not applied; this may take minutes.
 
-        It follows a judge's `verdict`, if there is one.
+        With a judge's `verdict` the record follows that.
         """
         requirement, started = Requirement.PREPARE, perf_counter()
         past = case.past(self._clock(), verdict)
         attempted = await self._attempts.attempt(requirement, base.view, case.policy, past, caller)
-        made = self._made(requirement, attempted, base, case.policy, started)
-        if made.condensation is None or verdict is None:
-            return await self._kept_for_later(made, case)
-        judged = replace(made.condensation, trigger=Trigger.JUDGE.value)
-        kept = await self._kept_for_later(made._replace(condensation=judged), case)
+        result = self._result_of(requirement, attempted, base, case.policy, started)
+        if result.condensation is None or verdict is None:
+            return await self._record_prepared(result, case)
+        judged = replace(result.condensation, trigger=Trigger.JUDGE.value)
+        kept = await self._record_prepared(result._replace(condensation=judged), case)
         if kept.condensation is not None and kept.condensation.trigger != judged.trigger:
-            # The same messages were prepared for a mark already. Only a judge's record is applied before that.
-            kept = await self._kept_for_later(made._replace(condensation=_deeper(judged)), case)
+            # The same messages were prepared for a mark already, but only a judge's record is applied before that mark.
+            kept = await self._record_prepared(result._replace(condensation=_deeper(judged)), case)
         return kept
 
-    async def _kept_for_later(self, made: Made, case: Case) -> Made:
-        if made.condensation is None:
-            return made
+    async def _record_prepared(self, result: MakeResult, case: Case) -> MakeResult:
+        if result.condensation is None:
+            return result
         try:
-            return made._replace(condensation=await self._keeper.prepare(case.recognised, made.condensation))
+            return result._replace(
+                condensation=await self._keeper.record_prepared(case.recognised, result.condensation)
+            )
         except StoreError as error:
-            return made._replace(failure=error.reason)
+            return result._replace(failure=error.reason)
 
-    async def make(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        """What the requirement leads to, recorded where anything of the request may be.
+    async def make(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> MakeResult:
+        """The condensation that a requirement calls for, recorded if anything of the request may be stored.
 
-        Models are waited for until a time of the loop's clock.
+        Models are waited for until `until`, a time of the event loop's clock.
         """
-        if not (case.keeps and RULES[requirement].asks):
-            return await self._work(requirement, decision, case, until)
-        chain, applied = case.history.digests, decision.applied
-        work = work_name(requirement.value, chain[-1] if chain else b"", applied.id if applied else "", case)
+        job = Job(requirement, decision, case, until)
+        if not (case.may_store and RULES[requirement].asks):
+            return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
         began = clock()
-        made, led = await self._flights.join(work, self._flown(work, requirement, decision, case, until))
-        if led:
-            return made
-        case.recognised.patience.spend(min(made.store_seconds, clock() - began))
-        # Who came along keeps it too: under a key of its own, or in a store that has lost it since.
-        return await self._kept(made._replace(own_tokens=0), case)
+        result, is_leader = await self._flights.join(job.name, self._single_flight(job))
+        if is_leader:
+            return result
+        case.recognised.patience.spend(min(result.store_seconds, clock() - began))
+        # A request that joined the flight records the result too: its key may be another one, or the store may have
+        # lost the record since.
+        return await self._record(result._replace(own_tokens=0), case)
 
-    async def _flown(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        """What a flight leads to, and what it took of its request's patience: all who come along have waited so."""
-        before = case.recognised.patience.left
-        if _can_ask(case.policy):
-            made = await self._leased(work, requirement, decision, case, until)
-        else:
-            made = await self._first_looked_up(requirement, decision, case, until)
-        return made._replace(store_seconds=before - case.recognised.patience.left)
+    async def _single_flight(self, job: Job) -> MakeResult:
+        """Makes the condensation for all requests that share this flight.
 
-    async def _leased(self, work: str, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        """What another replica leaves, or what is made in what remains of the time that the client may wait."""
-        async with self._leases.turn(case.request.tenant, work, until, case.recognised.patience) as turn:
-            theirs = readable(turn.left, standing=True)
-            if theirs is not None and _shows(theirs, case):
-                return await self._kept(Made(theirs), case)
-            if turn.held:
-                made = await self._first_looked_up(requirement, decision, case, until)
-            else:
-                made = await self._work(requirement, decision, case, until)
-            turn.leaves = encode_condensation(made.condensation) if made.condensation else b""
-            return made
+        The result says how long the flight waited for the store: each of them has waited for it so long.
+        """
+        patience = job.case.recognised.patience
+        before = patience.remaining
+        result = await (self._under_lease(job) if _can_ask(job.case.policy) else self._unless_recorded(job))
+        return result._replace(store_seconds=before - patience.remaining)
 
-    async def _first_looked_up(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        ready = await self._keeper.made_since(case.recognised, case.history.digests)
-        # What was prepared stands since a moment ago where this request has taken it, and was not enough.
-        is_taken = ready is not None and decision.applied is not None and ready.id == decision.applied.id
-        if ready is not None and not is_taken and _shows(ready, case):
-            return Made(ready)
-        return await self._work(requirement, decision, case, until)
+    async def _under_lease(self, job: Job) -> MakeResult:
+        """Takes over what another replica has made, or makes it in what remains of the time that the client waits."""
+        case = job.case
+        async with self._leases.turn(case.request.tenant, job.name, job.until, case.recognised.patience) as turn:
+            theirs = decoded_or_none(turn.received, standing=True)
+            if theirs is not None and _shows_required(theirs, case):
+                return await self._record(MakeResult(theirs), case)
+            result = await (self._unless_recorded(job) if turn.held else self._run_and_record(job))
+            turn.handover = encode_condensation(result.condensation) if result.condensation else b""
+            return result
 
-    async def _work(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
-        return await self._kept(await self._attempt(requirement, decision, case, until), case)
+    async def _unless_recorded(self, job: Job) -> MakeResult:
+        case, applied = job.case, job.decision.applied
+        recorded = await self._keeper.standing_since(case.recognised, case.history.digests)
+        # A prepared record that this request has applied already, and that was not enough, has just become standing.
+        is_applied = recorded is not None and applied is not None and recorded.id == applied.id
+        if recorded is not None and not is_applied and _shows_required(recorded, case):
+            return MakeResult(recorded)
+        return await self._run_and_record(job)
 
-    async def _kept(self, made: Made, case: Case) -> Made:
-        """What the store holds of a condensation, ours or another writer's."""
-        if made.condensation is None or not case.keeps:
-            return made
+    async def _run_and_record(self, job: Job) -> MakeResult:
+        return await self._record(await self._run(job), job.case)
+
+    async def _record(self, result: MakeResult, case: Case) -> MakeResult:
+        """Records a condensation, and returns the record that counts: ours, or that of the first writer."""
+        if result.condensation is None or not case.may_store:
+            return result
         try:
-            return made._replace(condensation=await self._recorded(made.condensation, case))
+            return result._replace(condensation=await self._record_first_fitting(result.condensation, case))
         except StoreError as error:
-            return made._replace(failure=error.reason)
+            return result._replace(failure=error.reason)
 
-    async def _recorded(self, ours: Condensation, case: Case) -> Condensation:
-        """The record that counts. A winner made for a longer transcript may hide what this one must show: then ours
-        is recorded a step deeper."""
-        kept = await self._keeper.keep(case.recognised, ours)
-        while kept.pieces != ours.pieces and not _shows(kept, case):
+    async def _record_first_fitting(self, ours: Condensation, case: Case) -> Condensation:
+        """Records ours unless an earlier record fits this request.
+
+        A record that was made for a longer transcript may hide what this view must show: then ours is recorded one
+        step deeper.
+        """
+        kept = await self._keeper.record_standing(case.recognised, ours)
+        while kept.pieces != ours.pieces and not _shows_required(kept, case):
             ours = _deeper(ours)
-            kept = await self._keeper.keep(case.recognised, ours)
+            kept = await self._keeper.record_standing(case.recognised, ours)
         return kept
 
-    async def _attempt(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> Made:
+    async def _run(self, job: Job) -> MakeResult:
+        requirement, decision, case, until = job
         past, base, started = case.past(self._clock()), base_of(decision), perf_counter()
         caller = caller_of(case, self._tasks, background=False)
         attempted = await self._attempts.attempt_until(until, requirement, base.view, case.policy, past, caller)
-        if attempted.late is not None and not case.keeps:
+        if attempted.late is not None and not case.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
-            self._tasks.add(self._keep_late(attempted.late, base, case.apart(), started), work_of(case))
-        return self._made(requirement, attempted, base, case.policy, started)
+            self._tasks.add(
+                self._record_late(attempted.late, base, case.with_fresh_patience(), started), work_key(case)
+            )
+        return self._result_of(requirement, attempted, base, case.policy, started)
 
-    async def _keep_late(
-        self, working: asyncio.Task[Attempted], base: Replayed, case: Case, started: float
+    async def _record_late(
+        self, working: asyncio.Task[AttemptResult], base: Replayed, case: Case, started: float
     ) -> Condensation | None:
-        """Keeps what models wrote too late for the one who waited, a step deeper than what took its place."""
+        """Records what models wrote too late for the request that waited, a step deeper than what replaced it."""
         late = await working
         written = late.outcome is not None and any(
             stage.asks and stage.name in late.outcome.stages for stage in case.policy.stages
         )
-        if not (written and case.keeps):
+        if not (written and case.may_store):
             return None
-        made = self._made(Requirement.PREPARE, late, base, case.policy, started)
-        if made.condensation is None:
+        result = self._result_of(Requirement.PREPARE, late, base, case.policy, started)
+        if result.condensation is None:
             return None
-        kept = await self._kept_for_later(made._replace(condensation=_deeper(made.condensation)), case)
-        await self._keeper.amend(case.recognised, lambda session: session.counted(own_tokens=late.own_tokens))
+        kept = await self._record_prepared(result._replace(condensation=_deeper(result.condensation)), case)
+        await self._keeper.amend(case.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
 
-    def reaching(self, made: Condensation, view: View) -> Condensation:
-        """The record of a view whose head is that of `made`, and reaches further because it drops what came behind."""
+    def extended_over(self, condensation: Condensation, view: View) -> Condensation:
+        """The record of a view that begins with the head of `condensation`, and drops messages behind it."""
         digest = view.transcript.digests[view.covered - 1]
         return replace(
-            made,
-            id=_id(digest, made.depth),
+            condensation,
+            id=_id(digest, condensation.depth),
             digest=digest,
             covered=view.covered,
-            pieces=self._keeper.pieces(view),
+            pieces=self._keeper.pieces_to_record(view),
             tokens_after=view.tokens,
-            metadata={**made.metadata, "rolledBackMessageCount": view.covered - made.covered},
+            metadata={**condensation.metadata, "rolledBackMessageCount": view.covered - condensation.covered},
         )
 
-    def _made(
-        self, requirement: Requirement, attempted: Attempted, base: Replayed, policy: Policy, started: float
-    ) -> Made:
-        made = Made(None, attempted.reason, attempted.own_tokens, attempted.asked)
+    def _result_of(
+        self, requirement: Requirement, attempted: AttemptResult, base: Replayed, policy: Policy, started: float
+    ) -> MakeResult:
+        result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
         if attempted.outcome is None:
-            return made
-        spent = milliseconds(started)
-        record = self._condensation(requirement, base, policy, attempted.outcome, attempted.own_tokens, spent)
-        return made._replace(condensation=record)
+            return result
+        spent = milliseconds_since(started)
+        record = self._build_record(requirement, base, policy, attempted.outcome, attempted.own_tokens, spent)
+        return result._replace(condensation=record)
 
-    def _condensation(
+    def _build_record(
         self,
         requirement: Requirement,
         base: Replayed,
@@ -251,15 +282,15 @@ class Maker:
             digest=digest,
             covered=view.covered,
             depth=depth,
-            pieces=self._keeper.pieces(view),
-            window=budget.made_for if budget else 0,
+            pieces=self._keeper.pieces_to_record(view),
+            window=budget.nominal_window if budget else 0,
             strategy=str(policy.pipeline),
             requirement=requirement.value,
             trigger=TRIGGERS[requirement].value,
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=now,
-            cards=self._keeper.cards(outcome.cards, _id(digest, depth), now),
+            cards=self._keeper.cards_to_record(outcome.cards, _id(digest, depth), now),
             own_tokens=own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
@@ -272,7 +303,7 @@ class Maker:
 
 
 def base_of(decision: Decision) -> Replayed:
-    """What a decision's condensation begins from."""
+    """The view that a decision's condensation starts from, and the condensation in it."""
     return Replayed(decision.view, decision.applied)
 
 
@@ -281,24 +312,24 @@ def _id(digest: bytes, depth: int) -> str:
 
 
 def _deeper(condensation: Condensation) -> Condensation:
-    """The same record a step deeper, beside the one that has its name."""
+    """The same record one step deeper, under a name of its own."""
     depth, name = condensation.depth + 1, _id(condensation.digest, condensation.depth + 1)
     cards = tuple(replace(each, condensation=name) for each in condensation.cards)
     return replace(condensation, depth=depth, id=name, cards=cards)
 
 
-def _shows(condensation: Condensation, case: Case) -> bool:
-    """Whether a condensation leaves in this request's view what must stand there."""
-    return shows_what_it_must(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
+def _shows_required(condensation: Condensation, case: Case) -> bool:
+    """Whether a condensation leaves in this request's view what must be there."""
+    return shows_protected_messages(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
 
 
 def _can_ask(policy: Policy) -> bool:
-    """Whether any stage of a pipeline, or of the ladder behind it, may ask a model."""
+    """Whether any stage of the pipeline, or of the ladder after it, may ask a model."""
     return any(stage.asks for stage in (*policy.stages, *policy.ladder))
 
 
-def readable(left: bytes, *, standing: bool = False) -> Condensation | None:
-    """The condensation that another replica has left; None where there is none that we can read."""
+def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | None:
+    """The condensation that another replica has handed over; None if there is none, or it cannot be read."""
     try:
         return decode_condensation(left, standing=standing) if left else None
     except UNREADABLE:
@@ -306,20 +337,23 @@ def readable(left: bytes, *, standing: bool = False) -> Condensation | None:
         return None
 
 
-def work_of(case: Case) -> Hashable:
-    """The key of the work for a branch: there is one piece of it at a time."""
+def work_key(case: Case) -> Hashable:
+    """The key of the background work for a branch: only one such task runs at a time."""
     session = case.recognised.session
-    return case.recognised.key, session.branch_for(case.history.digests) if session else MAIN
+    return case.recognised.key, session.branch_name_for(case.history.digests) if session else MAIN
 
 
 def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:
-    """On whose behalf models are asked in the work for a branch, and who may come to wait for that."""
-    return replace(case.caller(background=background), waiters=tasks.waiters(work_of(case)))
+    """For whom models are asked in the work for a branch, and which requests may come to wait for it."""
+    return replace(case.caller(background=background), waiters=tasks.waiters(work_key(case)))
 
 
 def work_name(kind: str, head: bytes, applied: str, case: Case) -> str:
-    """The name of a work, the same in all processes of one version: a digest of its kind, of whose it is, of the chain
-    that ends with `head`, of the condensation `applied` that its view begins from, and of the end that it leads to."""
+    """The name of a piece of work, the same in all processes of one version.
+
+    A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view starts
+    from, and the pipeline and budget that it aims at.
+    """
     policy = case.policy
     parts = (
         case.request.tenant,

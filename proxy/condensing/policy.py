@@ -1,8 +1,9 @@
-"""What applies to one request: strategy, options, window, budget. Pure.
+"""The policy for one request: strategy, options, window and budget. No I/O; policies are cached by what they rest on.
 
-For each key the request itself comes first, then the session, then the settings for the model, then the
-settings. The window comes from the request, the settings, what the upstream's server states, or the bundled table, and
-is lowered by what was learned from the upstream's replies; else it is unknown, and nothing is condensed.
+For each key the request comes first, then the session, then the settings for the model, then the general settings. The
+window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order. A
+smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown, and
+nothing is condensed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from proxy.condensing.cost import Prices
-from proxy.discovery import Stated, nothing_stated
+from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import BadRequest
 from proxy.learning.learned_windows import LearnedWindow, Origin
 from proxy.learning.profiles import ANY, Profile
@@ -22,14 +23,14 @@ from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, MarkSettings, Mode, ModelRole, ModelSettings, SummarizerRole
 from proxy.tokens.windows import ModelTable
-from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, addressed, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.budget import LEAST_TRIGGER, Budget, Scale
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
 from strategies.core.protocol import Injecting, Injection, Judging, Strategy
-from strategies.pipeline import marked
+from strategies.pipeline import with_stage_marks
 
-_MOST_MADE = 256
+_MOST_CACHED = 256
 _UNASKED = Injection()
 UNKNOWN = "unknown"
 REQUEST = "request"
@@ -37,23 +38,24 @@ SETTINGS = "settings"
 
 
 class Window(NamedTuple):
-    """A window in tokens and where it is known from; `tokens` None where it is not known.
-
-    `learned` is how, where a refusal or a truncation has taught it.
-    """
+    """A window, and where it comes from."""
 
     tokens: int | None
+    """The context length in tokens; None if it is unknown."""
     source: str
+    """Where it comes from, in words."""
     max_input: int | None = None
-    learned: Origin | None = None
+    """The limit in tokens for the prompt alone, if there is one."""
+    learned_by: Origin | None = None
+    """How a refusal or a truncation has taught the window, if one has."""
 
     @property
     def is_set(self) -> bool:
-        """Whether someone has set it, so that nobody need be asked."""
+        """Whether the request or the settings give the window, so the server need not be asked."""
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
     def lowered(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the one that was learned where that is smaller."""
+        """This window, or the learned one if that is smaller."""
         if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
             return self
         return Window(learned.tokens, learned.source, self.max_input, learned.origin)
@@ -63,28 +65,34 @@ class Window(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """The choice for one request; `sticks` are the settings that the session keeps.
-
-    `background`: when models may be asked that nobody waits for. With `prices` a condensation that is not needed yet
-    waits until it pays back in `payback_turns`. `injection` bounds a block of memory. `scope` names what memory cards
-    are shared in, "" for nothing. `profile` says what the upstream takes.
-    """
+    """The strategy, budget, models and limits that apply to one request."""
 
     pipeline: Pipeline
+    """The names of the strategies, as the headers show them."""
     stages: list[Strategy]
+    """The strategies of the pipeline, in order."""
     ladder: list[Strategy]
+    """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
     window: Window
     budget: Budget | None
+    """None if the window is unknown."""
     summarizer: SummarizerRole
     judge: JudgeRole
-    sticks: Mapping[str, Any]
+    session_settings: Mapping[str, Any]
+    """The settings that the session keeps."""
     memory: Memory
     injection: Injection = _UNASKED
+    """The bounds of a memory block."""
     background: Mode = "on"
+    """When models may be asked for work that no request waits for."""
     scope: str = ""
+    """The scope in which memory cards are shared; "" if they are not."""
     prices: Prices | None = None
+    """With prices, a condensation that is not needed yet waits until it pays back."""
     payback_turns: float = 0.0
+    """The number of turns in which it must pay back."""
     profile: Profile = ANY
+    """The form of requests that the upstream accepts."""
 
     @property
     def roles(self) -> Mapping[str, ModelRole]:
@@ -93,7 +101,7 @@ class Policy(NamedTuple):
 
     @property
     def judging(self) -> Judging | None:
-        """The stage that asks a judge, if there is one."""
+        """The stage that asks judges, if there is one."""
         return next((stage for stage in self.stages if isinstance(stage, Judging)), None)
 
     @property
@@ -102,13 +110,13 @@ class Policy(NamedTuple):
         return self.background != "off"
 
     @property
-    def asks(self) -> bool:
+    def asks_models(self) -> bool:
         """Whether a stage may ask a model."""
         return any(stage.asks for stage in self.stages)
 
     @property
     def continues(self) -> bool:
-        """Whether summarizers are asked to go on from the view itself."""
+        """Whether summarizers continue from the view itself."""
         return self.summarizer.form == "continue"
 
     def scaled(self, scale: Scale) -> Policy:
@@ -116,26 +124,25 @@ class Policy(NamedTuple):
         budget = self.budget and self.budget.scaled(scale)
         return self if budget is self.budget else self._replace(budget=budget)
 
-    def able_to_drop(self) -> Policy:
-        """The policy for a view with messages put back: what does not fit of them may be dropped without a model."""
+    def with_dropping(self) -> Policy:
+        """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
         return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])
 
 
 class _Model(NamedTuple):
-    """What settings and the bundled table say of one model: that stays as it is for as long as the process runs.
-
-    `window` is what is set, and `listed` what the table has, where nothing is set and nothing stated.
-    """
+    """The facts about one model from settings and bundled table; they do not change while the process runs."""
 
     entry: ModelSettings | None
     summarizer: SummarizerRole
     window: Window | None
+    """The window that the settings give."""
     listed: Window
+    """The window of the bundled table, for a model whose window is neither set nor stated."""
     max_input: int | None
 
 
-class _Windows(NamedTuple):
-    """What a policy rests on that may change meanwhile."""
+class _Basis(NamedTuple):
+    """The part of what a policy rests on that may change while the process runs."""
 
     window: Window
     prompt_window: int | None
@@ -143,16 +150,17 @@ class _Windows(NamedTuple):
 
 
 class Policies:
-    """Makes policies from settings, what is `discovered` and `learned` of a model's window, and the bundled table.
+    """Makes policies; one per app.
 
-    `profile` gives what is known of what a model's server takes.
+    `discovered` gives the window that the server states for a model, `learned` the one that replies have taught,
+    `profile` what the model's server accepts.
     """
 
     def __init__(
         self,
         settings: Settings,
         table: ModelTable,
-        discovered: Stated = nothing_stated,
+        discovered: WindowLookup = no_stated_window,
         learned: Callable[[str], LearnedWindow | None] = lambda _: None,
         profile: Callable[[str], Profile] = lambda _: ANY,
     ) -> None:
@@ -161,44 +169,44 @@ class Policies:
         self._table = table
         self._discovered = discovered
         self._learned = learned
-        self._tables = tables(settings)
-        self._models: Lru[str, _Model] = Lru(_MOST_MADE)
-        self._made: Lru[Hashable, tuple[_Windows, Policy]] = Lru(_MOST_MADE)
-        self._marks: Lru[Hashable, int | None] = Lru(_MOST_MADE)
+        self._tables = option_tables(settings)
+        self._models: Lru[str, _Model] = Lru(_MOST_CACHED)
+        self._cached: Lru[Hashable, tuple[_Basis, Policy]] = Lru(_MOST_CACHED)
+        self._marks: Lru[Hashable, int | None] = Lru(_MOST_CACHED)
 
     def policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
-        """The policy for a request; raises `BadRequest` where an option does not fit its pipeline.
+        """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
 
-        Requests that say the same, under the same windows, have the same one.
+        Requests that ask for the same, under the same windows, share one policy.
         """
-        known = self._windows(controls.window, model)
-        # What stands in a mapping may be of any type of JSON: as text it can be a key.
-        key = (model, asked_length(body), controls.treatment, repr(session))
-        made_for, policy = self._made.use(key, lambda: (known, self._policy(controls, session, model, body)))
-        if made_for != known:
+        basis = self._basis(controls.window, model)
+        # The session's settings may hold any JSON value; as text they can be part of a key.
+        key = (model, requested_reply_length(body), controls.treatment, repr(session))
+        cached_basis, policy = self._cached.use(key, lambda: (basis, self._policy(controls, session, model, body)))
+        if cached_basis != basis:
             policy = self._policy(controls, session, model, body)
-            self._made.put(key, (known, policy))
+            self._cached.put(key, (basis, policy))
         return policy
 
-    def _windows(self, asked: int | None, model: str) -> _Windows:
-        prompt_window = self._prompt_window(self._of(model).summarizer)
-        return _Windows(self.window(asked, model), prompt_window, self._profile(model))
+    def _basis(self, requested: int | None, model: str) -> _Basis:
+        prompt_window = self._prompt_window(self._facts(model).summarizer)
+        return _Basis(self.window(requested, model), prompt_window, self._profile(model))
 
     def _policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
-        entry, summarizer = self._of(model)[:2]
+        entry, summarizer = self._facts(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
         window = self.window(controls.window, model)
-        made = self._stages(pipeline, options, controls.param("options"))
-        injection = self._injection(made)
+        strategies = self._stages(pipeline, options, controls.param("options"))
+        injection = self._injection(strategies)
         return Policy(
             pipeline=pipeline,
-            stages=made,
+            stages=strategies,
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=window,
-            budget=self._budget_for(made, summarizer, window, model, body),
+            budget=self._budget_for(strategies, summarizer, window, model, body),
             summarizer=summarizer,
             judge=(entry.judge if entry else None) or self._settings.judge,
-            sticks={**sticks, **_asked_of_memory(controls)},
+            session_settings={**sticks, **_memory_settings(controls)},
             memory=self._memory(controls, session, pipeline, injection),
             injection=injection,
             background=(entry.background if entry else None) or self._settings.background.mode,
@@ -210,10 +218,10 @@ class Policies:
 
     def is_off(self, controls: Controls, model: str) -> bool:
         """Whether a request is `off`, unless its session says otherwise."""
-        return (controls.strategy or self._default(self._of(model).entry)).is_off
+        return (controls.strategy or self._default(self._facts(model).entry)).is_off
 
     def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
-        """The scope that a request or its session names; raises `BadRequest` where there are none."""
+        """The memory scope that a request or its session names; raises `BadRequest` if scopes are disabled."""
         if self._settings.memory.scopes:
             return controls.memory_scope or str(session.get("memory_scope", ""))
         if controls.memory_scope is not None:
@@ -224,19 +232,19 @@ class Policies:
     def _memory(
         self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline, injection: Injection
     ) -> Memory:
-        """What memory may do: nothing without text in the store, for a block must stand for a whole turn."""
-        if self._settings.store.content == "digests" or controls.no_store or pipeline.is_off or pipeline.observe:
+        """The uses of memory that are allowed; none if the store keeps no text: a block must stand for a whole turn."""
+        if not self._settings.store.keeps_text or controls.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
         default = "inject" if injection.unasked else self._settings.memory.default
         return controls.memory or memory_of(session.get("memory")) or MEMORY[default]
 
-    def _injection(self, made: Sequence[Strategy]) -> Injection:
-        """What the first stage says that goes with memory, else the settings."""
+    def _injection(self, strategies: Sequence[Strategy]) -> Injection:
+        """The bounds that the first stage with an opinion sets for a memory block, else those of the settings."""
         memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
-        return next((stage.injection for stage in made if isinstance(stage, Injecting)), memory)
+        return next((stage.injection for stage in strategies if isinstance(stage, Injecting)), memory)
 
     def _prompt_window(self, summarizer: SummarizerRole) -> int | None:
-        """Tokens that the summarizer's model has room for; None for that of the request's."""
+        """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
         if summarizer.window is not None or summarizer.model is None:
             return summarizer.window
         return self.window(None, summarizer.model).tokens
@@ -244,7 +252,7 @@ class Policies:
     def _choice(
         self, controls: Controls, session: Mapping[str, Any], entry: ModelSettings | None
     ) -> tuple[Pipeline, Mapping[str, object], Mapping[str, Any]]:
-        """Pipeline, options, and what the session remembers of them; `off` holds for one request only."""
+        """The pipeline, its options, and what the session remembers of them; `off` holds for one request only."""
         stored = parse(str(session.get("strategy", "")))
         if controls.strategy is not None:
             chosen, options = controls.strategy, controls.options
@@ -265,12 +273,12 @@ class Policies:
 
     def _stages(self, pipeline: Pipeline, options: Mapping[str, object], param: str) -> list[Strategy]:
         try:
-            return stages(pipeline.names, addressed(pipeline, options), self._tables)
+            return stages(pipeline.names, options_by_stage(pipeline, options), self._tables)
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
     def lowered(self, policy: Policy, learned: LearnedWindow, model: str, body: Mapping[str, Any]) -> Policy:
-        """A policy for a window that was learned from the request that it was made for."""
+        """A policy for a window that was learned from the request that the policy was made for."""
         window = policy.window.lowered(learned)
         budget = self._budget_for(policy.stages, policy.summarizer, window, model, body)
         return policy._replace(window=window, budget=budget)
@@ -283,24 +291,24 @@ class Policies:
         model: str,
         body: Mapping[str, Any],
     ) -> Budget | None:
-        """The budget for a window as these stages have it: with their own marks, and room for their summarizer."""
-        budget = self.budget(window, self._of(model).entry, asked_length(body))
-        return budget and replace(marked(budget, pipeline), prompt_window=self._prompt_window(summarizer))
+        """The budget for a window with these stages' own marks, and with room for their summarizer."""
+        budget = self.budget(window, self._facts(model).entry, requested_reply_length(body))
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=self._prompt_window(summarizer))
 
-    def window(self, asked: int | None, model: str) -> Window:
-        """The window of a model, and its source: the smaller one of what is known and what was learned."""
-        return self._known_window(asked, model).lowered(self._learned(model))
+    def window(self, requested: int | None, model: str) -> Window:
+        """A model's window: the known one, or the learned one if that is smaller."""
+        return self._known_window(requested, model).lowered(self._learned(model))
 
-    def _known_window(self, asked: int | None, model: str) -> Window:
-        if asked is not None:
-            return Window(asked, REQUEST)
-        known = self._of(model)
+    def _known_window(self, requested: int | None, model: str) -> Window:
+        if requested is not None:
+            return Window(requested, REQUEST)
+        known = self._facts(model)
         if known.window is not None:
             return known.window
         stated = self._discovered(model)
         return Window(stated.window, stated.source, known.max_input or stated.max_input) if stated else known.listed
 
-    def _of(self, model: str) -> _Model:
+    def _facts(self, model: str) -> _Model:
         return self._models.use(model, lambda: self._model(model))
 
     def _model(self, model: str) -> _Model:
@@ -317,34 +325,41 @@ class Policies:
         return _Model(entry, summarizer, window, listed, limit)
 
     def lowest_mark(self, asked_window: int | None, model: str, body: Mapping[str, Any]) -> int | None:
-        """Tokens under which nothing ever happens to a request; None where the window is unknown."""
-        key = model, self.window(asked_window, model), asked_length(body)
+        """Tokens below which nothing ever happens to a request; None if the window is unknown."""
+        key = model, self.window(asked_window, model), requested_reply_length(body)
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
-    def _lowest_mark(self, model: str, window: Window, asked: int | None) -> int | None:
-        budget = self.budget(window, self._of(model).entry, asked)
+    def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
+        budget = self.budget(window, self._facts(model).entry, reply_length)
         own = int(budget.usable * LEAST_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
 
-    def budget(self, window: Window, entry: ModelSettings | None, asked: int | None) -> Budget | None:
-        """The budget for a window; None where it is unknown."""
+    def budget(self, window: Window, entry: ModelSettings | None, reply_length: int | None) -> Budget | None:
+        """The budget for a window; None if that is unknown."""
         if window.tokens is None:
             return None
         marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
         reserve = entry.held_back if entry and entry.held_back is not None else self._settings.marks.reserve
         budget = Budget.of(
-            window.tokens, asked=asked, reserve=reserve, marks=marks.to_marks(), max_input=window.max_input
+            window.tokens,
+            reply_length=reply_length,
+            reserve=reserve,
+            marks=marks.to_marks(),
+            max_input=window.max_input,
         )
         return replace(budget, ledger=self._settings.ledger.to_caps())
 
 
-def tables(settings: Settings) -> dict[str, dict[str, object]]:
-    """The strategies' tables. What they leave out of memory is as the settings of memory have it, and where no text is
-    kept no cards are asked for."""
+def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
+    """The strategies' option tables.
+
+    Options about memory that a table leaves out come from the settings of memory. If the store keeps no text, no
+    strategy asks for cards.
+    """
     memory: dict[str, object] = {
         "memory_top_k": settings.memory.top_k,
         "memory_max_tokens": settings.memory.max_tokens,
-        **({"memory_cards": False} if settings.store.content == "digests" else {}),
+        **({} if settings.store.keeps_text else {"memory_cards": False}),
     }
     known = {name: {each.name for each in fields(row.options)} for name, row in TABLE.items()}
     return {
@@ -353,12 +368,12 @@ def tables(settings: Settings) -> dict[str, dict[str, object]]:
     }
 
 
-def _asked_of_memory(controls: Controls) -> dict[str, str]:
-    """What a request says of memory, as its session keeps it."""
-    asked = {"memory": controls.memory and str(controls.memory), "memory_scope": controls.memory_scope}
-    return {key: value for key, value in asked.items() if value}
+def _memory_settings(controls: Controls) -> dict[str, str]:
+    """The request's settings for memory, as its session keeps them."""
+    requested = {"memory": controls.memory and str(controls.memory), "memory_scope": controls.memory_scope}
+    return {key: value for key, value in requested.items() if value}
 
 
-def asked_length(body: Mapping[str, Any]) -> int | None:
-    """The reply length that a request asks for."""
+def requested_reply_length(body: Mapping[str, Any]) -> int | None:
+    """The reply length in tokens that a request asks for."""
     return count_at(body, "max_completion_tokens") or count_at(body, "max_tokens") or None

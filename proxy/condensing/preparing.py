@@ -1,9 +1,9 @@
-"""Preparation: what is done for the next request once this one has its reply.
+"""Preparation: prepares for the next request once this one has its reply.
 
-Past the `prepare` mark a condensation is made while nobody waits, and kept as prepared: the first request that needs
-it takes it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at once; where
-none are held, the session is told why, for people. There is one piece of such work at a time for each branch. A request
-that must be condensed now waits for it rather than starting another.
+Past the `prepare` mark a condensation is made while no request waits, and recorded as prepared; the first request that
+needs it applies it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at
+once. If no votes are held, the session records why, for people to read. Each branch has one such task at a time. A
+request that must be condensed now waits for that task rather than starting another.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from proxy.asking import Caller
 from proxy.condensing.decision import Action, Decision
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
-from proxy.condensing.making import Maker, base_of, caller_of, readable, work_name, work_of
-from proxy.condensing.undecided import folded
+from proxy.condensing.making import Maker, base_of, caller_of, decoded_or_none, work_key, work_name
+from proxy.condensing.undecided import fold_view
 from proxy.request.intake import Case
 from proxy.runtime.lru import Lru
-from proxy.runtime.offload import loaded, offloaded
+from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
 from proxy.store.codec import encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Judging, Verdict
-from strategies.core.ready import JUDGED, prepared_in, ready
+from strategies.core.ready import JUDGED, best_prepared, prepared_in
 from strategies.core.replay import Replayed
-from strategies.core.requirement import RULES, Requirement, is_time
+from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
-from strategies.pipeline import due
+from strategies.pipeline import is_due
 
 _REMEMBERED = 10_000
 _PREPARE = Requirement.PREPARE
@@ -39,35 +39,39 @@ _PREPARE = Requirement.PREPARE
 Background = OwnedTasks[Condensation | None]
 
 
-class Tried(NamedTuple):
-    """Where a branch's last preparation began: the condensation it rested on, and its size."""
+class LastTry(NamedTuple):
+    """The state of a branch when its last preparation started."""
 
     applied: str
+    """The id of the condensation in the view; empty if there was none."""
     tokens: int
+    """Tokens of the view."""
     messages: int
+    """Messages in the view."""
 
 
 class DecisionSnapshot(NamedTuple):
-    """What a request leaves to work on, taken while its decision stands still: that goes on changing meanwhile.
-
-    `is_new` says that the view applies what no view has applied before.
-    """
+    """The part of a decision that background work needs, taken now because the decision goes on changing."""
 
     base: Replayed
     is_new: bool
+    """Whether the view applies a condensation that no view has applied before."""
 
     @classmethod
-    def by(cls, decision: Decision) -> DecisionSnapshot:
-        """What a decision leaves as it is now."""
+    def of(cls, decision: Decision) -> DecisionSnapshot:
+        """A snapshot of a decision as it is now."""
         return cls(base_of(decision), decision.action is Action.CONDENSED)
 
-    def counted(self, case: Case) -> DecisionSnapshot:
-        """The same with the tokens that a case has counted."""
-        return self._replace(base=Replayed(folded(case, self.base.applied), self.base.applied))
+    def recounted(self, case: Case) -> DecisionSnapshot:
+        """The same view with the tokens that a case has counted."""
+        return self._replace(base=Replayed(fold_view(case, self.base.applied), self.base.applied))
 
 
 class Preparer:
-    """Prepares condensations; one per app. `counted` gives a case with its tokens counted, not guessed by length."""
+    """Prepares condensations; one per app.
+
+    `counted` counts the tokens of a case whose sizes were estimated from lengths.
+    """
 
     def __init__(
         self,
@@ -87,123 +91,134 @@ class Preparer:
         self._tasks = tasks
         self._counted = counted
         self._clock = clock
-        self._tried: Lru[Hashable, Tried] = Lru(_REMEMBERED)
+        self._last_tries: Lru[Hashable, LastTry] = Lru(_REMEMBERED)
 
-    def follow(self, decision: Decision, case: Case) -> None:
-        """Starts what a request that has its reply makes due."""
+    def follow_up(self, decision: Decision, case: Case) -> None:
+        """Starts the work that has become due with a request, once its reply has been sent."""
         if _may_prepare(case) and (case.policy.judging is not None or _may_be_due(decision.view, case)):
-            work = self._work(DecisionSnapshot.by(decision), case.apart(), background=True)
-            self._tasks.start(work, work_of(case))
+            work = self._run(DecisionSnapshot.of(decision), case.with_fresh_patience(), background=True)
+            self._tasks.start(work, work_key(case))
 
-    async def ahead(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
-        """What votes that are held before forwarding lead to, until a time of the loop's clock."""
+    async def vote_before_forwarding(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
+        """The condensation that votes held before forwarding lead to, as a list of one or none.
+
+        It is waited for until `deadline`, a time of the event loop's clock.
+        """
         stage = case.policy.judging
         if stage is None or not stage.inline or not _may_prepare(case):
             return []
-        left = DecisionSnapshot.by(decision)
-        if await self._skips(stage, left, case):
+        snapshot = DecisionSnapshot.of(decision)
+        if await self._why_no_vote(stage, snapshot, case):
             return []
-        self._tasks.start(self._work(left, case, background=False), work_of(case))
-        return await self._landed(case, deadline)
+        self._tasks.start(self._run(snapshot, case, background=False), work_key(case))
+        return await self._wait_here(case, deadline)
 
-    async def landed(self, case: Case, deadline: float) -> list[Condensation]:
-        """What a preparation for this branch leads to that is under way here or elsewhere, until a time of the loop's
-        clock."""
+    async def wait_for_preparation(self, case: Case, deadline: float) -> list[Condensation]:
+        """The condensation that a preparation under way for this branch leads to, as a list of one or none.
+
+        The preparation may be this replica's or another's. It is waited for until `deadline`, a time of the event
+        loop's clock.
+        """
         if not _may_prepare(case):
             return []
-        return await self._landed(case, deadline) or await self._left_elsewhere(case, deadline)
+        return await self._wait_here(case, deadline) or await self._wait_elsewhere(case, deadline)
 
-    async def _landed(self, case: Case, deadline: float) -> list[Condensation]:
-        made = await self._tasks.landed(work_of(case), deadline)
-        return [made] if made is not None else []
+    async def _wait_here(self, case: Case, deadline: float) -> list[Condensation]:
+        prepared = await self._tasks.result_of(work_key(case), deadline)
+        return [prepared] if prepared is not None else []
 
-    async def _left_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
-        """What another replica prepares for the head that this branch had with its last request."""
+    async def _wait_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
+        """The condensation that another replica prepares for the head that this branch had with its last request."""
         branch = case.branch
         if branch is None or not case.policy.prepares:
             return []
         work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, case)
-        left = readable(await self._leases.left(case.request.tenant, work, deadline, case.recognised.patience))
-        return [left] if left is not None else []
+        result = decoded_or_none(
+            await self._leases.result(case.request.tenant, work, deadline, case.recognised.patience)
+        )
+        return [result] if result is not None else []
 
-    async def _skips(self, stage: Judging, left: DecisionSnapshot, case: Case) -> str:
-        """Why no votes are held on what a request has left; "" where they are."""
-        view, budget = left.base.view, case.policy.budget
+    async def _why_no_vote(self, stage: Judging, snapshot: DecisionSnapshot, case: Case) -> str:
+        """Why no votes are held on a snapshot; "" if they are."""
+        view, budget = snapshot.base.view, case.policy.budget
         if budget is None:
             return "no-judge"
-        if left.is_new:
+        if snapshot.is_new:
             return "cool-down"
-        load = loaded(len(view.transcript.chain), view.tokens)
-        return await offloaded(load, stage.skips, view, budget, case.past(self._clock()))
+        load = message_load(len(view.transcript.chain), view.tokens)
+        return await offload(load, stage.skip_reason, view, budget, case.past(self._clock()))
 
-    async def _work(self, left: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
-        left, case = await self._to_be_judged(left, case)
-        verdict = await self._verdict(left, case, background=background)
+    async def _run(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
+        snapshot, case = await self._recounted_for_votes(snapshot, case)
+        verdict = await self._verdict(snapshot, case, background=background)
         if verdict is not None and verdict.yes:
-            preparing = case.apart() if background else case
-            return await self._prepared(left.base, preparing, verdict, background=background)
+            preparing = case.with_fresh_patience() if background else case
+            return await self._prepare(snapshot.base, preparing, verdict, background=background)
         budget = case.policy.budget
         if budget is None or not (background and case.policy.prepares):
             return None
-        return await self._for_a_mark(left.base, case, budget)
+        return await self._prepare_for_mark(snapshot.base, case, budget)
 
-    async def _to_be_judged(self, left: DecisionSnapshot, case: Case) -> tuple[DecisionSnapshot, Case]:
-        """What a request has left, with its tokens counted where a vote seems due: lengths prove too little for one."""
+    async def _recounted_for_votes(self, snapshot: DecisionSnapshot, case: Case) -> tuple[DecisionSnapshot, Case]:
+        """Counts the snapshot's tokens if a vote seems due: sizes guessed from lengths prove too little for one."""
         stage = case.policy.judging
-        if stage is None or not case.is_by_length or await self._skips(stage, left, case):
-            return left, case
+        if stage is None or not case.is_estimated or await self._why_no_vote(stage, snapshot, case):
+            return snapshot, case
         case = await self._counted(case)
-        return left.counted(case), case
+        return snapshot.recounted(case), case
 
-    async def _verdict(self, left: DecisionSnapshot, case: Case, *, background: bool) -> Verdict | None:
-        """What judges say of what a request has left; where they say nothing, the session is told why."""
+    async def _verdict(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Verdict | None:
+        """The verdict of the judges; in the background, if there is none, the session records why."""
         stage = case.policy.judging
         if stage is None:
             return None
-        held = VoteRound(None, await self._skips(stage, left, case))
+        vote_round = VoteRound(None, await self._why_no_vote(stage, snapshot, case))
         holds = stage.inline is not background and (case.policy.prepares or not background)
-        if holds and not held.skipped:
-            held = await self._judges.vote(stage, left.base, case, self._caller(case, background=background))
-        if held.verdict is None and background:
-            await self._judges.note(stage, held, left.base.view, case)
-        return held.verdict
+        if holds and not vote_round.skip_reason:
+            vote_round = await self._judges.vote(stage, snapshot.base, case, self._caller(case, background=background))
+        if vote_round.verdict is None and background:
+            await self._judges.note(stage, vote_round, snapshot.base.view, case)
+        return vote_round.verdict
 
-    async def _for_a_mark(self, base: Replayed, case: Case, budget: Budget) -> Condensation | None:
-        # What would save too little to be taken at the trigger must not keep a better one from being made.
+    async def _prepare_for_mark(self, base: Replayed, case: Case, budget: Budget) -> Condensation | None:
+        # A record that would save too little to be applied at the trigger must not stand in the way of a better one.
         shrink = RULES[Requirement.SOFT].least_shrink
-        waiting = ready(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
+        waiting = best_prepared(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
         resting = base.applied.id if base.applied else ""
-        now = Tried(resting, base.view.tokens, len(base.view.items))
-        if not (_is_due(base, case, budget, waiting) and self._claim_try(work_of(case), now, budget)):
+        now = LastTry(resting, base.view.tokens, len(base.view.items))
+        if not (_needs_preparation(base, case, budget, waiting) and self._claim_try(work_key(case), now, budget)):
             return None
-        return await self._prepared(base, case, None, background=True)
+        return await self._prepare(base, case, None, background=True)
 
-    def _claim_try(self, key: Hashable, now: Tried, budget: Budget) -> bool:
-        """Whether a branch has changed enough since it was last tried to be tried again, which is noted."""
-        if not _goes_on(self._tried.get(key), now, budget):
+    def _claim_try(self, key: Hashable, now: LastTry, budget: Budget) -> bool:
+        """Whether a branch has changed enough since its last try; if so, this try is noted as the last one."""
+        if not _has_changed_enough(self._last_tries.get(key), now, budget):
             return False
-        self._tried.put(key, now)
+        self._last_tries.put(key, now)
         return True
 
-    async def _prepared(
+    async def _prepare(
         self, base: Replayed, case: Case, verdict: Verdict | None, *, background: bool
     ) -> Condensation | None:
         head, resting = base.view.transcript.digests[-1], base.applied.id if base.applied else ""
         work, now = work_name(Requirement.PREPARE.value, head, resting, case), asyncio.get_running_loop().time()
         async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
-            if not turn.held or await self._is_made_since(base, case, verdict):
+            if not turn.held or await self._is_prepared_already(base, case, verdict):
                 return None
-            made = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
-            turn.leaves = encode_condensation(made.condensation) if made.condensation else b""
-        if made.own_tokens:
-            await self._keeper.amend(case.recognised, lambda session: session.counted(own_tokens=made.own_tokens))
-        return made.condensation
+            result = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
+            turn.handover = encode_condensation(result.condensation) if result.condensation else b""
+        if result.own_tokens:
+            await self._keeper.amend(case.recognised, lambda session: session.with_totals(own_tokens=result.own_tokens))
+        return result.condensation
 
     def _caller(self, case: Case, *, background: bool) -> Caller:
         return caller_of(case, self._tasks, background=background)
 
-    async def _is_made_since(self, base: Replayed, case: Case, verdict: Verdict | None) -> bool:
-        """Whether another has prepared the like since the session was read; nothing but its own is like a verdict's."""
+    async def _is_prepared_already(self, base: Replayed, case: Case, verdict: Verdict | None) -> bool:
+        """Whether such a condensation has been prepared since the session was read.
+
+        If there is a verdict, only a condensation that a judge wanted counts.
+        """
         since = await self._keeper.recorded_since(case.recognised)
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
         return any(verdict is None or each.trigger == JUDGED for each in prepared)
@@ -212,34 +227,37 @@ class Preparer:
 def _may_prepare(case: Case) -> bool:
     pipeline = case.policy.pipeline
     changes = not (pipeline.is_off or pipeline.observe)
-    return changes and case.keeps and case.policy.asks and case.policy.budget is not None
+    return changes and case.may_store and case.policy.asks_models and case.policy.budget is not None
 
 
 def _may_be_due(view: View, case: Case) -> bool:
-    """Whether anything can be due for a mark; mostly nothing is, and that is seen without a task."""
+    """Whether a mark or a stage may make anything due; mostly not, and this finds out without a task."""
     policy, budget = case.policy, case.policy.budget
     if budget is None or not policy.prepares:
         return False
-    return view.tokens >= budget.prepare or any(due(stage, view, budget) for stage in policy.stages)
+    return view.tokens >= budget.prepare or any(is_due(stage, view, budget) for stage in policy.stages)
 
 
-def _is_due(base: Replayed, case: Case, budget: Budget, waiting: Replayed | None) -> bool:
-    """Whether a view should have a condensation ready: by a stage's own trigger, or past the mark and a step later.
+def _needs_preparation(base: Replayed, case: Case, budget: Budget, waiting: Replayed | None) -> bool:
+    """Whether a view should have a condensation prepared.
 
-    One that waits is enough while its view would be below the mark; then another takes its place.
+    A stage's own trigger says so, or the `prepare` mark and a step of growth. A prepared condensation that waits is
+    enough while its view would be below the mark; after that another replaces it.
     """
     tokens = base.view.tokens
     if waiting is not None and waiting.applied is not None:
         is_past = waiting.view.tokens >= budget.prepare
-        return is_past and is_time(_PREPARE, tokens, budget, waiting.applied.tokens_before)
-    # After one that asked no model and left the view past the mark, one that asks has no growth to wait for.
+        return is_past and may_be_raised(_PREPARE, tokens, budget, waiting.applied.tokens_before)
+    # If the last condensation asked no model and left the view past the mark, one that asks need not wait for growth.
     since = base.applied.tokens_after if base.applied and base.applied.own_tokens else None
-    past_mark = tokens >= budget.prepare and is_time(_PREPARE, tokens, budget, since)
-    return past_mark or any(due(stage, base.view, budget) for stage in case.policy.stages)
+    past_mark = tokens >= budget.prepare and may_be_raised(_PREPARE, tokens, budget, since)
+    return past_mark or any(is_due(stage, base.view, budget) for stage in case.policy.stages)
 
 
-def _goes_on(tried: Tried | None, now: Tried, budget: Budget) -> bool:
-    """Whether a branch has changed by a step since it was last tried: what failed is not tried again every turn."""
-    if tried is None or now.applied != tried.applied or now.tokens < tried.tokens:
+def _has_changed_enough(last: LastTry | None, now: LastTry, budget: Budget) -> bool:
+    """Whether a branch has another base than at its last try, or has grown by a step: a failure is not repeated on
+    every turn.
+    """
+    if last is None or now.applied != last.applied or now.tokens < last.tokens:
         return True
-    return now.tokens - tried.tokens >= budget.step or now.messages >= tried.messages * (1 + budget.marks.step)
+    return now.tokens - last.tokens >= budget.step or now.messages >= last.messages * (1 + budget.marks.step)

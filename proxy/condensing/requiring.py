@@ -1,4 +1,4 @@
-"""What a decision's view needs: read off the table of requirements, and off what was prepared for it. Pure."""
+"""Decides which requirement a view raises, and which prepared condensation meets it. No I/O."""
 
 from __future__ import annotations
 
@@ -6,71 +6,55 @@ from typing import NamedTuple
 
 from proxy.condensing.cost import Moment, Prices, price_of, turns_to_pay_back
 from proxy.condensing.decision import Action, Decision
-from proxy.reasons import Reason
+from proxy.reasons import NO_MORE_CONDENSED, Reason
 from proxy.request.intake import Case
 from strategies.core.floor import floor
-from strategies.core.ready import ready
+from strategies.core.ready import best_prepared
 from strategies.core.replay import Replayed
-from strategies.core.requirement import RULES, Requirement, has_grown, required
-from strategies.pipeline import due
-
-_GIVES_WAY = (
-    "",
-    Reason.BELOW_MARKS,
-    Reason.WAITING_FOR_STEP,
-    Reason.NOT_PREPARED,
-    Reason.NO_PROGRESS,
-    Reason.NO_ROOM,
-    Reason.NOTHING_TO_CONDENSE,
-    Reason.NOTHING_TO_DROP,
-    Reason.NOTHING_TO_MASK,
-    Reason.NOTHING_TO_EXTRACT,
-    Reason.NOTHING_TO_SHORTEN,
-    Reason.NOTHING_TO_SUMMARIZE,
-    Reason.SUMMARY_BOUNDARY,
-)
-"""Reasons that say only that no more was condensed."""
+from strategies.core.requirement import RULES, Requirement, has_grown, requirement_for
+from strategies.pipeline import is_due
 
 
-class Needed(NamedTuple):
-    """What a view needs. Where that is nothing, `reason` says why, if there is more to say than was said before."""
+class Need(NamedTuple):
+    """The requirement that a view raises, if any."""
 
     requirement: Requirement | None
     reason: str = ""
+    """Why there is none, if there is more to say than the decision says already."""
 
 
-def needed(decision: Decision, case: Case) -> Needed:
-    """What the view of a decision needs."""
+def assess_need(decision: Decision, case: Case) -> Need:
+    """The requirement that the view of a decision raises."""
     budget = case.policy.budget
     if budget is None:
-        return Needed(None, Reason.WINDOW_UNKNOWN)
+        return Need(None, Reason.WINDOW_UNKNOWN)
     since = decision.applied.tokens_after if decision.applied else None
     tokens = decision.tokens_after
-    own = _is_due(decision, case)
-    requirement = required(tokens, budget, since=since, forced=case.request.controls.force, due=own)
+    own = _has_own_trigger(decision, case)
+    requirement = requirement_for(tokens, budget, since=since, forced=case.request.controls.force, due=own)
     if requirement is not None:
-        return Needed(requirement)
+        return Need(requirement)
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
-        return Needed(None, Reason.WAITING_FOR_STEP)
-    return Needed(None, _news(case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""))
+        return Need(None, Reason.WAITING_FOR_STEP)
+    return Need(None, _news(case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""))
 
 
-def _is_due(decision: Decision, case: Case) -> bool:
-    """Whether a judge wants it condensed and that is ready, or a stage has a trigger of its own that is reached."""
+def _has_own_trigger(decision: Decision, case: Case) -> bool:
+    """Whether a judged condensation is ready, or a stage's own trigger is reached."""
     budget = case.policy.budget
     if budget is None:
         return False
-    judged = ready(decision.view, decision.applied, case.recognised.condensations, budget, judged_only=True)
-    return judged is not None or any(due(stage, decision.view, budget) for stage in case.policy.stages)
+    judged = best_prepared(decision.view, decision.applied, case.recognised.condensations, budget, judged_only=True)
+    return judged is not None or any(is_due(stage, decision.view, budget) for stage in case.policy.stages)
 
 
-def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
-    """What was prepared and may be taken; under a judge the marks alone take nothing."""
+def find_prepared(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
+    """The prepared condensation to apply, if there is one; under a judge, SOFT applies a judged one only."""
     budget = case.policy.budget
     if budget is None:
         return None
     judged_only = requirement is Requirement.SOFT and case.policy.judging is not None
-    return ready(
+    return best_prepared(
         decision.view,
         decision.applied,
         case.recognised.condensations,
@@ -81,48 +65,50 @@ def what_is_ready(requirement: Requirement, decision: Decision, case: Case) -> R
 
 
 class Floor(NamedTuple):
-    """How many tokens of a view can never go, and the reason to give for what was done."""
+    """The part of a view that no condensation can take away, and the reason to report."""
 
     tokens: int
+    """Tokens of that part."""
     reason: Reason
 
 
 def floor_under(decision: Decision) -> Floor | None:
-    """The floor of a view, where that keeps it from its target or from fitting at all; None where it does not."""
+    """The floor of a view, if it keeps the view from its target or from fitting; else None."""
     budget, view = decision.policy.budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
         return None
     least = floor(view, budget)
     if view.tokens > budget.usable:
         return Floor(least, Reason.IRREDUCIBLE)
-    if least > budget.target and decision.reason in _GIVES_WAY:
+    if least > budget.target and decision.reason in NO_MORE_CONDENSED:
         return Floor(least, Reason.FLOOR)
     return None
 
 
-def not_ready(case: Case) -> Reason:
+def why_not_prepared(case: Case) -> Reason:
     """Why a view at the trigger stays as it is although a model could condense it."""
     return Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
 
 
 def still_required(decision: Decision) -> Requirement | None:
-    """What is left to do for a view that has just taken what was ready: only to make it fit."""
+    """The requirement of a view that has just applied a prepared condensation: HARD, to make it fit, or none."""
     budget = decision.policy.budget
     since = decision.applied.tokens_after if decision.applied else None
-    requirement = required(decision.tokens_after, budget, since=since) if budget else None
+    requirement = requirement_for(decision.tokens_after, budget, since=since) if budget else None
     return requirement if requirement is Requirement.HARD else None
 
 
 def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> bool:
-    """Whether condensing now costs more than it saves soon; with nothing ready, the target is what to expect.
+    """Whether condensing now would cost more than it saves within `payback_turns`.
 
-    `cache_lifetime` is for how many seconds the upstream keeps a prompt in its cache.
+    If no condensation is ready, a view at the target is expected. `cache_lifetime` is in seconds: for that long the
+    upstream is taken to keep a prompt in its cache.
     """
     prices, budget = case.policy.prices, case.policy.budget
     if prices is None or budget is None:
         return False
-    found = what_is_ready(Requirement.SOFT, decision, case)
-    idle = case.request.asked_at - case.branch.last_used if case.branch else 0.0
+    found = find_prepared(Requirement.SOFT, decision, case)
+    idle = case.request.received_at - case.branch.last_used if case.branch else 0.0
     moment = Moment(
         before=budget.scale.upstream(decision.tokens_after),
         after=budget.scale.upstream(found.view.tokens if found else budget.target),
@@ -134,17 +120,17 @@ def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> 
 
 
 def _price(prices: Prices, ready: Replayed) -> float:
-    """What the calls for a record cost: its text is what they wrote, the rest is what they read."""
+    """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
     place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
     written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
     return price_of(prices, prompt=spent - written, cached=0, completion=written)
 
 
 def _news(case: Case) -> str:
-    """What a person should know of how the conversation was recognised."""
+    """A reason that says how the conversation was recognised, if a person should know; else ""."""
     if case.is_aligned:
         return Reason.ALIGNED
     session = case.recognised.session
-    if session is not None and session.branch_of(case.history.digests) is None:
+    if session is not None and session.find_branch(case.history.digests) is None:
         return Reason.NEW_BRANCH
     return ""

@@ -1,10 +1,9 @@
-"""Retries: a request that the upstream has refused is changed by what the refusal teaches, and sent again.
+"""Retries: changes a request that the upstream has refused by what the refusal teaches, and sends it again.
 
-A prompt that is too long teaches a window. The view is condensed for it as it is known now, smaller than what was
-refused, in the rest of the time that the client may wait; and if there is such a view, it is sent, once. What a server
-takes in no form that we have sent (`proxy/learning/profiles.py`) is written in another, once for each thing that is
-learned. Nothing has reached the client by then. Whatever stands in the way, the client gets the upstream's own error as
-it came.
+A refusal for length teaches a window. The view is condensed for that window, smaller than the refused one, in what is
+left of the time that the client waits; if there is such a view, it is sent, once. A refusal of the form
+(`proxy/learning/profiles.py`) has the request rewritten in another form, once for each thing that is learned. Nothing
+has reached the client by then. If anything fails, the client gets the upstream's own error as it came.
 """
 
 from __future__ import annotations
@@ -17,39 +16,44 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
-from proxy.condensing.policy import Policies, asked_length
+from proxy.condensing.policy import Policies, requested_reply_length
 from proxy.errors import UpstreamUnavailable
 from proxy.learning.learned_windows import LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import Opened, UpstreamAnswer, is_packed_refusal, opened
-from proxy.request.intake import ChatRequest, milliseconds
+from proxy.reply.opening import OpenedReply, UpstreamAnswer, is_unreadable_refusal, open_reply
+from proxy.request.intake import ChatRequest, milliseconds_since
 from strategies.core.budget import Budget, Marks
 
-MOST_RATIO = 4.0  # an upstream's count to ours; more is no count of the same prompt
-SMALLER = 0.9  # of what was refused
-UNKNOWN_SHARE = 0.25  # of what was refused without a number, where nothing has passed before
-
-GOAL_SHARE = 0.8  # of the most that may be sent
+MOST_RATIO = 4.0
+"""The most tokens of the upstream for one of ours; a higher count is not one of the same prompt."""
+SMALLER = 0.9
+"""The next view is at most this share of the refused one."""
+UNKNOWN_SHARE = 0.25
+"""The same share where the refusal names no number and nothing has passed before."""
+GOAL_SHARE = 0.8
+"""The goal is at most this share of the most that may be sent."""
 
 Send = Callable[[Decision], Awaitable[UpstreamAnswer]]
-Ours = Callable[[Awaitable[Decision | None]], Awaitable[Decision | None]]
+OwnWork = Callable[[Awaitable[Decision | None]], Awaitable[Decision | None]]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-class Sent(NamedTuple):
-    """What was refused: the view's `tokens` by our own count, what the upstream was `expected` to count, and the tokens
-    that were `asked` for as a reply."""
+class RefusedRequest(NamedTuple):
+    """The request that was refused."""
 
     tokens: int
-    expected: int
-    asked: int
+    """Tokens of the view by our own count."""
+    expected_tokens: int
+    """Tokens that the upstream was expected to count for it."""
+    reply_tokens: int
+    """Tokens that it asked for as a reply; 0 if neither request nor refusal says."""
 
 
-class Answered(NamedTuple):
+class FinalAnswer(NamedTuple):
     """The reply that the client gets, and the decision that it answers."""
 
     reply: UpstreamAnswer
@@ -57,142 +61,161 @@ class Answered(NamedTuple):
 
 
 class Retrier:
-    """Sends requests, and once again those that were too long; one per app."""
+    """Sends requests, and sends refused ones again; one per app.
+
+    `report` is given the decision that the client gets an answer to and what became of a refusal for length: `passed`
+    (on to the client), `retried` or `refused-again`.
+    """
 
     def __init__(
-        self, policies: Policies, learned: LearnedWindows, profiles: Profiles, told: Callable[[Decision, str], None]
+        self, policies: Policies, learned: LearnedWindows, profiles: Profiles, report: Callable[[Decision, str], None]
     ) -> None:
         self._policies = policies
         self._learned = learned
         self._profiles = profiles
-        self._told = told
+        self._report = report
 
-    async def answered(self, request: ChatRequest, decision: Decision, send: Send, ours: Ours) -> Answered:
-        """The reply to a request; raises `UpstreamUnavailable`. What waits for our models is within `ours`."""
-        reply, refusal, _ = await self._taken(request, decision, send)
+    async def send_with_retry(
+        self, request: ChatRequest, decision: Decision, send: Send, own_work: OwnWork
+    ) -> FinalAnswer:
+        """Sends a request, and returns the reply for the client; raises `UpstreamUnavailable`.
+
+        `own_work` wraps the wait for our own models.
+        """
+        reply, refusal, _ = await self._send_in_accepted_form(request, decision, send)
         if refusal is None or refusal.kind is Kind.OUTPUT:
-            return Answered(reply, decision)
+            return FinalAnswer(reply, decision)
         try:
-            again = await ours(self._guarded(request, decision, refusal))
-            second = await self._second(request, again, send) if again is not None else None
+            smaller = await own_work(self._decide_smaller_or_none(request, decision, refusal))
+            second_reply = await self._send_smaller(request, smaller, send) if smaller is not None else None
         except BaseException:
             await reply.close()
             raise
-        if again is None or second is None:
-            self._told(decision, "passed")
-            return Answered(reply, decision)
+        if smaller is None or second_reply is None:
+            self._report(decision, "passed")
+            return FinalAnswer(reply, decision)
         await reply.close()
-        self._told(again, "retried" if second.status < HTTPStatus.BAD_REQUEST else "refused-again")
-        return Answered(second, again)
+        self._report(smaller, "retried" if second_reply.status < HTTPStatus.BAD_REQUEST else "refused-again")
+        return FinalAnswer(second_reply, smaller)
 
-    async def _taken(self, request: ChatRequest, decision: Decision, send: Send) -> Opened:
-        """The answer to a decision in a form that the upstream takes, where one is known after what it says."""
-        answer = await _sent(decision, send)
-        while answer.error and self._is_reformed(request, decision, answer):
-            again = await _instead_of(answer.reply, _sent(decision, send))
-            if again is None:
+    async def _send_in_accepted_form(self, request: ChatRequest, decision: Decision, send: Send) -> OpenedReply:
+        """Sends a decision, in other forms as long as the upstream's errors teach one."""
+        answer = await _send_once(decision, send)
+        while answer.error and self._rewrite_by_error(request, decision, answer):
+            next_answer = await _replace_refused(answer.reply, _send_once(decision, send))
+            if next_answer is None:
                 break
-            answer = again
+            answer = next_answer
         return answer
 
-    def _is_reformed(self, request: ChatRequest, decision: Decision, refused: Opened) -> bool:
-        """Whether an error has taught a form in which the request is another one."""
+    def _rewrite_by_error(self, request: ChatRequest, decision: Decision, refused: OpenedReply) -> bool:
+        """Rewrites the decision in a form that an error has taught, and returns whether its bytes have changed."""
         sent = decision.policy.profile
         options = sends_options(request.body.values, probed=decision.probed)
-        taught = self._profiles.refused(request.model, refused.reply.status, refused.error, sent, options=options)
-        if taught is None or decision.reform is None:
+        taught = self._profiles.learn_from_refusal(
+            request.model, refused.reply.status, refused.error, sent, options=options
+        )
+        if taught is None or decision.rewrite_for is None:
             return False
         try:
-            return decision.reform(taught)
+            return decision.rewrite_for(taught)
         except Exception:  # noqa: BLE001
             _log.exception("a refused request was not written in another form")
             return False
 
-    async def _guarded(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
+    async def _decide_smaller_or_none(
+        self, request: ChatRequest, decision: Decision, refusal: Refusal
+    ) -> Decision | None:
         try:
-            return await self._again(request, decision, refusal)
+            return await self._decide_smaller(request, decision, refusal)
         except Exception:  # noqa: BLE001
             # A defect of ours leaves the client the upstream's own error.
             _log.exception("a refused request was not condensed")
             return None
 
-    async def _again(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
-        """The decision for a smaller view; None where nothing may be changed, or nothing gets smaller."""
+    async def _decide_smaller(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
+        """The decision for a smaller view; None if nothing may be changed, or nothing gets smaller."""
         expected = _expected(decision)
         shares = not request.controls.no_store
-        learned = self._learned.refused(request.model, refusal, expected, shares=shares)
-        if decision.again is None:
+        learned = self._learned.learn_from_refusal(request.model, refusal, expected, shares=shares)
+        if decision.retry_smaller is None:
             return None
         policy = self._policies.lowered(decision.policy, learned, request.model, request.body.values)
         if policy.budget is None:
             return None
-        asked = refusal.asked or asked_length(request.body.values) or 0
-        passed = self._learned.passed(request.model) if learned.origin is Origin.GUESS else None
-        sent = Sent(decision.tokens_after, expected, asked)
-        return await decision.again(policy, aimed(policy.budget, refusal, sent, passed))
+        reply_tokens = refusal.reply_tokens or requested_reply_length(request.body.values) or 0
+        passed = self._learned.longest_passed(request.model) if learned.origin is Origin.GUESS else None
+        refused = RefusedRequest(decision.tokens_after, expected, reply_tokens)
+        return await decision.retry_smaller(policy, retry_budget(policy.budget, refusal, refused, passed))
 
-    async def _second(self, request: ChatRequest, again: Decision, send: Send) -> UpstreamAnswer | None:
-        """The answer to the smaller view; None where there is none. It teaches like the first, and is the last."""
+    async def _send_smaller(self, request: ChatRequest, smaller: Decision, send: Send) -> UpstreamAnswer | None:
+        """Sends the smaller view, and returns the reply; None if the upstream cannot be reached.
+
+        A refusal of this view teaches too, but is not retried.
+        """
         try:
-            reply, refusal, _ = await self._taken(request, again, send)
+            reply, refusal, _ = await self._send_in_accepted_form(request, smaller, send)
         except UpstreamUnavailable:
             return None
         if refusal is not None and refusal.kind is Kind.INPUT:
             shares = not request.controls.no_store
-            self._learned.refused(request.model, refusal, _expected(again), shares=shares)
+            self._learned.learn_from_refusal(request.model, refusal, _expected(smaller), shares=shares)
         return reply
 
 
-def aimed(budget: Budget, refusal: Refusal, sent: Sent, passed: int | None) -> Budget:
-    """The budget, in tokens of our own count, by which a refused view is condensed: `budget` is in the upstream's.
+def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, passed: int | None) -> Budget:
+    """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
 
-    `passed` is given where the refusal names no number: what has passed before as the upstream was expected to count
-    it, 0 for nothing.
+    `passed` is given if the refusal names no number: the longest prompt that has passed before, in tokens that the
+    upstream was expected to count; 0 if there is none.
     """
-    ratio = _ratio(refusal, sent)
+    ratio = _ratio(refusal, refused)
     usable = max(budget.usable, 1)
-    room = budget.window - sent.asked if sent.asked < budget.window else usable
-    most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * sent.tokens)
+    room = budget.window - refused.reply_tokens if refused.reply_tokens < budget.window else usable
+    most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * refused.tokens)
     if passed is not None:
-        most = min(most, passed * sent.tokens / max(sent.expected, 1) or UNKNOWN_SHARE * sent.tokens)
+        most = min(most, passed * refused.tokens / max(refused.expected_tokens, 1) or UNKNOWN_SHARE * refused.tokens)
     goal = min(budget.target / ratio, GOAL_SHARE * most)
     return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
 
 
-def _ratio(refusal: Refusal, sent: Sent) -> float:
-    """How many tokens of the upstream one of ours is, at least: where it does not say, what it refused did not fit."""
-    counted = refusal.counted or max(sent.expected, (refusal.window or 0) - sent.asked)
-    return min(max(counted / max(sent.tokens, 1), 1.0), MOST_RATIO)
+def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
+    """Tokens of the upstream for one of ours, at least.
+
+    A refusal without a count still shows that the request did not fit.
+    """
+    counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
+    return min(max(counted / max(refused.tokens, 1), 1.0), MOST_RATIO)
 
 
 def _expected(decision: Decision) -> int:
-    """What the upstream is expected to count for a view."""
+    """Tokens that the upstream is expected to count for a view."""
     return decision.calibrated.scale.upstream(decision.tokens_after)
 
 
-async def _sent(decision: Decision, send: Send) -> Opened:
+async def _send_once(decision: Decision, send: Send) -> OpenedReply:
     started = perf_counter()
     reply = await send(decision)
-    if is_packed_refusal(reply) and decision.reform is not None:
-        # An error that we cannot read is asked for once more, unpacked: that costs a round trip, where refusing packed
-        # replies beforehand would cost the client's normal ones their encoding, and reading them another dependency.
-        decision.unpacked = True
-        reply = await _instead_of(reply, send(decision)) or reply
-    decision.timing.upstream += milliseconds(started)
-    # No window is so small that less than this were refused for its length.
+    if is_unreadable_refusal(reply) and decision.rewrite_for is not None:
+        # We cannot read an encoded error, so we ask for it once more without an encoding. That costs a round trip;
+        # refusing encodings beforehand would cost normal replies theirs, and decoding would take another dependency.
+        decision.wants_unencoded = True
+        reply = await _replace_refused(reply, send(decision)) or reply
+    decision.timing.upstream += milliseconds_since(started)
+    # No window is so small that a shorter prompt is refused for its length.
     is_long = decision.tokens_after >= LEAST
-    is_ours = decision.view.changed or decision.probed
-    return await opened(reply, looks=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
+    is_ours = decision.view.is_changed or decision.probed
+    return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 
 
-async def _instead_of(refused: UpstreamAnswer, sending: Awaitable[T]) -> T | None:
-    """What comes of a request sent again; then the refusal of the first is closed. None where nothing comes."""
+async def _replace_refused(refused: UpstreamAnswer, sending: Awaitable[T]) -> T | None:
+    """The result of sending again, after which the refused reply is closed; None if the upstream is unavailable."""
     try:
-        again = await sending
+        reply = await sending
     except UpstreamUnavailable:
         return None
     except BaseException:
         await refused.close()
         raise
     await refused.close()
-    return again
+    return reply

@@ -1,7 +1,8 @@
-"""The end of a request: what its reply teaches, its session as it leaves it, and what follows when the reply has left.
+"""The end of a request: learns from its reply, stores its session, and starts what follows once the reply has been
+sent.
 
-What a later request depends on is stored before the last byte of the reply, in a task of the app: a client that leaves
-meanwhile takes nothing of it away.
+What a later request depends on is stored before the last byte of the reply, in a task of the app, so a client that
+leaves meanwhile does not stop it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Settler:
-    """Leaves in decisions what is done at their end; one per app."""
+    """Attaches to decisions the callbacks for the end of their request; one per app."""
 
     def __init__(
         self,
@@ -38,23 +39,27 @@ class Settler:
         self._calibrator = calibrator
         self._memories = memories
 
-    def prepare(self, decision: Decision, case: Case) -> None:
-        """Names the branch of a decision whose body is written, and leaves how it learns, settles and is followed."""
-        decision.learn = self._learning(decision, case)
-        decision.rounds = self._memories.searcher.rounds(decision, case)
+    def attach_callbacks(self, decision: Decision, case: Case) -> None:
+        """Names the branch of a decision whose body is written, and attaches its callbacks.
+
+        They are `learn`, `settle` and `follow_up`. A request that may not be stored gets no `settle` and no
+        `follow_up`.
+        """
+        decision.learn = self._learn_callback(decision, case)
+        decision.hidden_rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
             return
-        session, decision.branch = self._keeper.named(case.recognised, case.history.digests)
+        session, decision.branch = self._keeper.id_and_branch(case.recognised, case.history.digests)
         too_small = _is_too_small(decision, case)
-        if not case.keeps or (too_small and decision.rounds is None):
+        if not case.may_store or (too_small and decision.hidden_rounds is None):
             return
         decision.session = decision.session if too_small else session
         decision.head = case.append.head if case.append else ""
-        decision.settle = self._settling(decision, case, _turn(decision, case), too_small=too_small)
-        decision.follow = lambda: self._follow(decision, case)
+        decision.settle = self._settle_callback(decision, case, _update_for(decision, case), too_small=too_small)
+        decision.follow_up = lambda: self._follow_up(decision, case)
 
-    def _learning(self, decision: Decision, case: Case) -> Callable[[Usage, bool], None]:
-        """A way to take in the usage that comes back for what is sent now."""
+    def _learn_callback(self, decision: Decision, case: Case) -> Callable[[Usage, bool], None]:
+        """A callback that takes in the usage of the reply to what is sent now."""
         is_text = case.request.body.is_text
         sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
 
@@ -62,77 +67,80 @@ class Settler:
             decision.usage = usage
             if not suspect and not case.request.controls.no_store:
                 known = case.prompt, case.calibrated
-                decision.anchor = self._calibrator.learned(*known, sent, usage.prompt, teaches=is_text)
+                decision.anchor = self._calibrator.learn(*known, sent, usage.prompt, teaches=is_text)
 
         return learn
 
-    def _settling(
-        self, decision: Decision, case: Case, turn: SessionUpdate, *, too_small: bool
+    def _settle_callback(
+        self, decision: Decision, case: Case, update: SessionUpdate, *, too_small: bool
     ) -> Callable[[Mapping[str, Any] | None], Awaitable[None]]:
-        """A way to store the session once the upstream has answered; a small one only for its hidden rounds."""
+        """A callback that stores the session once the upstream has answered; a small one only for its hidden rounds."""
 
         async def settle(reply: Mapping[str, Any] | None) -> None:
-            taught = _taught(turn, decision)
-            if too_small and taught.patch is None:
+            complete = _with_reply(update, decision)
+            if too_small and complete.patch is None:
                 return
             if case.append is None:
-                await self._keeper.settle(case.recognised, taught)
+                await self._keeper.settle(case.recognised, complete)
             elif reply is not None:
-                await self._keeper.settle(case.recognised, _appended(taught, case.append, reply))
+                await self._keeper.settle(case.recognised, _with_appended(complete, case.append, reply))
 
         return settle
 
-    def _follow(self, decision: Decision, case: Case) -> None:
+    def _follow_up(self, decision: Decision, case: Case) -> None:
         try:
-            self._preparer.follow(decision, case)
+            self._preparer.follow_up(decision, case)
             self._memories.injector.follow(case)
         except Exception:  # noqa: BLE001
-            # The reply is over: a defect costs what would have been ready for the next one.
+            # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("a reply was not followed up")
 
 
-def _turn(decision: Decision, case: Case) -> SessionUpdate:
-    """What a decision adds to its session, before anything is known of its reply."""
+def _update_for(decision: Decision, case: Case) -> SessionUpdate:
+    """The update of the session by a decision, before anything is known of the reply."""
     return SessionUpdate(
         case.history,
-        dict(case.policy.sticks),
+        dict(case.policy.session_settings),
         decision.tokens_before,
         decision.tokens_after,
         decision.own_tokens,
-        _applied(decision, case),
-        block=decision.block,
+        _last_applied(decision, case),
+        block=decision.memory_block,
         covered=decision.view.covered,
     )
 
 
-def _applied(decision: Decision, case: Case) -> str:
-    """What the branch rests on from now on; a request that only looked, or was `off` for once, leaves it as it was."""
+def _last_applied(decision: Decision, case: Case) -> str:
+    """The id of the condensation that the branch applied last, "" for none.
+
+    A request under `observe:`, or one that was `off`, leaves it as it was.
+    """
     pipeline = case.policy.pipeline
     if decision.applied is None and (pipeline.is_off or pipeline.observe):
         return case.recognised.last_applied(case.history) or ""
     return decision.applied.id if decision.applied else ""
 
 
-def _taught(turn: SessionUpdate, decision: Decision) -> SessionUpdate:
-    """A turn with what its reply has told."""
-    rounds = decision.rounds
-    return turn._replace(
+def _with_reply(update: SessionUpdate, decision: Decision) -> SessionUpdate:
+    """The update with what the reply has shown."""
+    rounds = decision.hidden_rounds
+    return update._replace(
         usage=decision.usage,
         anchor=decision.anchor,
-        reply=decision.reply,
+        reply=decision.reply_ending,
         patch=rounds.patch if rounds else None,
-        memory_tokens=rounds.spent if rounds else 0,
+        memory_tokens=rounds.spent_tokens if rounds else 0,
     )
 
 
-def _appended(turn: SessionUpdate, append: Append, reply: Mapping[str, Any]) -> SessionUpdate:
-    """A turn of append mode, which stores its messages and the reply."""
-    line, block = append.block(reply)
-    return turn._replace(line=line, before=append.before, blocks={line.block: block})
+def _with_appended(update: SessionUpdate, append: Append, reply: Mapping[str, Any]) -> SessionUpdate:
+    """The update of append mode, which stores the request's messages and the reply."""
+    tip, block = append.block(reply)
+    return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
 
 
 def _is_too_small(decision: Decision, case: Case) -> bool:
-    """Whether a conversation that is new and derived is not worth a place in the store yet."""
+    """Whether a conversation is new, derived, and too small to be stored yet."""
     found = case.recognised
-    is_new = found.is_derived and found.session is None and decision.applied is None and not decision.block.raw
+    is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
     return is_new and is_small(decision.tokens_before, case.policy.window.tokens)

@@ -1,18 +1,26 @@
-"""Where the tokens are: the account in our own 400, so that its reader knows what to shorten."""
+"""The message of our own `context_length_exceeded`: where the tokens are, so that its reader knows what to shorten."""
 
 from __future__ import annotations
 
 from proxy.condensing.decision import Decision
+from proxy.condensing.policy import REQUEST, Window
+from proxy.learning.learned_windows import Origin
 from strategies.core.view import View
+
+_LEARNED = {
+    Origin.OVERFLOW: "as the upstream said when it refused a longer prompt",
+    Origin.GUESS: "guessed when the upstream refused a longer prompt",
+    Origin.TRUNCATION: "learned when the upstream read only a part of a longer prompt",
+}
 
 
 def account(decision: Decision) -> str:
-    """The message of `context_length_exceeded`: every part that cannot be condensed, with its size."""
+    """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
     policy, view = decision.policy, decision.view
     window = policy.window.tokens or 0
     reserve = (policy.budget.nominal or policy.budget).reserve if policy.budget else 0
     parts = {
-        "tools and framing": decision.tools,
+        "tools and framing": decision.overhead,
         "system messages": view.transcript.system_tokens,
         "the first and the last user message": _users(view),
         "the newest round": _newest_round(view),
@@ -20,15 +28,24 @@ def account(decision: Decision) -> str:
     parts["other messages"] = view.tokens - sum(parts.values())
     listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens > 0)
     return (
-        f"This model's context length is {window:,} tokens (from {policy.window.source}). After condensing, the request"
+        f"This model's context length is {window:,} tokens ({_origin(policy.window)}). After condensing, the request"
         f" still has {view.tokens:,} tokens that cannot be condensed: {listed}. Another {reserve:,} are reserved for"
         " the reply. Please shorten these parts."
     )
 
 
+def _origin(window: Window) -> str:
+    """Where the window is known from, as a user would say it."""
+    if window.learned_by is not None:
+        return _LEARNED[window.learned_by]
+    if window.source == REQUEST:
+        return "from this request's X-Condenser-Window header or condenser.window member"
+    return window.source if window.source.startswith("stated") else f"from the {window.source}"
+
+
 def _users(view: View) -> int:
-    places = {place for place in (view.task, view.last_user) if place is not None}
-    return sum(view.items[place].message.tokens for place in places)
+    indices = {index for index in (view.task, view.last_user) if index is not None}
+    return sum(view.items[index].message.tokens for index in indices)
 
 
 def _newest_round(view: View) -> int:

@@ -1,6 +1,7 @@
-"""Decisions before anything was decided: that of a case, and that of a request which a defect has kept from being one.
+"""Decisions to start from: that of a case before anything is decided, and that of a request that a defect keeps from
+becoming a case.
 
-The second is the last resort. It knows nothing but the request, and forwards it as it came.
+The second is the last resort: it knows nothing but the request, and forwards it as it came.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from proxy.condensing.policy import UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Reason
 from proxy.request.controls import MEMORY
-from proxy.request.identity import OWN, shown
+from proxy.request.identity import OWN_HEADER, printable_id
 from proxy.request.intake import Case, ChatRequest
 from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
@@ -35,58 +36,58 @@ class _Uncounted:
 
 
 def undecided(case: Case) -> Decision:
-    """The transcript as it is; where the store has failed, that is told."""
+    """The decision to forward the transcript as it is; if the store has failed, it says so."""
     found, measured = case.recognised, case.measured
     decision = Decision(
-        session=found.shown,
-        source=found.identity.source,
+        session=found.shown_id,
+        session_source=found.identity.source,
         branch=MAIN,
         policy=case.policy,
-        view=folded(case, None),
+        view=fold_view(case, None),
         tokens_before=measured.tokens,
         tokens_after=measured.tokens,
         exact=measured.exact,
-        tools=measured.overhead,
+        overhead=measured.overhead,
         calibrated=case.calibrated,
-        standing=case.append.standing if case.append else "",
+        head_before=case.append.current_head if case.append else "",
     )
     if found.failure:
         decision.action, decision.reason = Action.DEGRADED, found.failure
     return decision
 
 
-def folded(case: Case, condensation: Condensation | None) -> View:
+def fold_view(case: Case, condensation: Condensation | None) -> View:
     """The view of a case with a condensation, or with none."""
     overlays = () if condensation is None else (condensation.overlay,)
     return fold(case.measured.transcript, overlays, case.overhead, case.counter)
 
 
 def as_it_came(request: ChatRequest) -> Decision:
-    """The request itself, which nothing is known of and nothing is stored of.
+    """The decision to forward a request as it came; nothing of it is stored.
 
-    Raises `HistoryUnavailable` in append mode: what the client sent is only the end of its conversation.
+    Raises `HistoryUnavailable` in append mode, where the client has sent only the end of its conversation.
     """
     if request.controls.append:
         raise HistoryUnavailable("The stored history cannot be supplied now (internal-error).")
     session = request.controls.session
     return Decision(
-        session=shown(session) if session else UNKNOWN,
-        source=OWN if session else UNKNOWN,
+        session=printable_id(session) if session else UNKNOWN,
+        session_source=OWN_HEADER if session else UNKNOWN,
         branch=MAIN,
-        policy=_nothing(),
+        policy=_idle_policy(),
         view=fold(Transcript(()), (), 0, _Uncounted()),
         tokens_before=0,
         tokens_after=0,
         exact=False,
-        tools=0,
-        body=request.body.spliced(model=request.model if request.renamed else None),
+        overhead=0,
+        body=request.body.spliced(model=request.model if request.has_suffix else None),
         action=Action.DEGRADED,
         reason=Reason.INTERNAL_ERROR,
     )
 
 
-def _nothing() -> Policy:
-    """A policy under which nothing is done."""
+def _idle_policy() -> Policy:
+    """A policy that does nothing."""
     return Policy(
         pipeline=Pipeline(("off",)),
         stages=[],
@@ -95,7 +96,7 @@ def _nothing() -> Policy:
         budget=None,
         summarizer=SummarizerRole(),
         judge=JudgeRole(),
-        sticks={},
+        session_settings={},
         memory=MEMORY["off"],
         background="off",
     )

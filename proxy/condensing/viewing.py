@@ -1,4 +1,4 @@
-"""What becomes of a view: made without a store, and written into the body that is forwarded."""
+"""Makes a view without a store, and writes a view into the body that is forwarded."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 
 from proxy.condensing.decision import Action, Decision
 from proxy.learning.learned_windows import Origin
-from proxy.memory.tool import Offering, offered_in
+from proxy.memory.tool import ToolState, offer_members
 from proxy.request.intake import Case
 from strategies.core.budget import Budget
 from strategies.core.view import View
 from strategies.walk import walk
 
 
-def walked(case: Case, budget: Budget) -> View:
-    """The view without a store; what it condenses stands in no record."""
+def view_without_store(case: Case, budget: Budget) -> View:
+    """The view without a store; what it condenses is in no record."""
     policy, measured = case.policy, case.measured
     return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 
 
 def probes(view: View, case: Case) -> bool:
-    """Whether a body that is changed anyway asks for a stream whose usage the client has not asked for."""
+    """Whether a body that is changed anyway should ask for the usage of a stream that the client did not ask for."""
     body = case.request.body
-    if body.get("stream") is not True or not (view.changed or case.is_rewritten):
+    if body.get("stream") is not True or not (view.is_changed or case.is_rewritten):
         return False
     options = body.get("stream_options")
     has_place = options is None or isinstance(options, Mapping)
@@ -35,22 +35,22 @@ def spliced(
     view: View,
     case: Case,
     hidden: Sequence[str] = (),
-    offering: Offering = Offering.MADE,
+    tool_state: ToolState = ToolState.OFFERED,
     *,
     probe: bool = False,
 ) -> bytes:
-    """The bytes to forward: the view, and behind it `hidden` messages, as JSON text.
+    """The bytes to forward: the view, followed by `hidden` messages as JSON text.
 
-    With a `probe` they ask for the usage of the stream.
+    With `probe` they ask for the usage of the stream.
     """
     request = case.request
-    messages = view.encoded() if view.changed or case.is_rewritten or hidden else None
+    messages = view.encoded() if view.is_changed or case.is_rewritten or hidden else None
     if hidden and messages is not None:
         messages = messages[:-1] + b"".join(b"," + each.encode() for each in hidden) + b"]"
     return request.body.spliced(
         messages=messages,
-        model=request.model if request.renamed else None,
-        members={**offered_in(request.body, case.offer, offering), **(_probe(case) if probe else {})},
+        model=request.model if request.has_suffix else None,
+        members={**offer_members(request.body, case.offer, tool_state), **(_probe(case) if probe else {})},
     )
 
 
@@ -60,9 +60,9 @@ def _probe(case: Case) -> dict[str, str]:
 
 
 def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:
-    """Whether this view is the session's first that is condensed for a window which silent truncation has taught."""
+    """Whether this view is the session's first condensed for a window that a silent truncation has taught."""
     window, applied = case.policy.window, decision.applied
-    if window.learned is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
+    if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False
     others = (each for each in case.recognised.condensations if each.id != applied.id)
     return applied.window == window.tokens and all(each.window > applied.window for each in others)

@@ -1,4 +1,4 @@
-"""The client: the official `openai` package, streaming, with nothing of ours but the `base_url`."""
+"""The demo's client: the official `openai` package, streaming; only its `base_url` is ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _WORDS = ("context length", "context window", "context size", "maximum context",
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: a message and the response headers, or why there is none."""
+    """A reply: a message and the response headers, or the error in `problem`.
+
+    `overflow` says whether the error is that the prompt is longer than the window.
+    """
 
     message: Message = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -27,12 +30,12 @@ class Reply:
 
 
 class Client:
-    """One way to a model; close it at the end."""
+    """A client of one model server. It must be closed."""
 
     def __init__(self, base_url: str, api_key: str, model: str, *, numbered: bool) -> None:
-        """`numbered` tells the recorder, where there is one, which request is which."""
+        """With `numbered`, each request carries its number in a header, for the recorder."""
         self.base_url = base_url
-        # The demo's own servers must not be looked for behind a proxy of the environment's.
+        # The demo's own servers must not be reached through an HTTP proxy that the environment names.
         http = openai.DefaultHttpxClient(trust_env=LOOPBACK not in base_url)
         self._openai = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0, http_client=http)
         self._model = model
@@ -43,34 +46,34 @@ class Client:
         self._openai.close()
 
     def ask(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
-        """One streamed chat completion."""
+        """Sends one streamed chat completion."""
         create: Any = self._openai.chat.completions.with_raw_response.create
         headers = {NUMBER: str(number)} if self._numbered else {}
         try:
             response = create(
                 model=self._model, messages=list(messages), tools=list(tools), stream=True, extra_headers=headers
             )
-            return Reply(gathered(response.parse()), dict(response.headers))
+            return Reply(assemble(response.parse()), dict(response.headers))
         except openai.APIStatusError as error:
-            return Reply(problem=said(error), overflow=is_overflow(error.code, error.message))
+            return Reply(problem=error_text(error), overflow=is_overflow(error.code, error.message))
         except Exception as error:  # noqa: BLE001
-            # A stream that breaks off raises what the HTTP client raises, which only `proxy.upstream` may know.
+            # A broken stream raises errors of the HTTP client, which only `proxy.upstream` may import.
             return Reply(problem=f"{type(error).__name__}: {error}")
 
 
-def said(error: openai.APIStatusError) -> str:
-    """An error as its server put it."""
+def error_text(error: openai.APIStatusError) -> str:
+    """The text of an error as the server wrote it."""
     body = error.body if isinstance(error.body, Mapping) else {}
     return f"{error.status_code} {body.get('code') or ''}: {body.get('message') or error.message}".replace(" :", ":")
 
 
 def is_overflow(code: str | None, message: str) -> bool:
-    """Whether an error says that the prompt is longer than the window; servers put it in many ways."""
+    """Whether an error says that the prompt is longer than the window, by its code or one of many usual phrases."""
     return code == _TOO_LONG or any(word in message.lower() for word in _WORDS)
 
 
-def gathered(chunks: Iterable[Any]) -> Message:
-    """The message that a stream of chunks amounts to."""
+def assemble(chunks: Iterable[Any]) -> Message:
+    """The message that is assembled from a stream of chunks."""
     content = ""
     calls: dict[int, dict[str, Any]] = {}
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""The conversation that the demo drives: planted turns, then a recorded one; and the questions at its end."""
+"""The demo's conversation: planted turns, then a recorded session, and questions at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = Mapping[str, Any]
 
 
 class Step(NamedTuple):
-    """One request of the conversation: all that was said so far, and the reply that was recorded."""
+    """One request of the conversation: all messages so far, and the recorded reply."""
 
     number: int
     turn: int
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question about something told early, and the text without which nobody can answer it."""
+    """A question about an early message, and the text (`evidence`) without which nobody can answer it."""
 
     told_in: str
     text: str
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
     @property
     def planted(self) -> bool:
-        """Whether a planted turn told it, rather than a tool in the recording."""
+        """Whether the answer is in a planted turn, rather than in a tool's output in the recording."""
         return self.told_in.startswith("turn")
 
 
@@ -44,7 +44,7 @@ class Conversation:
     questions: Sequence[Question]
 
     def steps(self) -> Iterator[Step]:
-        """One step for each assistant message."""
+        """Yields one step for each assistant message."""
         number = turn = 0
         for i, message in enumerate(self.messages):
             turn += message["role"] == "user"
@@ -53,7 +53,7 @@ class Conversation:
                 yield Step(number, turn, self.messages[:i], message)
 
     def first(self, requests: int | None) -> Conversation:
-        """The conversation up to the reply to its n-th request; all of it for None."""
+        """The conversation up to the reply to the last of `requests` requests; all of it for None."""
         steps = list(self.steps())
         if requests is None or requests >= len(steps):
             return self
@@ -61,12 +61,12 @@ class Conversation:
         return replace(self, messages=[*last.messages, last.reply])
 
     def asking(self, question: Question) -> list[Message]:
-        """The whole history with a question behind it."""
+        """The whole history with a question at its end."""
         return [*self.messages, {"role": "user", "content": question.text}]
 
 
 def load() -> Conversation:
-    """The conversation that comes with the program."""
+    """Loads the conversation that comes with the program."""
     here = files(__package__)
     planted = tomllib.loads(here.joinpath("planted.toml").read_text("utf-8"))
     recorded = json.loads(gzip.decompress(here.joinpath("conversation.json.gz").read_bytes()))

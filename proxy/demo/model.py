@@ -1,7 +1,7 @@
-"""The scripted model server: it knows one conversation by heart.
+"""The scripted model server of the demo, which knows the replies of one conversation.
 
-It finds the reply to a prompt by the prompt's last message, which the proxy never condenses away, refuses prompts
-that are longer than its window as OpenAI does, and answers a summarizer's prompt with a scripted summary.
+It looks up the reply to a prompt by the prompt's last message, which the proxy never condenses away. It refuses prompts
+that are longer than its window, as OpenAI does, and answers a summarizer's prompt with a scripted summary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUMMARY_LENGTH = 1_000
 
 
 class ScriptedModel:
-    """A model server with a window in tokens; `conversation` is what it knows."""
+    """A model server with a `window` in tokens that replies as in `conversation`."""
 
     def __init__(self, conversation: Conversation, window: int, counter: PromptCounter) -> None:
         self._replies = {_key(step.messages[-1]): step.reply for step in conversation.steps()}
@@ -72,8 +72,8 @@ class ScriptedModel:
         ask = summarizer_prompt(body)
         if ask is not None:
             return {"role": "assistant", "content": scripted_answer(ask, self._counter.counter).text}
-        found = self._replies.get(_key(body["messages"][-1]))
-        return found or {"role": "assistant", "content": UNKNOWN}
+        reply = self._replies.get(_key(body["messages"][-1]))
+        return reply or {"role": "assistant", "content": UNKNOWN}
 
     def _usage(self, tokens: int, reply: Message) -> dict[str, int]:
         written = self._counter.message(reply)
@@ -81,7 +81,7 @@ class ScriptedModel:
 
 
 def summarizer_prompt(body: Mapping[str, Any]) -> Ask | None:
-    """The prompt as a strategy asked it, where it is one for a summary."""
+    """The question that a strategy asked, if the prompt is one for a summary; else None."""
     system, *rest = body["messages"]
     opening = prompt("summary").partition("{max_words}")[0]
     if not rest or not str(system.get("content")).startswith(opening):
@@ -91,7 +91,7 @@ def summarizer_prompt(body: Mapping[str, Any]) -> Ask | None:
 
 
 def _key(message: Message) -> str:
-    """What tells the last message of a prompt from all others: a tool's result by the call it answers."""
+    """What identifies the last message of a prompt: for a tool result its call's id, else the content."""
     return str(message.get("tool_call_id") or message.get("content"))
 
 

@@ -1,4 +1,4 @@
-"""Tokens of prompts, each message counted once."""
+"""Counts the tokens of prompts, each message once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.tokens.counter import Counter
 
 
 class PromptCounter:
-    """Counts whole prompts by their parts; what it has counted it remembers."""
+    """Counts prompts as the sum of their parts, and caches the count of each part."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter

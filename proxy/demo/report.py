@@ -1,4 +1,4 @@
-"""What the demo says: before the table, between its rows, and at the end."""
+"""The texts of the demo: before the table, between its rows, and at the end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from proxy.demo.conversation import Conversation, Step
-from proxy.demo.measures import Cached, cached
+from proxy.demo.measures import CacheUse, cache_use
 from proxy.demo.table import ABSENT, WIDTH, grid, live_head
-from proxy.demo.ways import Asked, Done, Options, Way
+from proxy.demo.ways import AskedQuestion, Exchange, Options, Way
 
 _SHOWN = """\
 What this shows: reach. Whatever the client sent, the prompt fitted the window, and what was told early is in the \
@@ -29,7 +29,7 @@ def _wrapped(*paragraphs: str) -> str:
 
 
 def opening(options: Options, conversation: Conversation, ways: Sequence[Way], every: int) -> str:
-    """What will be run, and how to read the table."""
+    """The text before the table: what will be run, and how to read the table."""
     steps = list(conversation.steps())
     last = steps[-1]
     size = ways[0].counter.prompt({"messages": conversation.messages, "tools": conversation.tools})
@@ -83,9 +83,11 @@ def _th(every: int) -> str:
 
 
 def _price(options: Options, conversation: Conversation, way: Way) -> Iterator[str]:
-    """Where a model is paid for, about the most that the conversation and the questions may send."""
-    asked = [step.messages for step in conversation.steps()] + [conversation.asking(q) for q in conversation.questions]
-    whole = [way.counter.prompt({"messages": messages, "tools": conversation.tools}) for messages in asked]
+    """Yields a warning with the most prompt tokens that conversation and questions may send to a paid model."""
+    requests = [step.messages for step in conversation.steps()] + [
+        conversation.asking(q) for q in conversation.questions
+    ]
+    whole = [way.counter.prompt({"messages": messages, "tools": conversation.tools}) for messages in requests]
     most = sum(whole) + 2 * sum(min(each, options.window) for each in whole)
     yield ""
     yield _wrapped(
@@ -94,19 +96,19 @@ def _price(options: Options, conversation: Conversation, way: Way) -> Iterator[s
     )
 
 
-def first_overflow(step: Step, done: Done) -> str:
-    """The error that ends the direct way."""
-    text = f"direct stops: turn {step.turn}, request {step.number}, the model server says {done.reply.problem}"
+def first_overflow(step: Step, exchange: Exchange) -> str:
+    """The line for the error that ends the direct way."""
+    text = f"direct stops: turn {step.turn}, request {step.number}, the model server says {exchange.reply.problem}"
     return textwrap.fill(text, WIDTH, initial_indent="  >> ", subsequent_indent="     ")
 
 
-def reach(options: Options, asked: Sequence[Asked], ways: Sequence[Way]) -> str:
-    """For each question, whether what answers it was in the bytes that the model got."""
-    rows = [[*each.question[:3], *(_yes(each.reached(i)) for i in range(len(ways)))] for each in asked]
+def reach(options: Options, questions: Sequence[AskedQuestion], ways: Sequence[Way]) -> str:
+    """The table of questions: whether the evidence of each was in the bytes that the model got."""
+    rows = [[*each.question[:3], *(_yes(each.evidence_reached(i)) for i in range(len(ways)))] for each in questions]
     head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
     lines = ["", *grid(head, rows, texts=3)]
     if options.upstream:
-        lines += ["", *_answers(asked, ways)]
+        lines += ["", *_answers(questions, ways)]
     return "\n".join(lines)
 
 
@@ -114,18 +116,18 @@ def _yes(reached: bool | None) -> str:
     return "refused" if reached is None else "yes" if reached else "no"
 
 
-def _answers(asked: Sequence[Asked], ways: Sequence[Way]) -> Iterator[str]:
-    for each in asked:
+def _answers(questions: Sequence[AskedQuestion], ways: Sequence[Way]) -> Iterator[str]:
+    for each in questions:
         yield f"{each.question.text}  (evidence: {each.question.evidence})"
-        for way, done in zip(ways, each.done, strict=True):
-            answer = done.reply.problem or str(done.reply.message.get("content") or "(calls a tool)")
+        for way, exchange in zip(ways, each.exchanges, strict=True):
+            answer = exchange.reply.problem or str(exchange.reply.message.get("content") or "(calls a tool)")
             yield "  " + textwrap.shorten(f"{way.name}: {answer}", WIDTH - 2)
 
 
-def totals(options: Options, ways: Sequence[Way], asked: Sequence[Asked]) -> str:
-    """The figures of the whole run, a column for each way."""
+def totals(options: Options, ways: Sequence[Way], questions: Sequence[AskedQuestion]) -> str:
+    """The table of figures of the whole run, with a column for each way."""
     head = ["The run in figures", *(way.name for way in ways)]
-    columns = [_column(way, options.window, _planted(asked, i)) for i, way in enumerate(ways)]
+    columns = [_column(way, options.window, _planted(questions, i)) for i, way in enumerate(ways)]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     return "\n".join(["", *grid(head, rows)])
 
@@ -133,7 +135,7 @@ def totals(options: Options, ways: Sequence[Way], asked: Sequence[Asked]) -> str
 def _column(way: Way, window: int, planted: str) -> dict[str, str]:
     answered, forwarded, cache = _answered(way), _forwarded(way), _cached(way)
     return {
-        "requests answered": f"{answered} of {len(way.done)}",
+        "requests answered": f"{answered} of {len(way.exchanges)}",
         f"overflows avoided (client sent over {window:,})": str(avoided(way, window)),
         "largest prompt forwarded, tokens": f"{max(forwarded, default=0):,}",
         "all prompts forwarded, tokens": f"{sum(forwarded):,}",
@@ -146,20 +148,20 @@ def _column(way: Way, window: int, planted: str) -> dict[str, str]:
 
 
 def _answered(way: Way) -> int:
-    return sum(not done.refused for done in way.done)
+    return sum(not exchange.refused for exchange in way.exchanges)
 
 
 def avoided(way: Way, window: int) -> int:
-    """Requests that were answered though what the client sent is larger than the window."""
-    return sum(not done.refused and done.sent > window for done in way.done)
+    """How many requests were answered although the client sent more than the window."""
+    return sum(not exchange.refused and exchange.sent > window for exchange in way.exchanges)
 
 
 def _forwarded(way: Way) -> list[int]:
-    return [done.forwarded for done in way.done if not done.refused]
+    return [exchange.forwarded for exchange in way.exchanges if not exchange.refused]
 
 
-def _cached(way: Way) -> Cached:
-    return cached([done.view for done in way.done if not done.refused], way.counter.messages)
+def _cached(way: Way) -> CacheUse:
+    return cache_use([exchange.view for exchange in way.exchanges if not exchange.refused], way.counter.messages)
 
 
 def _own(way: Way) -> str:
@@ -168,19 +170,19 @@ def _own(way: Way) -> str:
 
 
 def _added(way: Way) -> str:
-    times = [done.ms for done in way.done if done.ms is not None]
+    times = [exchange.ms for exchange in way.exchanges if exchange.ms is not None]
     return f"{median(times):.1f} / {max(times):.0f}" if times else ABSENT
 
 
-def _planted(asked: Sequence[Asked], i: int) -> str:
-    planted = [each for each in asked if each.question.planted]
-    return f"{sum(each.reached(i) is True for each in planted)} of {len(planted)}"
+def _planted(questions: Sequence[AskedQuestion], i: int) -> str:
+    planted = [each for each in questions if each.question.planted]
+    return f"{sum(each.evidence_reached(i) is True for each in planted)} of {len(planted)}"
 
 
 def problems(ways: Sequence[Way], altered: int, window: int) -> Iterator[str]:
-    """What did not go as it must."""
+    """Yields what went wrong, one line each."""
     for way in ways:
-        refused = [done for done in way.done if done.refused]
+        refused = [exchange for exchange in way.exchanges if exchange.refused]
         if refused and way.recorder is not None:
             first = refused[0]
             yield f"{way.name}: {len(refused)} requests were refused, first {first.number}: {first.reply.problem}"
@@ -192,7 +194,7 @@ def problems(ways: Sequence[Way], altered: int, window: int) -> Iterator[str]:
 
 
 def closing(options: Options, problems: Sequence[str]) -> str:
-    """What this shows and what not, and where to go from here."""
+    """The last text: what the demo shows and what it cannot show, or what went wrong."""
     if problems:
         return "\n".join(["", "Not all went as it must:", *(_wrapped(f"  {each}") for each in problems)])
     shown = _SHOWN_FOR_REAL if options.upstream else _SHOWN

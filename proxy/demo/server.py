@@ -1,4 +1,4 @@
-"""ASGI apps on real sockets: uvicorn on a free port of the loopback address, in a thread of its own."""
+"""Serves ASGI apps on real sockets: uvicorn in a thread of its own, on a free port of the loopback address."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ STOPPED_WITHIN = 5.0
 
 
 class ServerError(Exception):
-    """A server of the demo's did not start."""
+    """A server of the demo did not start."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that says when it has started."""
+    """A uvicorn server that sets an event once it has started, or failed to."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.settled = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts, and says so."""
+        """Starts, then sets the event."""
         await super().startup(sockets)
         self.settled.set()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves; says at its end at the latest that it will not start any more."""
+        """Serves; sets the event at the latest when it ends, in case it never started."""
         try:
             super().run(sockets)
         finally:
@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """Yields the base URL of `app` with its `/v1`; raises `ServerError`. On exit the socket is closed."""
+    """Serves `app` and yields its base URL, `/v1` included; raises `ServerError`. On exit the socket is closed."""
     config = uvicorn.Config(
         app, log_config=None, log_level="error", access_log=False, timeout_graceful_shutdown=int(STOPPED_WITHIN)
     )

@@ -1,4 +1,4 @@
-"""The demo's tables: plain text, at most 100 columns."""
+"""The demo's tables, as plain text of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ABSENT = "-"
 
 
 class Cell(NamedTuple):
-    """What one way did with one request; None where there is nothing to say."""
+    """What one way did with one request; None where there is nothing to show."""
 
     forwarded: int | None = None
     headroom: int | None = None
@@ -19,7 +19,7 @@ class Cell(NamedTuple):
 
 
 def live_head(first: str, second: str) -> list[str]:
-    """The head of the live table; `first` and `second` name the two ways through the proxy."""
+    """The head of the live table; `first` and `second` are the titles of the two ways through the proxy."""
     return [
         f"{'':<29}| {first:^33} | {second:^33}".rstrip(),
         f"turn request    sent  direct | {_cell_head()} | {_cell_head()}",
@@ -28,7 +28,7 @@ def live_head(first: str, second: str) -> list[str]:
 
 
 def live_row(turn: int, request: int, sent: int, direct: str, cells: Sequence[Cell]) -> str:
-    """One request: how large it left the client, and what each way did with it."""
+    """The row of one request: its tokens when it left the client, and what each way did with it."""
     return f"{turn:>4} {request:>7} {sent:>7,} {direct:>7} | " + " | ".join(map(_cell, cells))
 
 
@@ -49,7 +49,7 @@ def _ms(value: float | None) -> str:
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
-    """A table whose first columns are texts and whose others are figures."""
+    """An aligned table: the first `texts` columns are texts, the others are figures."""
     table = [head, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     lines = [_line(row, widths, texts) for row in table]

@@ -1,4 +1,4 @@
-"""The three ways to the model: direct, trimmed, condensed. Each proxy is the real app on its embedded store."""
+"""The three ways to the model: direct, trimmed and condensed. Each proxy is the real app with its embedded store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from proxy.app import create_app
 from proxy.demo.client import Client, Reply
 from proxy.demo.conversation import Conversation, Message, Question
-from proxy.demo.measures import Messages, added_ms, reaches
+from proxy.demo.measures import Messages, added_ms, has_evidence
 from proxy.demo.model import MODEL, ScriptedModel
 from proxy.demo.prompts import PromptCounter
 from proxy.demo.recorder import Recorder
@@ -27,89 +27,103 @@ NAMES = ("trimmed", "condensed")
 
 
 class Options(NamedTuple):
-    """What is to be run; without `upstream` the scripted model server answers."""
+    """The options of the demo."""
 
     strategy: str
+    """The strategy of the condensed way."""
     window: int
+    """The window of the model, in tokens."""
     requests: int | None = None
+    """How many requests to run; None for the whole conversation."""
     upstream: str | None = None
+    """The base URL of a real model server; None for the scripted one."""
     model: str = MODEL
     api_key: str = "scripted"
 
 
-class Done(NamedTuple):
-    """What became of one request on one way; token figures as counted by the demo from the bytes forwarded."""
+class Exchange(NamedTuple):
+    """One request on one way, and its reply. The demo itself counts the tokens, from the forwarded bytes."""
 
     number: int
+    """The number of the request in the conversation, from 1."""
     sent: int
+    """Tokens that the client sent."""
     reply: Reply
     view: Messages
+    """The messages that reached the model server."""
     forwarded: int
+    """Tokens that reached the model server."""
     headroom: int | None = None
+    """The proxy's `X-Condenser-Headroom`."""
     action: str = "-"
+    """The proxy's `X-Condenser-Action`."""
     ms: float | None = None
+    """Milliseconds that the proxy added before forwarding."""
 
     @property
     def refused(self) -> bool:
-        """Whether no message came back."""
+        """Whether the request brought no message."""
         return bool(self.reply.problem)
 
 
 @dataclass(slots=True)
 class Way:
-    """One client, what stands between it and the model, and what became of its requests."""
+    """One way to the model: a client, a proxy or none, and the exchanges so far."""
 
     name: str
     strategy: str
+    """The strategy of the proxy; "" without one."""
     client: Client
     recorder: Recorder | None
+    """Records what the proxy forwards; None without a proxy."""
     counter: PromptCounter
-    done: list[Done] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    """The exchanges of the conversation, questions not included."""
 
-    def ask(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Done:
-        """Sends one request; looks at what was forwarded."""
+    def ask(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Exchange:
+        """Sends one request, and measures what was forwarded."""
         body = {"messages": messages, "tools": tools}
         reply = self.client.ask(number, messages, tools)
         sent = self.counter.prompt(body)
         if self.recorder is None:
-            return Done(number, sent, reply, messages, sent)
+            return Exchange(number, sent, reply, messages, sent)
         forwarded = self.recorder.view(number)
         view = forwarded.body if forwarded else {"messages": []}
-        return Done(
+        return Exchange(
             number=number,
             sent=sent,
             reply=reply,
             view=view["messages"],
             forwarded=self.counter.prompt(view),
-            headroom=_whole(reply.headers.get("x-condenser-headroom")),
+            headroom=_int_or_none(reply.headers.get("x-condenser-headroom")),
             action=reply.headers.get("x-condenser-action", "-"),
             ms=added_ms(reply.headers.get("server-timing", "")),
         )
 
-    def go(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Done:
-        """Sends a request of the conversation, and keeps what became of it."""
-        self.done.append(self.ask(number, messages, tools))
-        return self.done[-1]
+    def send(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Exchange:
+        """Sends a request of the conversation, and keeps the exchange."""
+        self.exchanges.append(self.ask(number, messages, tools))
+        return self.exchanges[-1]
 
 
-class Asked(NamedTuple):
-    """A question and what became of it on each way."""
+class AskedQuestion(NamedTuple):
+    """A question, and its exchange on each way."""
 
     question: Question
-    done: list[Done]
+    exchanges: list[Exchange]
 
-    def reached(self, i: int) -> bool | None:
-        """Whether way `i` forwarded the evidence; None where its request was refused."""
-        done = self.done[i]
-        return None if done.refused else reaches(done.view, self.question.evidence)
+    def evidence_reached(self, i: int) -> bool | None:
+        """Whether way `i` forwarded the evidence; None if its request was refused."""
+        exchange = self.exchanges[i]
+        return None if exchange.refused else has_evidence(exchange.view, self.question.evidence)
 
 
-def _whole(text: str | None) -> int | None:
+def _int_or_none(text: str | None) -> int | None:
     return int(text) if text else None
 
 
 class _DemoSettings(Settings):
-    """Settings of nobody's machine: the demo shows the defaults, whatever the environment says."""
+    """Settings that ignore the environment and all files, so that the demo always shows the defaults."""
 
     @classmethod
     def settings_customise_sources(
@@ -120,13 +134,13 @@ class _DemoSettings(Settings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments only."""
+        """The arguments are the only source."""
         return (init_settings,)
 
 
 @contextmanager
 def three_ways(options: Options, conversation: Conversation, counter: PromptCounter) -> Iterator[list[Way]]:
-    """Yields direct, trimmed and condensed, with all servers running; raises `ServerError`."""
+    """Yields the ways direct, trimmed and condensed, with all servers running; raises `ServerError`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="condenser-demo-")))
         if options.upstream:
@@ -158,7 +172,7 @@ def _proxy(stack: ExitStack, recorder: Recorder, strategy: str, window: int, sto
 
 
 def _passing(upstream: str) -> Settings:
-    """A proxy that changes nothing: what a recorder stands before where the model is real."""
+    """Settings of a proxy that changes nothing: a recorder uses it to reach a real model server."""
     return _DemoSettings.model_validate(
         {"upstream": {"base_url": upstream}, "store": {"url": "memory://"}, "strategy": "off"}
     )

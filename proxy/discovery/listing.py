@@ -1,8 +1,8 @@
-"""The model list, `GET /v1/models`: what kind of server answers, and which windows it states there. Pure.
+"""The model list, `GET /v1/models`: what kind of server answers, and which windows it states there. No I/O.
 
-| server | told by | window |
+| server | recognised by | window |
 |---|---|---|
-| vLLM, SGLang, others | `max_model_len` | that |
+| vLLM, SGLang, others | `max_model_len` | `max_model_len` |
 | llama.cpp | `owned_by: llamacpp` | `meta.n_ctx`, which is that of one slot; never `meta.n_ctx_train` |
 | OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
 | Groq | `active`, `context_window` | `context_window` |
@@ -13,8 +13,8 @@
 | LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
 | TGI | one row that belongs to itself | on a page of its own |
 
-`max_context_length` alone is a model's ceiling on other servers, and `context_length` may be: neither is taken from a
-row that does not look like a host's.
+On other servers `max_context_length` is a model's ceiling, and `context_length` may be one: neither is taken from a row
+that does not look like a host's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.discovery.reading import Found, Kind, Reading, by_name, found, members, smallest
+from proxy.discovery.reading import Kind, Reading, StatedWindow, by_name, members, smallest, stated_window
 
 Row = Mapping[str, Any]
 
@@ -34,11 +34,11 @@ OWNERS = {
     "organization_owner": Kind.LM_STUDIO,
 }
 LITELLM_CREATED = 1_677_610_602
-"""The moment at which, to LiteLLM's list, every model was created."""
+"""The time at which, by LiteLLM's list, every model was created."""
 
 
 def kind_of(data: object) -> Kind | None:
-    """The kind of server whose model list this is, as far as the list tells."""
+    """The kind of server that sent this model list; None if the list does not show it."""
     rows = members(data, "data")
     owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
     if len(owners) == 1 and (owner := owners.pop()) is not None:
@@ -53,27 +53,27 @@ def kind_of(data: object) -> Kind | None:
 
 
 def windows_in(data: object) -> Reading | None:
-    """The windows that a model list states; None where it states none."""
+    """The windows that a model list states; None if it states none."""
     rows, kind = members(data, "data"), kind_of(data) or Kind.HOST
     if kind is Kind.LITELLM:
-        return None  # what it states here is not told from a ceiling
+        return None  # its list does not distinguish windows from ceilings
     windows = by_name((row.get("id"), _window(row, rows, kind)) for row in rows)
     if not windows:
         return None
-    return Reading(kind, windows, _only(rows, windows, kind))
+    return Reading(kind, windows, _only_window(rows, windows, kind))
 
 
-def _window(row: Row, rows: Sequence[Row], kind: Kind) -> Found | None:
+def _window(row: Row, rows: Sequence[Row], kind: Kind) -> StatedWindow | None:
     if "max_model_len" in row:
-        return found(kind, row["max_model_len"] or _of_parent(row, rows))
+        return stated_window(kind, row["max_model_len"] or _of_parent(row, rows))
     if kind is Kind.LLAMA_CPP:
         meta = row.get("meta")
-        return found(kind, meta.get("n_ctx")) if isinstance(meta, Mapping) else None
+        return stated_window(kind, meta.get("n_ctx")) if isinstance(meta, Mapping) else None
     if kind is Kind.OPENROUTER:
         provider = row["top_provider"]
         provided = provider.get("context_length") if isinstance(provider, Mapping) else None
-        return found(kind, smallest((row.get("context_length"), provided)))
-    return found(kind, _hosted(row)) if kind is Kind.HOST else None
+        return stated_window(kind, smallest((row.get("context_length"), provided)))
+    return stated_window(kind, _host_window(row)) if kind is Kind.HOST else None
 
 
 def _of_parent(row: Row, rows: Sequence[Row]) -> object:
@@ -81,7 +81,7 @@ def _of_parent(row: Row, rows: Sequence[Row]) -> object:
     return next((each.get("max_model_len") for each in rows if each.get("id") == row.get("parent")), None)
 
 
-def _hosted(row: Row) -> object:
+def _host_window(row: Row) -> object:
     if "active" in row:
         return row.get("context_window")
     if isinstance(row.get("capabilities"), Mapping):
@@ -89,7 +89,7 @@ def _hosted(row: Row) -> object:
     return row.get("max_input_tokens") if row.get("type") == "model" else None
 
 
-def _only(rows: Sequence[Row], windows: Mapping[str, Found], kind: Kind) -> Found | None:
+def _only_window(rows: Sequence[Row], windows: Mapping[str, StatedWindow], kind: Kind) -> StatedWindow | None:
     """llama.cpp answers by any name with the one model it has loaded; with `status` it routes to several by name."""
     is_one = kind is Kind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]
     return next(iter(windows.values())) if is_one else None

@@ -1,4 +1,4 @@
-"""What a server said of its models. Pure."""
+"""The readings of a server's pages: its kind, and the windows of its models. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 LEAST, MOST = 256, 100_000_000
-"""Windows in tokens outside of these are taken for no window."""
+"""A number of tokens outside these bounds is not taken for a window."""
 
 
 class Kind(StrEnum):
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     LITELLM = "LiteLLM"
     OPENROUTER = "OpenRouter"
     HOST = "the upstream"
-    """One that states windows in its model list in a form that several hosts share."""
+    """A host whose model list states windows in a form that several hosts share."""
 
     @property
     def is_local(self) -> bool:
@@ -32,85 +32,85 @@ class Kind(StrEnum):
         return self in (Kind.OLLAMA, Kind.LM_STUDIO, Kind.LLAMA_CPP)
 
 
-class Found(NamedTuple):
-    """A window in tokens, input and output together, and who said so.
-
-    `max_input` is the limit of the input alone where the server has one below the window.
-    """
+class StatedWindow(NamedTuple):
+    """The window that a server states for a model."""
 
     window: int
+    """In tokens, input and output together."""
     max_input: int | None
+    """The limit in tokens for the input alone, if the server has one below the window."""
     source: str
+    """Who states it, in words."""
 
 
-Stated = Callable[[str], Found | None]
-"""What a server states of a model by name."""
+WindowLookup = Callable[[str], StatedWindow | None]
+"""Gives the window that a server states for a model, by name."""
 
 
-def nothing_stated(_model: str) -> None:
-    """What a server states that nobody asks."""
+def no_stated_window(_model: str) -> None:
+    """The `WindowLookup` of a server that is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The windows of a server's models by the names that requests use; `only` is that of its one model, which it
-    serves by whatever name."""
+    """The windows that a server stated, by the names of models in requests."""
 
     kind: Kind
-    windows: Mapping[str, Found] = field(default_factory=dict)
-    only: Found | None = None
+    windows: Mapping[str, StatedWindow] = field(default_factory=dict)
+    only: StatedWindow | None = None
+    """The window of its one model, which it serves under any name."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether it knows of no model's window: the server has loaded none, or does not say."""
+        """Whether it has no window at all: the server has loaded no model, or does not state windows."""
         return not self.windows and self.only is None
 
-    def of(self, model: str) -> Found | None:
-        """The window of a model, or None where the server did not say."""
+    def of(self, model: str) -> StatedWindow | None:
+        """The window of a model; None if the server did not state one."""
         return self.windows.get(model) or self.only
 
     def after(self, earlier: Reading | None) -> Reading:
-        """This reading with what an earlier one knew of models that are not loaded now: they are loaded again alike."""
+        """This reading, with the windows of models that are not loaded now: they will be loaded the same way again."""
         if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
             return self
         return Reading(self.kind, {**earlier.windows, **self.windows}, self.only)
 
 
-def found(kind: Kind, window: object, max_input: object = None) -> Found | None:
-    """A window as a server stated it, or None where that is no window."""
-    tokens, most = whole(window), whole(max_input)
+def stated_window(kind: Kind, window: object, max_input: object = None) -> StatedWindow | None:
+    """A window as a server stated it; None if the value cannot be a window."""
+    tokens, most = as_window(window), as_window(max_input)
     if tokens is None:
         return None
-    return Found(tokens, most if most is not None and most < tokens else None, f"stated by {kind}")
+    return StatedWindow(tokens, most if most is not None and most < tokens else None, f"stated by {kind}")
 
 
-def whole(value: object) -> int | None:
-    """A number of tokens that may be a window."""
+def as_window(value: object) -> int | None:
+    """A number of tokens, if it can be a window; else None."""
     is_one = isinstance(value, int) and not isinstance(value, bool) and LEAST <= value <= MOST
     return int(value) if is_one and isinstance(value, int) else None
 
 
 def smallest(values: Iterable[object]) -> int | None:
-    """The smallest window among values, of which some may be none."""
-    return min(filter(None, map(whole, values)), default=None)
+    """The smallest window among values, ignoring those that cannot be windows."""
+    return min(filter(None, map(as_window, values)), default=None)
 
 
 def members(data: object, key: str) -> list[Mapping[str, Any]]:
-    """The objects in the list at a key of an object; empty where it is of another form."""
+    """The objects in the list at a key of an object; empty if the data has another form."""
     rows = data.get(key) if isinstance(data, Mapping) else None
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def by_name(pairs: Iterable[tuple[object, Found | None]]) -> dict[str, Found]:
-    """Windows by model; of several for one name the smallest counts, since a request may meet each of them."""
-    windows: dict[str, Found] = {}
-    for name, each in _stated(pairs):
+def by_name(pairs: Iterable[tuple[object, StatedWindow | None]]) -> dict[str, StatedWindow]:
+    """Windows by model; of several for one name the smallest, because a request may meet any of them."""
+    windows: dict[str, StatedWindow] = {}
+    for name, each in _named_windows(pairs):
         if name not in windows or each.window < windows[name].window:
             windows[name] = each
     return windows
 
 
-def _stated(pairs: Iterable[tuple[object, Found | None]]) -> Iterator[tuple[str, Found]]:
+def _named_windows(pairs: Iterable[tuple[object, StatedWindow | None]]) -> Iterator[tuple[str, StatedWindow]]:
     for name, each in pairs:
         if isinstance(name, str) and each is not None:
             yield name, each

@@ -1,7 +1,7 @@
-"""The pages of servers whose model list says too little. Pure.
+"""The pages of servers whose model list says too little. No I/O.
 
-Each reader takes the page as it was decoded and gives a `Reading`, which may know of no model yet, or None where the
-page is not of its server's form: several servers answer 200 to every path. A page is asked for beside `/v1`.
+Each reader takes a decoded page and returns a `Reading`, which may have no window yet, or None if the page does not
+have its server's form: several servers answer 200 to every path. The pages stand beside `/v1`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proxy.discovery.reading import Found, Kind, Reading, by_name, found, members, smallest
+from proxy.discovery.reading import Kind, Reading, StatedWindow, by_name, members, smallest, stated_window
 
 CEILINGS = "ollama"
-"""How LiteLLM's names for models at Ollama begin; it states their ceilings, as Ollama's `/api/show` does."""
+"""The beginning of LiteLLM's names for models at Ollama; it states their ceilings, as Ollama's `/api/show` does."""
 
 
 def llama_cpp_properties(page: object) -> Reading | None:
@@ -20,34 +20,34 @@ def llama_cpp_properties(page: object) -> Reading | None:
     settings = page.get("default_generation_settings") if isinstance(page, Mapping) else None
     if not isinstance(settings, Mapping):
         return None
-    return Reading(Kind.LLAMA_CPP, only=found(Kind.LLAMA_CPP, settings.get("n_ctx")))
+    return Reading(Kind.LLAMA_CPP, only=stated_window(Kind.LLAMA_CPP, settings.get("n_ctx")))
 
 
 def llama_cpp_slots(page: object) -> Reading | None:
-    """llama.cpp's `/slots`: a request may come to any of them, so the smallest counts."""
+    """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
     if not isinstance(page, list) or not all(isinstance(slot, Mapping) and "n_ctx" in slot for slot in page):
         return None
-    return Reading(Kind.LLAMA_CPP, only=found(Kind.LLAMA_CPP, smallest(slot["n_ctx"] for slot in page)))
+    return Reading(Kind.LLAMA_CPP, only=stated_window(Kind.LLAMA_CPP, smallest(slot["n_ctx"] for slot in page)))
 
 
 def ollama_running(page: object) -> Reading | None:
-    """Ollama's `/api/ps`: the models that are loaded now, with the window they were loaded with.
+    """Ollama's `/api/ps`: the models that are loaded now, each with the window it was loaded with.
 
-    `/api/show` states the ceiling of a model, and is not asked.
+    `/api/show` states a model's ceiling, and is not asked.
     """
     if not isinstance(page, Mapping) or not isinstance(page.get("models"), list):
         return None
     loaded = (
-        (name, found(Kind.OLLAMA, row.get("context_length")))
+        (name, stated_window(Kind.OLLAMA, row.get("context_length")))
         for row in members(page, "models")
         for name in _names(row.get("name"), row.get("model"))
     )
     return Reading(Kind.OLLAMA, by_name(loaded))
 
 
-def _names(*given: object) -> set[str]:
-    """The names of a model as requests may write them: the tag `latest` may be left out."""
-    names = {name for name in given if isinstance(name, str)}
+def _names(*candidates: object) -> set[str]:
+    """The names of a model as requests may write them, with and without the tag `latest`."""
+    names = {name for name in candidates if isinstance(name, str)}
     return names | {name.removesuffix(":latest") for name in names}
 
 
@@ -56,7 +56,7 @@ def lm_studio_models(page: object) -> Reading | None:
     rows = members(page, "data")
     if not any("max_context_length" in row or "compatibility_type" in row for row in rows):
         return None
-    loaded = ((row.get("id"), found(Kind.LM_STUDIO, row.get("loaded_context_length"))) for row in rows)
+    loaded = ((row.get("id"), stated_window(Kind.LM_STUDIO, row.get("loaded_context_length"))) for row in rows)
     return Reading(Kind.LM_STUDIO, by_name(loaded))
 
 
@@ -68,44 +68,44 @@ def lm_studio_instances(page: object) -> Reading | None:
     return Reading(Kind.LM_STUDIO, by_name(pair for row in rows for pair in _instances(row)))
 
 
-def _instances(row: Mapping[str, Any]) -> Iterator[tuple[object, Found | None]]:
+def _instances(row: Mapping[str, Any]) -> Iterator[tuple[object, StatedWindow | None]]:
     for instance in members(row, "loaded_instances"):
         config = instance.get("config")
-        window = found(Kind.LM_STUDIO, config.get("context_length")) if isinstance(config, Mapping) else None
+        window = stated_window(Kind.LM_STUDIO, config.get("context_length")) if isinstance(config, Mapping) else None
         yield instance.get("id"), window
         yield row.get("key"), window
 
 
 def tgi_info(page: object) -> Reading | None:
-    """TGI's `/info`: the window and, apart from it, the most input; older versions name the latter otherwise."""
+    """TGI's `/info`: the window, and the most input; older versions give the latter another name."""
     if not isinstance(page, Mapping) or "max_total_tokens" not in page:
         return None
     most = page.get("max_input_tokens", page.get("max_input_length"))
-    return Reading(Kind.TGI, only=found(Kind.TGI, page["max_total_tokens"], most))
+    return Reading(Kind.TGI, only=stated_window(Kind.TGI, page["max_total_tokens"], most))
 
 
 def litellm_deployments(page: object) -> Reading | None:
-    """LiteLLM's `/model/info`: of several deployments of one name the smallest counts.
+    """LiteLLM's `/model/info`: of several deployments of one name the smallest window counts.
 
-    What it calls the most input is, for nearly all models, the window that input and output share. Where it stands in
-    front of a server that loads models smaller, it does not know how.
+    What it calls the most input is, for nearly all models, the window that input and output share. It does not know how
+    a server behind it has loaded a model.
     """
     rows = [row for row in members(page, "data") if isinstance(row.get("model_info"), Mapping)]
     if not rows or not all("model_name" in row for row in rows):
         return None
-    return Reading(Kind.LITELLM, by_name((row["model_name"], _deployed(row)) for row in rows))
+    return Reading(Kind.LITELLM, by_name((row["model_name"], _deployment_window(row)) for row in rows))
 
 
-def _deployed(row: Mapping[str, Any]) -> Found | None:
+def _deployment_window(row: Mapping[str, Any]) -> StatedWindow | None:
     params = row.get("litellm_params")
     target = str(params.get("model", "")) if isinstance(params, Mapping) else ""
     if target.startswith(CEILINGS):
         return None
-    return found(Kind.LITELLM, row["model_info"].get("max_input_tokens"))
+    return stated_window(Kind.LITELLM, row["model_info"].get("max_input_tokens"))
 
 
 class Page(NamedTuple):
-    """Where a server states what it has loaded, below the address that `/v1` stands at."""
+    """A page on which a server states what it has loaded; the path is relative to the address that `/v1` stands at."""
 
     kind: Kind
     path: str
@@ -121,4 +121,4 @@ PAGES = (
     Page(Kind.TGI, "/info", tgi_info),
     Page(Kind.LITELLM, "/model/info", litellm_deployments),
 )
-"""In the order in which a server of unknown kind is asked; what a page of one server means to another is nothing."""
+"""In the order in which a server of unknown kind is asked; a page of one server means nothing to another."""

@@ -1,1 +1,1 @@
-"""HTTP as the proxy speaks it, on either side: connections, headers, content encodings, events."""
+"""HTTP for both sides of the proxy: connections, headers, content encodings, server-sent events."""

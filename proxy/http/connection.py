@@ -1,4 +1,4 @@
-"""The server's side of a connection: uvicorn's, with heads joined, and what it refuses by itself told in our form."""
+"""The server's side of a client connection: uvicorn's protocol with joined heads and errors in the proxy's form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Connection(JoiningProtocol):
     """One connection of a client."""
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, and so has come to no application."""
+        """Answers bytes that are not HTTP, which uvicorn refuses before they reach the application."""
         body = error_body(msg, "invalid_request_error", None, "bad_http")
         self.transport.write(_HEAD % len(body) + body)
         self.transport.close()

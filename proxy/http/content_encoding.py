@@ -1,7 +1,8 @@
-"""Bodies that come packed: content encodings, undone for requests and replies alike.
+"""Decodes content encodings, of requests and replies alike.
 
-Undone are those of the standard library; what comes in another one is not read. A request is unpacked up to the limit
-of bodies and no further, so a small one that stands for a huge one is refused before it is there.
+Only `gzip` and `deflate`, for which the standard library suffices, are decoded; bodies in other encodings are not read.
+A request is decoded up to the size limit of bodies and no further, so a decompression bomb is refused before it has
+taken memory.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from proxy.http.headers import first
 
 ENCODING = b"content-encoding"
 IN_THREAD = 4 * 1024
-"""Bytes of a packed request from which on it is unpacked away from the event loop: they may stand for a thousand times
-as many."""
+"""Bytes of an encoded request from which on it is decoded outside of the event loop: they may decode to a thousand
+times as many."""
 MOST_MEMBERS = 1_000
-"""Members of which a body in gzip may consist, one behind another."""
+"""The most concatenated members of a body in gzip."""
 
-_PIECE = 4 * 1024  # bytes; what follows a member is copied with each
-_GZIP = b"\x1f\x8b"  # a member begins so
+_PIECE = 4 * 1024  # bytes; small, because zlib copies with each piece what follows a member in it
+_GZIP = b"\x1f\x8b"  # the first bytes of each member
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _PARAM = "Content-Encoding"
 
 
-class Decoder:
-    """Undoes a content encoding piece by piece; of gzip any number of members, and nothing behind the last one.
+class TooManyMembers(zlib.error):
+    """A body in gzip of more than `MOST_MEMBERS` members."""
 
-    `bits` are those of zlib, None where there is nothing to undo.
+
+class Decoder:
+    """Decodes a content encoding piece by piece: in gzip several members, and nothing after the last one.
+
+    `bits` is zlib's `wbits` argument, or None if there is no encoding.
     """
 
     def __init__(self, bits: int | None) -> None:
@@ -40,20 +45,25 @@ class Decoder:
         self._is_over = False
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the body may end here."""
+    def encoding(self) -> str:
+        """The name of the encoding, `gzip` or `deflate`; "" for none."""
+        return next((name for name, bits in _WINDOW_BITS.items() if bits == self._bits), "")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the body is complete if it ends here."""
         return self._bits is None or (self._inflating is not None and self._inflating.eof)
 
     def feed(self, chunk: bytes, most: int = 0) -> bytes:
-        """The bytes that a chunk stands for, of each member at most so many, 0 for all; raises `zlib.error`."""
+        """Decodes the next chunk, of each member in it at most `most` bytes, 0 for no limit; raises `zlib.error`."""
         if self._bits is None:
             return chunk
         if self._is_over or not chunk:
             return b""
         if self._inflating is None:
-            self._begin(_form_of(self._bits, chunk))
+            self._begin(_actual_bits(self._bits, chunk))
         data: list[bytes] = [self._inflating.decompress(chunk, most)]
-        # What is no part of a member is kept by zlib, so a mark that is cut in two is whole with the next chunk.
+        # zlib keeps what follows a member, so the first bytes of the next one are found even if chunks divide them.
         while (rest := self._inflating.unused_data).startswith(_GZIP):
             self._begin(self._bits)
             data.append(self._inflating.decompress(rest, most))
@@ -63,53 +73,55 @@ class Decoder:
     def _begin(self, bits: int) -> None:
         self._members += 1
         if self._members > MOST_MEMBERS:
-            raise zlib.error(f"more than {MOST_MEMBERS:,} members")
+            raise TooManyMembers(f"more than {MOST_MEMBERS:,} members")
         self._inflating = zlib.decompressobj(bits)
 
 
-def decoder(encoding: str) -> Decoder | None:
-    """What undoes a content encoding; None for one that the standard library does not know."""
-    name = _named(encoding)
+def decoder_for(encoding: str) -> Decoder | None:
+    """A decoder for a content encoding, which may be "" for none; None if the encoding is not supported."""
+    name = _normalized(encoding)
     if not name:
         return Decoder(None)
     return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
 
 
 def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """How a body with these headers is packed, "" for not at all."""
-    return _named(first(headers, ENCODING) or "")
+    """The content encoding that headers name, in lower case; "" for none."""
+    return _normalized(first(headers, ENCODING) or "")
 
 
-async def unpacked(data: bytes, undoing: Decoder, limit: int) -> bytes:
-    """What a packed request stands for; raises `BadRequest` where it is broken, `BodyTooLarge` beyond `limit` bytes."""
+async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
+    """Decodes a request's body; raises `BadRequest` if it is broken, `BodyTooLarge` if it gets larger than `limit`."""
     if len(data) < IN_THREAD:
-        return _unpacked(data, undoing, limit)
-    return await asyncio.to_thread(_unpacked, data, undoing, limit)
+        return _decode(data, decoder, limit)
+    return await asyncio.to_thread(_decode, data, decoder, limit)
 
 
-def _unpacked(data: bytes, undoing: Decoder, limit: int) -> bytes:
+def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     for at in range(0, len(data), _PIECE):
         try:
-            parts.append(undoing.feed(data[at : at + _PIECE], limit + 1 - size))
-        except zlib.error as error:
+            parts.append(decoder.feed(data[at : at + _PIECE], limit + 1 - size))
+        except TooManyMembers as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.", param=_PARAM) from None
+        except zlib.error:
+            raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
         size += len(parts[-1])
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes when it is unpacked.")
-    if not undoing.is_whole:
+    if not decoder.is_complete:
         raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
     return b"".join(parts)
 
 
-def _named(encoding: str) -> str:
+def _normalized(encoding: str) -> str:
     name = encoding.strip().lower()
     return "" if name == "identity" else name
 
 
-def _form_of(bits: int, beginning: bytes) -> int:
-    """What zlib is told of a body that begins so; many send `deflate` without the head that it should have."""
+def _actual_bits(bits: int, beginning: bytes) -> int:
+    """The `wbits` for a body that begins so: many clients send `deflate` without the zlib header it should have."""
     if bits != zlib.MAX_WBITS or len(beginning) < 2 or int.from_bytes(beginning[:2]) % 31 == 0:
         return bits
     return -bits

@@ -1,4 +1,4 @@
-"""Which headers pass, in either direction, and how ours are named."""
+"""Which headers are passed on in either direction, and helpers to read and write headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 Headers = list[tuple[bytes, bytes]]
 
-OURS = b"x-condenser-"
+OWN_PREFIX = b"x-condenser-"
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -26,25 +26,25 @@ CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], api_key: str | None) -> Headers:
-    """The client's headers for the upstream; an operator's key takes the place of every credential."""
-    kept = _passed(headers, _NOT_UPSTREAM)
+    """The client's headers to forward; if the operator has set an API key, it replaces every credential."""
+    kept = _filtered(headers, _NOT_UPSTREAM)
     if api_key is None:
         return kept
-    own = [(name, value) for name, value in kept if name not in CREDENTIALS]
-    return [*own, (b"authorization", b"Bearer " + api_key.encode())]
+    without_credentials = [(name, value) for name, value in kept if name not in CREDENTIALS]
+    return [*without_credentials, (b"authorization", b"Bearer " + api_key.encode())]
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The upstream's headers for the client; names of ours would be a lie and are left out."""
-    return _passed(headers, _HOP_BY_HOP)
+    """The upstream's headers for the client, without any `X-Condenser-` headers, which would be false."""
+    return _filtered(headers, _HOP_BY_HOP)
 
 
-def _passed(headers: Iterable[tuple[bytes, bytes]], held: frozenset[bytes]) -> Headers:
-    """All headers but those that are `held`, that Connection names, or that are ours; names in lower case."""
+def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes]) -> Headers:
+    """The headers, names in lower case, without those that are blocked, named by `Connection`, or the proxy's own."""
     lowered = [(name.lower(), value) for name, value in headers]
-    if named := [value for name, value in lowered if name == b"connection"]:
-        held = held.union(*map(_tokens, named))
-    return [(name, value) for name, value in lowered if name not in held and not name.startswith(OURS)]
+    if connection_values := [value for name, value in lowered if name == b"connection"]:
+        blocked = blocked.union(*map(_tokens, connection_values))
+    return [(name, value) for name, value in lowered if name not in blocked and not name.startswith(OWN_PREFIX)]
 
 
 def _tokens(value: bytes) -> list[bytes]:
@@ -52,7 +52,7 @@ def _tokens(value: bytes) -> list[bytes]:
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
-    """The first value of a header as text, or None."""
+    """The first value of a header, whose name is given in lower case, as text; None if it is missing."""
     for key, value in headers:
         if key.lower() == name:
             return value.decode("latin-1")
@@ -60,17 +60,17 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
 
 
 def credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """What the caller authenticates with, or None."""
-    found = {name.lower(): value for name, value in headers}
-    return next((found[name].decode("latin-1") for name in CREDENTIALS if name in found), None)
+    """The caller's credential as it stands in its header, or None."""
+    by_name = {name.lower(): value for name, value in headers}
+    return next((by_name[name].decode("latin-1") for name in CREDENTIALS if name in by_name), None)
 
 
-def encoded(pairs: Iterable[tuple[str, str]]) -> Headers:
-    """Our own headers as bytes; what is no Latin-1 becomes `?`."""
-    return [(_ours(name), value.encode("latin-1", "replace")) for name, value in pairs]
+def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
+    """The proxy's own headers as bytes; characters outside of Latin-1 become `?`."""
+    return [(_encoded_name(name), value.encode("latin-1", "replace")) for name, value in pairs]
 
 
 @cache
-def _ours(name: str) -> bytes:
-    """One of our own names, which are few, as it is sent."""
+def _encoded_name(name: str) -> bytes:
+    """The bytes of one of the proxy's own header names; cached, since they are few."""
     return name.lower().encode()

@@ -1,1 +1,1 @@
-"""What upstreams teach by how they answer: their windows, their silence about them, the forms they refuse."""
+"""Lessons from upstreams' answers: windows, truncation of prompts, and the forms that they refuse."""

@@ -1,14 +1,14 @@
-"""What was learned of a model's window: from an upstream that refused a prompt, or silently kept only a part of one.
+"""The windows of models, learned from an upstream that refused a prompt or silently read only a part of one.
 
-It is known by upstream and model, in memory and, as a fact that belongs to no session, in the store: so replicas share
-it and a restart keeps it. A window that was learned only ever lowers what is known otherwise, and only lower ones take
-its place; after its time it is forgotten, for a server may have been started anew with more. A prompt that passes whole
-although it is longer than the learned window disproves that at once.
+A window is kept by upstream and model: in memory, and in the store as a fact that belongs to no session, so replicas
+share it and a restart keeps it. A learned window only ever lowers the known one, and only a lower one replaces it. It
+expires, because a server may have been restarted with a larger window. A longer prompt that is read whole disproves it
+at once.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
-before. The next refusal lowers it further.
+before. The next refusal lowers the guess further.
 
-Nobody waits for the store here: what is learned is shared in the background.
+No request waits for the store here: lessons are shared in the background.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from proxy.learning.truncation import CountedReply, Judged, Suspicion, clears, judged, suspected
+from proxy.learning.truncation import CountedReply, Judgement, Suspicion, clears, judge, suspect_after
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 
-GUESS = 0.9  # of what was refused without a number
-FRESH = 30.0  # seconds after which the store is asked again what others have learned
+GUESS = 0.9  # of the length of a prompt that was refused without a number
+FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 MOST_MODELS = 1_000
 _VERSION = 1
 
@@ -46,38 +46,51 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
-    """A window in tokens of the upstream, forgotten at `until`, in seconds since the epoch."""
+    """A window that an upstream has taught."""
 
     tokens: int
+    """In tokens of the upstream."""
     origin: Origin
     until: float
+    """When it expires, in seconds since the epoch."""
 
     @property
     def source(self) -> str:
-        """Where it is known from, in words."""
+        """Where the window comes from, in words."""
         return f"learned: {self.origin}"
 
     def disproved_by(self, reply: CountedReply) -> bool:
-        """Whether a prompt that was read whole is longer; a guess was of what we expect, and is held against that."""
-        return self.tokens < (reply.sent if self.origin is Origin.GUESS else reply.counted)
+        """Whether a prompt that was read whole is longer than the window.
+
+        A guess was made from our own expected count, so it is compared with that.
+        """
+        return self.tokens < (reply.expected if self.origin is Origin.GUESS else reply.counted)
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of one model here: the longest prompt that `passed`, as it was expected to count, and the one that
-    was read `whole`, as it was counted; `read_at` is when the store was asked, `is_told` whether it is being told."""
+class _ModelState:
+    """The knowledge of this process about one model."""
 
     window: LearnedWindow | None = None
     suspect: CountedReply | None = None
+    """The reply that may have been to a truncated prompt, if there is one."""
     last: CountedReply | None = None
-    passed: int = 0
-    whole: int = 0
+    """The last reply."""
+    longest_passed: int = 0
+    """Tokens of the longest prompt that passed, as the upstream was expected to count it."""
+    longest_whole: int = 0
+    """Tokens of the longest prompt that was read whole, as the upstream counted it."""
     read_at: float | None = None
-    is_told: bool = False
+    """When the store was last read, in seconds since the epoch."""
+    is_sharing: bool = False
+    """Whether a task is writing to the store."""
 
 
 class LearnedWindows:
-    """The windows that one upstream has taught; one per app. `ttl` in seconds, `clock` in seconds since the epoch."""
+    """The windows that one upstream has taught; one per app.
+
+    `ttl` is in seconds, `clock` gives seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -92,135 +105,141 @@ class LearnedWindows:
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
-        self._models: Lru[str, _Known] = Lru(MOST_MODELS)
+        self._models: Lru[str, _ModelState] = Lru(MOST_MODELS)
 
     def window(self, model: str) -> LearnedWindow | None:
-        """What was learned of a model and still holds."""
-        known = self._models.get(model)
-        return self._alive(known.window) if known else None
+        """The learned window of a model, unless it has expired."""
+        state = self._models.get(model)
+        return self._unexpired(state.window) if state else None
 
-    def passed(self, model: str) -> int:
-        """Tokens of the longest prompt that this process saw pass, as they were expected to be counted; 0 for none."""
-        known = self._models.get(model)
-        return known.passed if known else 0
+    def longest_passed(self, model: str) -> int:
+        """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
+        state = self._models.get(model)
+        return state.longest_passed if state else 0
 
     def refresh(self, model: str) -> Sequence[Hashable]:
-        """Has what others have learned read now and then; the key of the work where it is the first look."""
-        known, now = self._known(model), self._clock()
-        if known.read_at is not None and 0 <= now - known.read_at < FRESH:
+        """Starts reading what other processes have learned, if it is time for that.
+
+        Returns the key of the task if this is the first read for the model, so that the request can wait for it.
+        """
+        state, now = self._state(model), self._clock()
+        if state.read_at is not None and 0 <= now - state.read_at < FRESH:
             return ()
-        is_first, known.read_at = known.read_at is None, now
+        is_first, state.read_at = state.read_at is None, now
         key = ("learned", model)
         self._tasks.start(self._read(model), key)
         return (key,) if is_first else ()
 
-    def refused(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
-        """What a refusal of a prompt teaches that the upstream was expected to count as `sent` tokens.
+    def learn_from_refusal(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
+        """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
-        Where one may not be told of the request, it `shares` nothing, and this process alone has learned.
+        Unless it `shares`, only this process learns: nothing of a request that may not be stored reaches the store.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW
         else:
-            tokens, origin = max(int(GUESS * (refusal.counted or sent)), self.passed(model)), Origin.GUESS
-        learned = self._lowered(model, tokens, origin)
+            tokens, origin = max(int(GUESS * (refusal.prompt_tokens or sent)), self.longest_passed(model)), Origin.GUESS
+        learned = self._lower(model, tokens, origin)
         if shares:
             self._share(model)
         return learned
 
-    def replied(self, model: str, reply: CountedReply, *, shares: bool = True) -> Judged:
-        """What a reply says: that its prompt was read whole, or the first or second sign that it was not."""
-        known = self._known(model)
-        said = judged(reply, known.suspect, known.last, known.whole)
-        known.last, before = reply, (known.window, known.suspect)
-        match said.standing:
+    def learn_from_usage(self, model: str, reply: CountedReply, *, shares: bool = True) -> Judgement:
+        """Learns from a usage: that the prompt was read whole, or the first or second sign that it was not."""
+        state = self._state(model)
+        judgement = judge(reply, state.suspect, state.last, state.longest_whole)
+        state.last, before = reply, (state.window, state.suspect)
+        match judgement.suspicion:
             case Suspicion.WHOLE:
-                _read_whole(known, reply)
+                _note_read_whole(state, reply)
             case Suspicion.SUSPECT:
-                known.suspect = suspected(reply, known.suspect)
+                state.suspect = suspect_after(reply, state.suspect)
             case Suspicion.CONFIRMED:
-                self._lowered(model, said.kept, Origin.TRUNCATION)
-        if shares and before != (known.window, known.suspect):
+                self._lower(model, judgement.kept, Origin.TRUNCATION)
+        if shares and before != (state.window, state.suspect):
             self._share(model)
-        return said
+        return judgement
 
-    def _lowered(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
-        known = self._known(model)
+    def _lower(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
+        state = self._state(model)
         learned = LearnedWindow(tokens, origin, self._clock() + self._ttl)
-        before = self._alive(known.window)
+        before = self._unexpired(state.window)
         if before is not None and before.tokens < tokens:
             learned = replace(before, until=learned.until)
-        known.window = learned
+        state.window = learned
         return learned
 
-    def _alive(self, window: LearnedWindow | None) -> LearnedWindow | None:
+    def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
         return window if window is not None and window.until > self._clock() else None
 
-    def _known(self, model: str) -> _Known:
-        return self._models.use(model, _Known)
+    def _state(self, model: str) -> _ModelState:
+        return self._models.use(model, _ModelState)
 
     def _name(self, model: str) -> str:
         return f"window-{blake2b(json.dumps([self._upstream, model]).encode(), digest_size=16).hexdigest()}"
 
     def _share(self, model: str) -> None:
-        """Has the store told what is known of a model; nobody waits for that, and an app that closes lets it end."""
-        known = self._known(model)
-        if not known.is_told:
-            known.is_told = True
-            self._tasks.own(self._tell(model, known), to_its_end=True)
+        """Starts writing to the store what is known of a model; an app that closes lets that finish."""
+        state = self._state(model)
+        if not state.is_sharing:
+            state.is_sharing = True
+            self._tasks.own(self._write(model, state), to_its_end=True)
 
-    async def _tell(self, model: str, known: _Known) -> None:
-        """Tells the store what is known, also what is learned meanwhile; where it fails, this process knows it."""
-        told = b""
+    async def _write(self, model: str, state: _ModelState) -> None:
+        """Writes to the store what is known, including what is learned meanwhile; a failure is only logged."""
+        written = b""
         try:
-            while (fact := _encoded(known)) != told:
-                await self._stored.in_time(self._stored.store.remember(self._name(model), fact, self._ttl))
-                told = fact
+            while (fact := _encoded(state)) != written:
+                await self._stored.in_time(self._stored.store.put_fact(self._name(model), fact, self._ttl))
+                written = fact
         except StoreError as error:
             _log.warning("what was learned of a window was not stored: %s", error)
         finally:
-            known.is_told = False
+            state.is_sharing = False
 
     async def _read(self, model: str) -> None:
         try:
-            fact = await self._stored.in_time(self._stored.store.recall(self._name(model)))
+            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model)))
         except StoreError as error:
             _log.warning("what was learned of a window was not read: %s", error)
             return
         if fact is not None:
-            self._take(self._known(model), fact)
+            self._merge(self._state(model), fact)
 
-    def _take(self, known: _Known, fact: bytes) -> None:
-        """Takes over what another process knows, where that is lower or new."""
+    def _merge(self, state: _ModelState, fact: bytes) -> None:
+        """Takes over what another process knows, if its window is no larger, or ours has none."""
         try:
             window, suspect = _decoded(fact)
         except (ValueError, LookupError, TypeError):
             _log.warning("what was learned of a window cannot be read")
             return
-        theirs, ours = self._alive(window), self._alive(known.window)
+        theirs, ours = self._unexpired(window), self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
-            known.window = theirs
-        known.suspect = known.suspect or suspect
+            state.window = theirs
+        state.suspect = state.suspect or suspect
 
 
-def _read_whole(known: _Known, reply: CountedReply) -> None:
-    """Takes in a prompt that was read whole: it may clear a suspicion, and disprove a window."""
-    known.passed, known.whole = max(known.passed, reply.sent), max(known.whole, reply.counted)
-    if known.suspect is not None and clears(reply, known.suspect):
-        known.suspect = None
-    if known.window is not None and known.window.disproved_by(reply):
-        known.window = None
+def _note_read_whole(state: _ModelState, reply: CountedReply) -> None:
+    """Takes in a prompt that was read whole; it may clear a suspicion, and disprove a window."""
+    state.longest_passed, state.longest_whole = (
+        max(state.longest_passed, reply.expected),
+        max(state.longest_whole, reply.counted),
+    )
+    if state.suspect is not None and clears(reply, state.suspect):
+        state.suspect = None
+    if state.window is not None and state.window.disproved_by(reply):
+        state.window = None
 
 
-def _encoded(known: _Known) -> bytes:
-    window = known.window and [known.window.tokens, known.window.origin, known.window.until]
-    seen = known.suspect
-    suspect = seen and [seen.sent, seen.counted, seen.own, seen.exact]
+def _encoded(state: _ModelState) -> bytes:
+    window = state.window and [state.window.tokens, state.window.origin, state.window.until]
+    reply = state.suspect
+    suspect = reply and [reply.expected, reply.counted, reply.own, reply.exact]
     return json.dumps({"v": _VERSION, "window": window, "suspect": suspect}).encode()
 
 
 def _decoded(fact: bytes) -> tuple[LearnedWindow | None, CountedReply | None]:
-    """The window and the suspicion in a fact, nothing where a newer version wrote it; raises on what is no fact."""
+    """The window and the suspicion in a fact; neither if a newer version wrote it. Raises if the data is not a fact."""
     document = json.loads(fact)
     if document["v"] > _VERSION:
         return None, None
@@ -230,5 +249,5 @@ def _decoded(fact: bytes) -> tuple[LearnedWindow | None, CountedReply | None]:
 
 
 def _suspect(sent: float, counted: float, own: float | None = None, exact: object = True) -> CountedReply:
-    """A suspicion in a fact; an older version has told less of it."""
+    """The suspicion in a fact; an older version has written fewer values."""
     return CountedReply(int(sent), int(counted), exact=bool(exact), own=None if own is None else int(own))

@@ -1,7 +1,8 @@
-"""What an upstream has taught, here and in other processes: windows, and how it counts.
+"""Lessons that an upstream has taught this process and others: windows, and how it counts.
 
-What others have learned is read now and then, and nobody waits for that; but the first request for a model does, if not
-for long: all is read at once, out of the request's one patience with the store. One that is `off` does not wait at all.
+The lessons of other processes are read now and then in the background. Only the first request for a model waits for
+them, and not for long: all are read at once, within the request's one patience with the store. A request that is `off`
+does not wait at all.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Lessons:
         self._tasks = tasks
 
     async def refresh(self, model: str, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
-        """Has what is known of a model's window, and of these ways to count, read where it is time for that."""
+        """Reads what others know of a model's window and of these counters, if it is time for that."""
         first = [*self._learned.refresh(model), *self.calibrator.refresh(model, *counters)]
         if not (first and waits):
             return
         clock = asyncio.get_running_loop().time
         began = clock()
         for key in first:
-            await self._tasks.landed(key, began + min(FIRST_LOOK, patience.left))
+            await self._tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
         patience.spend(clock() - began)

@@ -1,8 +1,8 @@
-"""Profiles: what an upstream refuses, by settings, or because it has said so in an error.
+"""Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
 
-What a server says of one request holds for all that follow with that model, as long as this process runs: what is
-written in a form that is taken by stricter servers harms none. A refusal teaches only what was not known, so a request
-is sent again at most as often as there is something left to learn.
+What a server says of one request holds for all later ones for that model, as long as this process runs: a form that a
+stricter server accepts harms no other. A refusal teaches only what was not known, so a request is sent again at most as
+often as there is something left to learn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_MODELS = 1_000
 MOST_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
-"""With these servers refuse the form of a request; some chat templates fail with 500."""
+"""The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
 
 _PLAIN = Form()
 
@@ -30,25 +30,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one upstream takes: `messages` in which form, `stream_options`, and under which name the length of a reply,
-    where that is known."""
+    """The form of requests that one upstream accepts."""
 
     messages: Form = _PLAIN
+    """The form of messages."""
     stream_options: bool = True
+    """Whether it knows `stream_options`."""
     token_limit: str | None = None
+    """The name of the member that limits the length of a reply, if that is known."""
 
     @property
     def form(self) -> Form | None:
-        """The form of messages; None where any is taken."""
+        """The form that messages must have; None if the upstream accepts any."""
         return None if self.messages == _PLAIN else self.messages
 
 
 ANY = Profile()
-"""What OpenAI's own API takes."""
+"""The profile of OpenAI's own API."""
 
 
 class _Lesson(NamedTuple):
-    """What an error in these words says of the form of messages."""
+    """A restriction on the form of messages, and the words of the errors that teach it."""
 
     words: re.Pattern[str]
     learned: Callable[[Form], Form]
@@ -98,27 +100,29 @@ _LESSONS = (
 
 
 class Profiles:
-    """The profiles of the models behind one upstream; one per app. `set_for` gives what the settings say of a model."""
+    """The profiles of one upstream's models; one per app. `set_for` gives a model's profile from the settings."""
 
     def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
         self._set_for = set_for
         self._set: Lru[str, Profile] = Lru(MOST_MODELS)
         self._learned: Lru[str, Profile] = Lru(MOST_MODELS)
 
-    def of(self, model: str) -> Profile:
-        """What is known of a model's server."""
+    def for_model(self, model: str) -> Profile:
+        """The profile of a model's server, as far as it is known."""
         return self._learned.get(model) or self._set.use(model, lambda: self._set_for(model))
 
-    def refused(self, model: str, status: int, body: bytes, sent: Profile, *, options: bool) -> Profile | None:
-        """What is known after an error to what was written for the profile `sent`; None where it teaches nothing that
-        was not known there. `options` as `sends_options` gives it.
+    def learn_from_refusal(
+        self, model: str, status: int, body: bytes, sent: Profile, *, options: bool
+    ) -> Profile | None:
+        """Learns from an error to a request that was written for the profile `sent`.
 
-        It may be known by now from a request that was under way at the same time.
+        Returns the profile to write it for now; None if the error teaches nothing that `sent` did not say. Another
+        request may have taught it meanwhile. `options` is the value of `sends_options` for the request.
         """
-        if taught_by(status, body, sent, options=options) == sent:
+        if profile_after(status, body, sent, options=options) == sent:
             return None
-        known = self.of(model)
-        taught = taught_by(status, body, known, options=options)
+        known = self.for_model(model)
+        taught = profile_after(status, body, known, options=options)
         if taught != known:
             self._learned.put(model, taught)
             _log.info("the upstream refuses the form of a request for %s; from now on: %s", model, taught)
@@ -126,8 +130,11 @@ class Profiles:
 
 
 def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:
-    """Whether a request has `stream_options` that only a server refuses which knows none: those that we put into it
-    (`probed`), or the client's own as we would write them. `values` are the members of the client's body."""
+    """Whether a request has `stream_options` that every server which knows them accepts.
+
+    That is so if we put them in (`probed`), or if the client's own are as we would write them. `values` are the members
+    of the client's body.
+    """
     own = values.get(STREAM_OPTIONS)
     if values.get("stream") is not True:
         return False
@@ -136,16 +143,18 @@ def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:
     return isinstance(own, Mapping) and all(key == "include_usage" and isinstance(own[key], bool) for key in own)
 
 
-def taught_by(status: int, body: bytes, known: Profile = ANY, *, options: bool) -> Profile:
-    """What is known after an error: one thing more, or the same; of `stream_options` only where it was to an `options`
-    that a server takes which knows them."""
+def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bool) -> Profile:
+    """The profile after an error: with one thing more learned, or the same.
+
+    That a server does not know `stream_options` is learned only if the request had acceptable ones (`options`).
+    """
     if status not in REFUSING:
         return known
-    said = body[:MOST_READ].decode("utf-8", "replace")
-    if options and known.stream_options and _NO_OPTIONS.search(said):
+    text = body[:MOST_READ].decode("utf-8", "replace")
+    if options and known.stream_options and _NO_OPTIONS.search(text):
         return replace(known, stream_options=False)
     for lesson in _LESSONS:
         messages = lesson.learned(known.messages)
-        if messages != known.messages and lesson.words.search(said):
+        if messages != known.messages and lesson.words.search(text):
             return replace(known, messages=messages)
     return known

@@ -1,11 +1,11 @@
-"""Silent truncation: an upstream that answers well and has read only the newest part of what was sent. Pure.
+"""Detects silent truncation: an upstream that answers, but has read only the newest part of the prompt. No I/O.
 
-Its usage gives it away, in one of three signs. One sign proves nothing: a usage may leave out what came from a cache,
-a count may be of another tokenizer. So the first one only makes a reply suspect, and nothing is learned from that
-reply. A second sign on a longer request confirms it where both counts are of one size, and not small beside what was
-read whole before: a server keeps about as much of any prompt that is too long, while counts that leave something out
-go with what is new. Where nothing has calibrated our own count yet, counts that grow as the requests do are those of
-another tokenizer, and no sign.
+Its usage gives it away, by one of three signs. One sign proves nothing: a usage may leave out tokens from a cache, or
+another tokenizer may have counted. So the first sign only makes a reply suspect, and nothing is learned from that
+reply. A second sign on a longer request confirms the suspicion if the two counts are of like size, and not small beside
+a prompt that was read whole before: a server keeps about as much of any prompt that is too long, while a count that
+leaves something out follows what is new. Where nothing has calibrated our own count yet, counts that grow with the
+requests are those of another tokenizer, and no sign.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLEARLY_LONGER = (
 
 
 class Sign(StrEnum):
-    """What in a usage says that the prompt was not read whole."""
+    """The sign in a usage that the prompt was not read whole."""
 
     BELOW_PREFIX = "below-prefix"
     BELOW_ESTIMATE = "below-estimate"
@@ -36,89 +36,97 @@ class Sign(StrEnum):
 
 
 class CountedReply(NamedTuple):
-    """Tokens of one request: as they were `sent` by our calibrated count, and as the upstream has `counted` them.
+    """How one prompt was expected to be counted, and how the upstream has counted it; all in tokens."""
 
-    `prefix` is what the upstream itself had counted for the beginning of this prompt, where that is known. Where
-    nothing was learned of the upstream's tokenizer yet, our count is not `calibrated`; one by length is not `exact`.
-    `own` is our count as it is without that; None where it is the same. It alone tells which of two prompts is longer:
-    what is sent between them may change how the same prompt is expected to be counted.
+    expected: int
+    """Our calibrated count of the prompt."""
+    counted: int
+    """The upstream's count."""
+    prefix: int | None = None
+    """The upstream's own count for the beginning of this prompt, if that is known."""
+    calibrated: bool = True
+    """Whether anything has been learned of the upstream's tokenizer."""
+    exact: bool = True
+    """Whether `expected` comes from a count, not from lengths."""
+    own: int | None = None
+    """Our count without calibration; None if it is the same.
+
+    It alone tells which of two prompts is longer: what is sent between them may change how a prompt is expected to be
+    counted.
     """
 
-    sent: int
-    counted: int
-    prefix: int | None = None
-    calibrated: bool = True
-    exact: bool = True
-    own: int | None = None
-
     def is_longer(self, other: CountedReply, times: float = 1.0) -> bool:
-        """Whether this prompt is that many `times` as long as another, or more; False where that cannot be known."""
-        ours, theirs = (each.sent if each.own is None else each.own for each in (self, other))
+        """Whether this prompt is at least `times` as long as the other, and longer; False if that cannot be known."""
+        ours, theirs = (each.expected if each.own is None else each.own for each in (self, other))
         return self.exact is other.exact and ours > theirs and ours >= theirs * times
 
 
 class Suspicion(Enum):
-    """What a reply says of its upstream."""
+    """The conclusion from a reply: the prompt was read whole, or may have been truncated, or was."""
 
     WHOLE = auto()
     SUSPECT = auto()
     CONFIRMED = auto()
 
 
-class Judged(NamedTuple):
-    """The standing after a reply, the sign that it gave, and the tokens that are kept of a prompt once confirmed."""
+class Judgement(NamedTuple):
+    """The judgement of a reply."""
 
-    standing: Suspicion
+    suspicion: Suspicion
     sign: Sign | None = None
+    """The sign that the reply gave, if any."""
     kept: int = 0
+    """Tokens that the upstream keeps of a prompt, once that is confirmed."""
 
 
 def sign_of(reply: CountedReply, last: CountedReply | None = None) -> Sign | None:
-    """The sign of truncation in a reply, after the `last` one of the same upstream and model; None without one."""
-    if reply.prefix is not None and reply.counted < reply.prefix and reply.counted * LONGER <= reply.sent:
+    """The sign of truncation in a reply, if there is one; `last` is the upstream's last reply for the same model."""
+    if reply.prefix is not None and reply.counted < reply.prefix and reply.counted * LONGER <= reply.expected:
         return Sign.BELOW_PREFIX
-    if reply.sent <= LEAST_ESTIMATE:
+    if reply.expected <= LEAST_ESTIMATE:
         return None
-    if reply.counted < (SHARE if reply.exact else SHARE_OF_LENGTH) * reply.sent:
+    if reply.counted < (SHARE if reply.exact else SHARE_OF_LENGTH) * reply.expected:
         return Sign.BELOW_ESTIMATE
     if last is not None and reply.counted == last.counted and reply.is_longer(last, LONGER):
         return Sign.SAME_COUNT
-    # Its own beginning had that count too; the last reply may be one of another conversation.
-    return Sign.SAME_COUNT if reply.counted == reply.prefix and reply.counted * LONGER <= reply.sent else None
+    # The last reply may be one of another conversation, so this prompt's own beginning is compared too.
+    return Sign.SAME_COUNT if reply.counted == reply.prefix and reply.counted * LONGER <= reply.expected else None
 
 
-def judged(
+def judge(
     reply: CountedReply, suspect: CountedReply | None, last: CountedReply | None = None, whole: int = 0
-) -> Judged:
-    """What a reply says, after the `suspect` one if there is one, where up to `whole` tokens were read whole before."""
+) -> Judgement:
+    """Judges a reply, given the `suspect` one if there is one; up to `whole` tokens were read whole before."""
     sign = sign_of(reply, last)
     if sign is None:
-        return Judged(Suspicion.WHOLE)
-    if suspect is not None and sign is Sign.BELOW_ESTIMATE and _goes_along(reply, suspect):
-        is_clear = reply.sent >= CLEARLY_LONGER * suspect.sent
-        return Judged(Suspicion.WHOLE) if is_clear else Judged(Suspicion.SUSPECT, sign)
+        return Judgement(Suspicion.WHOLE)
+    if suspect is not None and sign is Sign.BELOW_ESTIMATE and _grows_with_request(reply, suspect):
+        is_clear = reply.expected >= CLEARLY_LONGER * suspect.expected
+        return Judgement(Suspicion.WHOLE) if is_clear else Judgement(Suspicion.SUSPECT, sign)
     if suspect is None or not _confirms(reply, suspect, whole):
-        return Judged(Suspicion.SUSPECT, sign)
-    return Judged(Suspicion.CONFIRMED, sign, max(reply.counted, suspect.counted))
+        return Judgement(Suspicion.SUSPECT, sign)
+    return Judgement(Suspicion.CONFIRMED, sign, max(reply.counted, suspect.counted))
 
 
-def suspected(reply: CountedReply, suspect: CountedReply | None) -> CountedReply:
-    """The reply that later ones are held against after a suspect one: the earlier, until one is clearly longer."""
-    is_near = suspect is not None and suspect.sent < reply.sent < CLEARLY_LONGER * suspect.sent
-    return suspect if suspect is not None and is_near and _goes_along(reply, suspect) else reply
+def suspect_after(reply: CountedReply, suspect: CountedReply | None) -> CountedReply:
+    """The reply to compare later ones with: the earlier suspect, until a suspect one is clearly longer."""
+    is_near = suspect is not None and suspect.expected < reply.expected < CLEARLY_LONGER * suspect.expected
+    return suspect if suspect is not None and is_near and _grows_with_request(reply, suspect) else reply
 
 
 def clears(reply: CountedReply, suspect: CountedReply) -> bool:
-    """Whether a reply that gave no sign speaks against a suspicion: its request was as long, or was counted so, and
-    more was read of it."""
-    return max(reply.sent, reply.counted) >= suspect.sent and reply.counted >= suspect.counted * LONGER
+    """Whether a reply without a sign speaks against a suspicion.
+
+    It does if its request was as long, or was counted as long, and more of it was read.
+    """
+    return max(reply.expected, reply.counted) >= suspect.expected and reply.counted >= suspect.counted * LONGER
 
 
-def _goes_along(reply: CountedReply, suspect: CountedReply) -> bool:
-    """Whether counts that nothing is known of grow with the requests, as those of another tokenizer do."""
-    if reply.calibrated or reply.sent <= suspect.sent or reply.counted < LEAST_RATIO * reply.sent:
+def _grows_with_request(reply: CountedReply, suspect: CountedReply) -> bool:
+    """Whether uncalibrated counts grow with the requests, as those of another tokenizer do."""
+    if reply.calibrated or reply.expected <= suspect.expected or reply.counted < LEAST_RATIO * reply.expected:
         return False
-    return reply.counted - suspect.counted >= WITH_REQUESTS * (reply.sent - suspect.sent)
+    return reply.counted - suspect.counted >= WITH_REQUESTS * (reply.expected - suspect.expected)
 
 
 def _confirms(reply: CountedReply, suspect: CountedReply, whole: int) -> bool:
@@ -137,6 +145,6 @@ _ANY_SETTING = "num_ctx (Ollama), --ctx-size (llama.cpp), the loaded context len
 
 
 def setting_of(traces: str) -> str:
-    """The setting that raises the window of a server, by what it has let us know of itself: address, headers, reply."""
-    said = traces.lower()
-    return next((setting for marks, setting in _SETTINGS if any(mark in said for mark in marks)), _ANY_SETTING)
+    """The setting that raises a server's window, chosen by traces of the server: its address, headers, reply."""
+    lowered = traces.lower()
+    return next((setting for marks, setting in _SETTINGS if any(mark in lowered for mark in marks)), _ANY_SETTING)

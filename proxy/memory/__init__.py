@@ -1,20 +1,23 @@
-"""Memory in the proxy: what was said earlier reaches the model again.
+"""Memory in the proxy: brings earlier parts of a conversation back to the model.
 
-recall      the indexes of sessions, and searching them
+recall      indexes of sessions, and searching them
 meaning     ranking by an embedding model too
-vectors     what that says of texts, and how close two are
-inject      the block before a user message
+vectors     the vectors of texts, and how close they are to a query
+inject      puts a block of memories before a user message
+scopes      cards that several sessions share
+editing     cards that a person adds or takes away
+admin       the memory of a session for its operator
 
-The tool `search_memory`, whose calls are run here and hidden from the client:
+The tool `search_memory`, whose calls are run by the proxy and hidden from the client:
 
 tool        its definition, and its arguments
-offering    which requests are offered it, and the hidden rounds that their views show
-heard       what a reply says, and which of its calls are hidden
-deltas      the same of one choice that is streamed
-stream      several event streams as one
+offering    which requests offer it, and the hidden rounds that their views show
+heard       reads a reply, and takes its hidden calls out
+deltas      the same for one choice of a streamed reply
+stream      joins several event streams into one
 rounds      the hidden rounds of a request, and what is kept of them
-following   asks the upstream to go on after a round, and what else where that is refused
-replies     replies that are read whole
-joined      several replies as the one that the client sees
+following   sends the request after a hidden round, and falls back where it is refused
+replies     replies that are read to their end
+joined      joins several replies into the one that the client sees
 searching   the driver
 """

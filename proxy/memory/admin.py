@@ -1,7 +1,7 @@
-"""What an operator sees of a session's memory, and may change: documents made from the store.
+"""The memory of sessions for an operator, who may list, search, add and delete cards: JSON documents.
 
-Cards are those of all branches, with what was superseded marked. A search is one of a branch: its messages as they are
-stored, and the cards that it may see. A scope is seen and changed as a session is, by its own key.
+Listed cards are those of all branches; superseded ones are marked. A search covers one branch: its stored messages, and
+the cards that it may see. A scope is read and changed like a session, by its own key.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.memory.editing import standing_for, with_card, without
-from proxy.sessions.append import history
-from proxy.sessions.blocks import Stored
+from proxy.memory.editing import standing_for, with_card, without_cards
+from proxy.sessions.append import history_at
+from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
@@ -36,21 +36,21 @@ Document = dict[str, Any]
 
 
 class MemoryAdmin:
-    """The memory of sessions; one per app. `ttl` is in seconds; without `with_text` no card is taken.
+    """The memory of sessions; one per app. `ttl` is in seconds; without `keeps_text` no card may be added.
 
-    Its methods give None where there is no such session, and raise `StoreError`.
+    Methods return None where there is no such session, and raise `StoreError`.
     """
 
     def __init__(
-        self, stored: StoredSessions, reader: Reader, *, ttl: int, clock: Callable[[], float], with_text: bool = True
+        self, stored: StoredSessions, reader: Reader, *, ttl: int, clock: Callable[[], float], keeps_text: bool = True
     ) -> None:
         self._stored = stored
         self._reader = reader
         self._ttl = ttl
         self._clock = clock
-        self._with_text = with_text
+        self._keeps_text = keeps_text
 
-    async def listed(self, key: SessionKey) -> Document | None:
+    async def list_cards(self, key: SessionKey) -> Document | None:
         """All cards, oldest first."""
         session = await self._stored.in_time(self._stored.load(key))
         if session is None:
@@ -59,8 +59,8 @@ class MemoryAdmin:
         covered = _covered(session)
         return {"object": "list", "data": [card_document(card, covered) for card in cards]}
 
-    async def exported(self, key: SessionKey) -> list[Document] | None:
-        """The array of the reference document: what holds, oldest first, with the members that it names and no other.
+    async def export_cards(self, key: SessionKey) -> list[Document] | None:
+        """The cards that hold, oldest first, in the export format of the reference document and with no other members.
 
         `source` is left out where it is not known.
         """
@@ -71,11 +71,11 @@ class MemoryAdmin:
         return [{name: card[name] for name in EXPORTED if name in card} for card in told]
 
     async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
-        """What of a branch and its cards a query is about, best first; None also where there is no such branch."""
+        """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         branch = next((each for each in session.branches if each.name == name), None) if session else None
-        # A scope has no branches, and what was only added to a session may be searched all the same.
+        # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
@@ -95,27 +95,27 @@ class MemoryAdmin:
         return index.search(query, MOST_HITS)
 
     def _messages(self, session: Session, branch: Branch | None, stored: StoredHistory) -> Iterator[Message]:
-        """The messages of a branch; of an appended history, which has one line, all that was appended."""
-        if branch is not None and not session.line.block:
+        """The messages of a branch; for an appended history, which has no branches, all of it."""
+        if branch is not None and not session.tip.block:
             yield from map(self._message, stored.tree.line(branch.head))
-        for element in history(session.line, stored.appended).elements:
+        for element in history_at(session.tip, stored.appended).elements:
             yield self._reader.read(element.raw, element.value, 0)
 
-    def _message(self, stored: Stored) -> Message:
+    def _message(self, stored: StoredMessage) -> Message:
         if stored.raw is None:
             return unknown(stored.digest, Role.USER)
         return self._reader.read(stored.raw, loads(stored.raw), 0, stored.digest)
 
     async def add(self, key: SessionKey, written: object) -> Document | None:
-        """The card that says from now on what a person wrote; raises `BadRequest` for what is no card."""
-        if not self._with_text:
+        """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""
+        if not self._keeps_text:
             raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
-        card = written_card(written, self._clock())
-        session = await self._changed(key, lambda session: session and with_card(session, card))
+        card = parse_card(written, self._clock())
+        session = await self._change(key, lambda session: session and with_card(session, card))
         return card_document(standing_for(session, card) or card, _covered(session)) if session else None
 
     async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
-        """How many cards are gone: all, or one with what says the same; None also where that is not there."""
+        """Deletes all cards, or one and those that say the same. Returns how many; None also if it is not there."""
         gone = 0
 
         def changed(session: Session | None) -> Session | None:
@@ -124,20 +124,20 @@ class MemoryAdmin:
             ids = {each.id for each in seen if card in (None, each.id)}
             if session is None or (card is not None and not ids):
                 return None
-            left = without(session, ids)
+            left = without_cards(session, ids)
             gone = len(seen) - len(left.cards())
             return left
 
-        session = await self._changed(key, changed)
+        session = await self._change(key, changed)
         return {"object": "forgotten", "cards": gone} if session else None
 
-    async def _changed(self, key: SessionKey, change: Callable[[Session | None], Session | None]) -> Session | None:
+    async def _change(self, key: SessionKey, change: Callable[[Session | None], Session | None]) -> Session | None:
         changing = self._stored.change(key, change, self._ttl)
         return await self._stored.write(changing, self._stored.patience())
 
 
-def written_card(written: object, now: float) -> MemoryCard:
-    """The card of a JSON object that a person wrote, at a time in seconds; raises `BadRequest`."""
+def parse_card(written: object, now: float) -> MemoryCard:
+    """The card in a JSON object that a person wrote; `now` is in seconds since the epoch. Raises `BadRequest`."""
     if not isinstance(written, Mapping) or not written.keys() <= {"content", "type", "tags"}:
         raise BadRequest("A card is a JSON object with 'content', 'type' and 'tags'.")
     content, kind, tags = written.get("content"), written.get("type", "fact"), written.get("tags", [])
@@ -158,19 +158,19 @@ def _are_tags(tags: object) -> bool:
 
 
 def _covered(session: Session) -> dict[str, int]:
-    """How many messages each condensation stands for, by its id."""
+    """How many messages each condensation covers, by its id."""
     return {each.id: each.covered for each in session.condensations}
 
 
 def card_document(card: MemoryCard, covered: Mapping[str, int]) -> Document:
-    """A card with all its members, its id, whether it holds, and how many messages its condensation stands for."""
+    """A card with all its members, its id, whether it holds, and how many messages its condensation covers."""
     (told,) = json.loads(to_json((card,)))
     empty: Document = {"source": "", "condensation": "", "superseded_by": "", "messages": [], "places": []}
     return {"id": card.id, "holds": card.holds, "covered": covered.get(card.condensation), **empty, **told}
 
 
 def _hit(hit: Hit) -> Document:
-    """A card or a message that was found; `place` counts the messages of the branch from 0."""
+    """A hit, which is a card or a message; `place` counts the messages of the branch from 0."""
     entry = hit.entry
     found = {"score": round(hit.score, 4), "role": entry.role.value, "text": entry.text}
     if entry.card:

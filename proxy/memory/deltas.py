@@ -1,8 +1,8 @@
-"""One choice of a streamed reply: its deltas add up to a message, and those of hidden calls are taken out. Pure.
+"""One choice of a streamed reply: adds its deltas up to a message, and takes the hidden calls out of them. Pure.
 
-A call is hidden by its name, which comes with its first piece. Where a server sends the name in pieces too, what may
-yet become the name of the memory tool is held back until it is known. The client's calls are numbered without the
-hidden ones; while there is none, they keep the numbers that they came with.
+A call is hidden by its name, which comes with its first delta. Where a server splits the name over several deltas, a
+call whose name may still become that of the memory tool is held back until the name is known. The client's calls are
+numbered without the hidden ones; while there is no hidden call, they keep the numbers that they came with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.memory.heard import NO_ANSWER, Heard, calls_of, finish_without
+from proxy.memory.heard import NO_ANSWER, FirstChoice, calls_of, finish_for_client
 from proxy.memory.tool import NAME
 
 Json = dict[str, Any]
@@ -19,9 +19,9 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class _Call:
-    """A call as far as it has come: `index` is the upstream's number, `number` the client's.
+    """A call as far as it has come: `index` is the upstream's number of it, `number` the client's.
 
-    `hidden` is None while its name is not known whole; until then it is held back.
+    `hidden` is None until its name is known; until then it is held back.
     """
 
     index: object
@@ -29,13 +29,13 @@ class _Call:
     hidden: bool | None = None
     number: object = None
 
-    def is_gone_on_with(self, piece: Mapping[str, Any]) -> bool:
-        """Whether a piece belongs to this call: some servers number all calls alike, and tell them apart by id."""
+    def is_continued_by(self, piece: Mapping[str, Any]) -> bool:
+        """Whether a piece belongs to this call; some servers give all calls one number, and tell them apart by id."""
         is_new = piece.get("id") not in (None, "", self.body.get("id")) and _function(piece).get("name")
         return piece.get("index") == self.index and not is_new
 
     def add(self, piece: Mapping[str, Any]) -> None:
-        """Joins a piece."""
+        """Adds a piece to the call."""
         function = _function(piece)
         if function:
             piece = {**piece, "function": _joined(_function(self.body), function)}
@@ -53,71 +53,71 @@ class _Call:
 
 @dataclass(slots=True)
 class Choice:
-    """The deltas of one choice of one reply.
+    """The deltas of one choice of one reply."""
 
-    `runs`: hidden calls are run. `has_role` and `has_text`: an earlier reply of the same stream has told the role, and
-    some text.
-    """
-
-    runs: bool = False
+    runs_calls: bool = False
+    """Whether hidden calls are run."""
     has_role: bool = False
+    """Whether the client has the role already, from an earlier reply of the same stream."""
     has_text: bool = False
+    """Whether the client has text already, from an earlier reply of the same stream."""
     finish: str | None = None
+    """The finish reason, once it has come."""
     _texts: dict[str, list[str]] = field(default_factory=dict)
     _others: Json = field(default_factory=dict)
     _calls: list[_Call] = field(default_factory=list)
 
     @property
     def message(self) -> Json:
-        """The message that the deltas add up to."""
+        """The message that the deltas add up to, so far."""
         calls = {"tool_calls": [call.body for call in self._calls]} if self._calls else {}
         texts = {key: "".join(parts) for key, parts in self._texts.items()}
         return {"role": "assistant", "content": None, **self._others, **texts, **calls}
 
     def take(self, choice: Mapping[str, Any]) -> Json | None:
-        """What of a chunk's choice goes to the client; None for nothing, its equal where all of it does."""
+        """Takes in a chunk's choice. Returns the part of it that goes to the client; None for nothing."""
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = {}
         self._add(delta)
         finish = choice.get("finish_reason")
-        told = self._told(delta, is_last=finish is not None)
+        passed = self._visible(delta, is_last=finish is not None)
         changes: Json = {}
         if finish is not None:
             self.finish = finish
-            told, finish = self._finished(told, finish)
+            passed, finish = self._finished(passed, finish)
             changes = {"finish_reason": finish}
-        if finish is None and told != delta and not any(told.values()):
+        if finish is None and passed != delta and not any(passed.values()):
             return None
-        return {**choice, **changes, **({} if told == delta else {"delta": told})}
+        return {**choice, **changes, **({} if passed == delta else {"delta": passed})}
 
     @property
-    def goes_on(self) -> bool:
-        """Whether another reply follows this one: it has finished, and called nothing but what is run."""
-        heard = Heard(self.message, self.finish)
-        return self.runs and self.finish is not None and heard.searches and not heard.has_others
+    def is_continued(self) -> bool:
+        """Whether another reply follows this one: it has finished, and called nothing but the memory tool."""
+        choice = FirstChoice(self.message, self.finish)
+        return self.runs_calls and self.finish is not None and choice.calls_memory and not choice.has_client_calls
 
-    def _told(self, delta: Json, *, is_last: bool) -> Json:
-        """What of a delta the client gets."""
-        passed = [piece for each in calls_of(delta) if isinstance(each, Mapping) for piece in self._piece(each)]
+    def _visible(self, delta: Json, *, is_last: bool) -> Json:
+        """The part of a delta that the client gets."""
+        calls = [piece for each in calls_of(delta) if isinstance(each, Mapping) for piece in self._piece(each)]
         if is_last:
-            passed += self._known()
-        told = {key: value for key, value in delta.items() if key != "role" or not self.has_role}
-        if passed:
-            told["tool_calls"] = passed
-        elif told.get("tool_calls"):
-            del told["tool_calls"]
-        return told
+            calls += self._released()
+        passed = {key: value for key, value in delta.items() if key != "role" or not self.has_role}
+        if calls:
+            passed["tool_calls"] = calls
+        elif passed.get("tool_calls"):
+            del passed["tool_calls"]
+        return passed
 
-    def _finished(self, told: Json, finish: str) -> tuple[Json, object]:
-        """The last delta, and the reason to finish, as the client gets them: what goes on has not finished."""
-        if self.goes_on:
-            return told, None
-        left = [call for call in self._calls if not call.hidden]
-        reason = finish_without(finish, left=bool(left) or not self._calls)
+    def _finished(self, delta: Json, finish: str) -> tuple[Json, object]:
+        """The last delta and the finish reason as the client gets them; no reason if another reply follows."""
+        if self.is_continued:
+            return delta, None
+        client_calls = [call for call in self._calls if not call.hidden]
+        reason = finish_for_client(finish, has_calls=bool(client_calls) or not self._calls)
         if reason != finish and not (self.has_text or any(self._texts.get("content", ()))):
-            told = {**told, "content": NO_ANSWER}
-        return told, reason
+            delta = {**delta, "content": NO_ANSWER}
+        return delta, reason
 
     def _add(self, delta: Mapping[str, Any]) -> None:
         for key, value in delta.items():
@@ -130,10 +130,10 @@ class Choice:
             self._others[key] = before + value if isinstance(value, list) and isinstance(before, list) else value
 
     def _piece(self, piece: Mapping[str, Any]) -> Iterator[Json]:
-        """What goes to the client when a piece of a call comes."""
-        call = next((each for each in reversed(self._calls) if each.is_gone_on_with(piece)), None)
+        """The pieces of calls that go to the client when a piece of a call comes."""
+        call = next((each for each in reversed(self._calls) if each.is_continued_by(piece)), None)
         if call is None:
-            yield from self._known()
+            yield from self._released()
             call = _Call(piece.get("index"))
             self._calls.append(call)
         was_held = call.hidden is None and bool(call.body)
@@ -141,8 +141,8 @@ class Choice:
         if call.hidden is False:
             yield self._numbered(call, call.body if was_held else piece)
 
-    def _known(self) -> Iterator[Json]:
-        """Calls that were held back and whose names are known now, for nothing more will come of them."""
+    def _released(self) -> Iterator[Json]:
+        """The calls that were held back: no more of their names will come, so they are not hidden."""
         for call in self._calls:
             if call.hidden is None:
                 call.hidden = False
@@ -165,7 +165,7 @@ def _function(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
-    """A function with a piece more; a server that repeats the whole name adds nothing to it."""
+    """A function with one more piece; a server that repeats the whole name adds nothing to it."""
     name, more = so_far.get("name") or "", piece.get("name") or ""
     arguments = piece.get("arguments")
     text = arguments if isinstance(arguments, str) else ""

@@ -1,13 +1,13 @@
-"""Following a hidden round: the upstream is asked to go on with what was found, and something else where it refuses.
+"""Sends the request that follows a hidden round, and falls back where the upstream refuses it.
 
-A prompt that has become too long by what was found is asked with less of it, or with a note that there is no room,
-once. What is refused still, or for any other reason, under whatever status, or breaks off, was not the client's
-request, which the upstream has taken: where the client has no text of the reply yet, that is asked as it was, without
-the tool, and the search is forgotten. So an error is the client's only where its own request is refused too, or where
-a text cannot be taken back any more.
+If the passages that were found make the prompt too long, the request is sent once more with fewer of them, or with a
+note that there is no room. If that is refused too, or the request is refused for any other reason and with any status,
+or its reply breaks off, then the client must not suffer: the upstream had accepted the client's own request. As long as
+the client has no text of the reply, its own request is sent again without the tool, and the search is given up. So the
+client gets an error only where its own request is refused too, or where it already has text that cannot be taken back.
 
-What is no stream is looked at here, before it is followed. A stream flows at once; whoever relays it sees it fail, and
-asks for another one `instead` as long as the client has nothing of it.
+A reply in one piece is checked here before it is followed. A stream flows at once; if its relay sees it fail while the
+client has nothing of it, it asks for another one by `Following.in_place_of`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.sse import is_event_stream
-from proxy.memory.replies import ReadReply, is_good, read, reply_of
+from proxy.memory.replies import ReadReply, error_reply, is_good, read_whole
 from proxy.memory.rounds import Rounds
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import Opened, UpstreamAnswer, opened
+from proxy.reply.opening import OpenedReply, UpstreamAnswer, open_reply
 
 SAFE = 0.95
-"""Of what the upstream says that it takes: its count and ours differ from text to text."""
+"""The share of the upstream's limit that we use: its count and ours differ from text to text."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,10 @@ Learn = Callable[[Refusal, int], object]
 
 
 class Following:
-    """Asks for what follows the hidden rounds of one request.
+    """Gets the replies that follow the hidden rounds of one request.
 
-    `send` asks the upstream; `learn` is told what it refuses for its length, with the tokens of that by our own count.
+    `send` sends a body to the upstream; `learn` is given each refusal for length, with the refused prompt's tokens by
+    our own count.
     """
 
     def __init__(self, rounds: Rounds, send: Send, learn: Learn) -> None:
@@ -43,63 +44,65 @@ class Following:
         self._send = send
         self._learn = learn
 
-    async def reply(self, *, spoken: bool) -> UpstreamAnswer:
-        """The reply that follows, or the error that the client gets; raises `UpstreamUnavailable`.
+    async def reply(self, *, text_sent: bool) -> UpstreamAnswer:
+        """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
 
-        `spoken`: the client has text of the reply already.
+        `text_sent` says that the client has text of the reply already.
         """
-        return await self._taken(self._asked(spoken=spoken), spoken=spoken)
+        return await self._with_fallback(self._request(text_sent=text_sent), text_sent=text_sent)
 
-    async def instead(self, failed: ReadReply, *, spoken: bool) -> UpstreamAnswer:
-        """The reply in place of one that has `failed` before the client had anything of it; raises
-        `UpstreamUnavailable`. That one itself, where nothing can take its place."""
-        return await self._taken(self._looked_at(failed), spoken=spoken)
+    async def in_place_of(self, failed: ReadReply, *, text_sent: bool) -> UpstreamAnswer:
+        """Another reply in place of one that has `failed` before the client had anything of it.
 
-    async def _taken(self, asked: Awaitable[Opened], *, spoken: bool) -> UpstreamAnswer:
-        """What was asked for, or what is asked for in its place where the upstream does not take it."""
+        Returns `failed` itself where nothing can take its place; raises `UpstreamUnavailable`.
+        """
+        return await self._with_fallback(self._examine(failed), text_sent=text_sent)
+
+    async def _with_fallback(self, requested: Awaitable[OpenedReply], *, text_sent: bool) -> UpstreamAnswer:
+        """The requested reply, or a fallback where the upstream refuses the request."""
         try:
-            following = await self._shortened(await asked, spoken=spoken)
-            if not (spoken or is_event_stream(following.reply.headers)):
-                # In one piece the client has nothing of it before all is there, so it may still break off.
-                following = following._replace(reply=await read(following.reply))
+            following = await self._retry_shorter(await requested, text_sent=text_sent)
+            if not (text_sent or is_event_stream(following.reply.headers)):
+                # Read to its end now: if it breaks off, the client has nothing of it, and a fallback is possible.
+                following = following._replace(reply=await read_whole(following.reply))
         except UpstreamUnavailable as error:
-            if spoken:
+            if text_sent:
                 raise
-            following = Opened(reply_of(error))
-        if spoken or _is_reply(following):
+            following = OpenedReply(error_reply(error))
+        if text_sent or _is_reply(following):
             return following.reply
-        return await self._without_search(following.reply)
+        return await self._give_up_search(following.reply)
 
-    async def _asked(self, *, spoken: bool) -> Opened:
+    async def _request(self, *, text_sent: bool) -> OpenedReply:
         reply = await self._send(self._rounds.body())
         flows = is_good(reply) and is_event_stream(reply.headers)
-        looks = not flows and (not spoken or self._rounds.tokens >= LEAST)
-        return self._learned(await opened(reply, looks=looks))
+        looks = not flows and (not text_sent or self._rounds.tokens >= LEAST)
+        return self._learn_from(await open_reply(reply, inspect=looks))
 
-    async def _looked_at(self, failed: ReadReply) -> Opened:
-        return self._learned(Opened(failed, recognise(failed.status, failed.data), failed.data))
+    async def _examine(self, failed: ReadReply) -> OpenedReply:
+        return self._learn_from(OpenedReply(failed, recognise(failed.status, failed.data), failed.data))
 
-    def _learned(self, following: Opened) -> Opened:
+    def _learn_from(self, following: OpenedReply) -> OpenedReply:
         if following.refusal is not None and following.refusal.kind is Kind.INPUT:
             self._learn(following.refusal, self._rounds.tokens)
         return following
 
-    async def _shortened(self, refused: Opened, *, spoken: bool) -> Opened:
-        """What follows when a prompt that is refused for its length has less of what was found."""
+    async def _retry_shorter(self, refused: OpenedReply, *, text_sent: bool) -> OpenedReply:
+        """The reply to a shorter prompt where this one was refused for its length; else the refusal itself."""
         refusal = refused.refusal
         if refusal is None or refusal.kind is Kind.OUTPUT:
             return refused
         try:
-            if not await self._rounds.shorten(_fitting(refusal, self._rounds.tokens)):
+            if not await self._rounds.shorten(_acceptable_tokens(refusal, self._rounds.tokens)):
                 return refused
         except BaseException:
             await refused.reply.close()
             raise
         await refused.reply.close()
-        return await self._asked(spoken=spoken)
+        return await self._request(text_sent=text_sent)
 
-    async def _without_search(self, refused: UpstreamAnswer) -> UpstreamAnswer:
-        """The reply to the client's own request; the error that was refused with, where the upstream is gone."""
+    async def _give_up_search(self, refused: UpstreamAnswer) -> UpstreamAnswer:
+        """The reply to the client's own request; the refusal itself where the upstream cannot be reached."""
         _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
         self._rounds.give_up()
         try:
@@ -113,16 +116,16 @@ class Following:
         return reply
 
 
-def _is_reply(following: Opened) -> bool:
-    """Whether it is no error, as far as that was looked at."""
+def _is_reply(following: OpenedReply) -> bool:
+    """Whether the reply is no error, as far as its body was examined."""
     return is_good(following.reply) and not following.error
 
 
-def _fitting(refusal: Refusal, tokens: int) -> int | None:
-    """The most tokens, by our own count, of a request that the upstream takes; None where its refusal does not say.
+def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:
+    """The most tokens, by our own count, of a request that the upstream accepts; None if its refusal does not tell.
 
-    `tokens` is our own count of what was refused.
+    `tokens` is our own count of the refused request.
     """
-    if refusal.window is None or not refusal.counted:
+    if refusal.window is None or not refusal.prompt_tokens:
         return None
-    return int(SAFE * (refusal.window - (refusal.asked or 0)) * tokens / refusal.counted)
+    return int(SAFE * (refusal.window - (refusal.reply_tokens or 0)) * tokens / refusal.prompt_tokens)

@@ -1,4 +1,8 @@
-"""Several replies as the one that the client sees: in one piece, or in events that flow on while they come."""
+"""Joins the replies of one request into the one that the client sees.
+
+A model that searches its memory answers in several replies. Replies in one piece are read whole before the client gets
+anything; replies in events flow on to the client while they come (`stream`).
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,38 @@ from dataclasses import replace
 
 from proxy.errors import UpstreamUnavailable
 from proxy.memory.following import Following
-from proxy.memory.heard import Heard, heard_in, told
-from proxy.memory.replies import ReadReply, is_good, read, reply_of, said
+from proxy.memory.heard import FirstChoice, first_choice_in, reply_for_client
+from proxy.memory.replies import ReadReply, error_in, error_reply, is_good, read_whole
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
 from proxy.reply.opening import UpstreamAnswer
 
 
-async def whole(reply: UpstreamAnswer, rounds: Rounds, following: Following) -> UpstreamAnswer:
-    """The last of the replies in one piece, as the client gets it; the error of one that is none."""
-    earlier: list[Heard] = []
+async def join_replies(reply: UpstreamAnswer, rounds: Rounds, following: Following) -> UpstreamAnswer:
+    """Reads replies in one piece and runs their searches, until one needs no other reply after it.
+
+    Returns that one as the client gets it, or the first one that is an error or no completion, as it came.
+    """
+    earlier: list[FirstChoice] = []
     while True:
-        come = await read(reply)
-        heard = heard_in(come.data) if is_good(come) else None
-        if heard is None:
-            return come
-        if rounds.runs and heard.searches:
-            await rounds.run(heard)
-            if not heard.has_others:
-                rounds.count(heard)
-                earlier.append(heard)
-                reply = await following.reply(spoken=False)
+        current = await read_whole(reply)
+        choice = first_choice_in(current.data) if is_good(current) else None
+        if choice is None:
+            return current
+        if rounds.runs_calls and choice.calls_memory:
+            await rounds.run(choice)
+            if not choice.has_client_calls:
+                rounds.add_cost(choice)
+                earlier.append(choice)
+                reply = await following.reply(text_sent=False)
                 if rounds.is_given_up:
                     earlier = [replace(each, message={}) for each in earlier]
                 continue
-        return ReadReply(come.status, come.headers, told(come.data, earlier))
+        return ReadReply(current.status, current.headers, reply_for_client(current.data, earlier))
 
 
 class StreamedReply:
-    """Several replies in events as one; the head is that of the first."""
+    """Replies in events as one stream; its status and headers are those of the first reply."""
 
     def __init__(self, reply: UpstreamAnswer, rounds: Rounds, following: Following) -> None:
         self.status = reply.status
@@ -43,63 +50,66 @@ class StreamedReply:
         self._reply = reply
         self._rounds = rounds
         self._following = following
-        self._splicer = Splicer(runs=rounds.runs)
+        self._splicer = Splicer(runs_calls=rounds.runs_calls)
         self._failed: ReadReply | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come in; raises `UpstreamUnavailable`."""
+        """The bytes of the joined body, as they come in; raises `UpstreamUnavailable`."""
         while True:
-            async for passed in self._passed():
+            async for passed in self._relay():
                 yield passed
-            if not (self._failed or self._splicer.goes_on):
+            if not (self._failed or self._splicer.is_continued):
                 return
             await self._reply.close()
             failed, self._failed = self._failed, None
             self._reply = await self._next(failed)
             replaceable = not self._rounds.is_given_up and self._reply is not failed
-            self._splicer.begin(runs=self._rounds.runs, replaceable=replaceable)
+            self._splicer.begin(runs_calls=self._rounds.runs_calls, replaceable=replaceable)
 
-    async def _passed(self) -> AsyncIterator[bytes]:
-        """What the client gets of one reply; hidden calls are run as soon as they are whole."""
+    async def _relay(self) -> AsyncIterator[bytes]:
+        """The bytes that the client gets of one reply; hidden calls are run as soon as they are complete."""
         has_run = False
         try:
             async for chunk in self._reply.chunks():
                 passed = self._splicer.feed(chunk)
-                if self._splicer.searches and not has_run:
+                if self._splicer.has_searches and not has_run:
                     has_run = True
-                    await self._rounds.run(self._splicer.heard)
+                    await self._rounds.run(self._splicer.first_choice)
                 if passed:
                     yield passed
-                if self._splicer.refused:
-                    self._failed = ReadReply(self.status, self.headers, self._splicer.refused)
+                if self._splicer.failed_event:
+                    self._failed = ReadReply(self.status, self.headers, self._splicer.failed_event)
                     return
-                if self._splicer.is_over and self._splicer.goes_on:
+                if self._splicer.is_over and self._splicer.is_continued:
                     return
         except UpstreamUnavailable as error:
             if not self._splicer.is_unanswered:
                 raise
-            self._failed = reply_of(error)
+            self._failed = error_reply(error)
             return
-        if self._splicer.is_unanswered and not (self._splicer.is_over or self._splicer.goes_on):
-            self._failed = reply_of(UpstreamUnavailable("The upstream ended its reply before it said anything."))
+        if self._splicer.is_unanswered and not (self._splicer.is_over or self._splicer.is_continued):
+            self._failed = error_reply(UpstreamUnavailable("The upstream ended its reply before it said anything."))
             return
         if rest := self._splicer.rest():
             yield rest
 
     async def _next(self, failed: ReadReply | None) -> UpstreamAnswer:
-        """The reply after a hidden round, or instead of one that has `failed`; an error ends the stream."""
-        spoken = self._splicer.has_spoken
+        """The reply after a hidden round, or in place of one that has `failed`.
+
+        Raises `UpstreamUnavailable` where that is an error, which ends the stream.
+        """
+        text_sent = self._splicer.has_sent_text
         if failed is None:
-            self._rounds.count(self._splicer.heard)
-            reply = await self._following.reply(spoken=spoken)
+            self._rounds.add_cost(self._splicer.first_choice)
+            reply = await self._following.reply(text_sent=text_sent)
         else:
-            reply = await self._following.instead(failed, spoken=spoken)
+            reply = await self._following.in_place_of(failed, text_sent=text_sent)
         if is_good(reply):
             return reply
-        error = await read(reply)
-        message, code = said(error.data)
+        error = await read_whole(reply)
+        message, code = error_in(error.data)
         raise UpstreamUnavailable(f"The upstream answered {error.status} after a search: {message}", code=code)
 
     async def close(self) -> None:
-        """Ends the call that is under way."""
+        """Closes the call that is under way."""
         await self._reply.close()

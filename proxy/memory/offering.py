@@ -1,6 +1,6 @@
-"""Offering: whether a request's model gets the tool, and which hidden rounds of earlier requests its view shows.
+"""Decides whether a request offers the memory tool, and which hidden rounds of earlier requests its view shows.
 
-An upstream that refuses tools for a model is asked without them for a while.
+For a while after an upstream has refused tools for a model, that model is not offered the tool.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MOST_MODELS = 1_000
 
 
 class Offers:
-    """Makes offers, and knows which models get none; one per app. A refusal holds for `ttl` seconds."""
+    """Offers the tool to models that take tools; one per app. A refusal holds for `ttl` seconds."""
 
     def __init__(self, ttl: int, clock: Callable[[], float]) -> None:
         self._ttl = ttl
         self._clock = clock
         self._refused: Lru[str, float] = Lru(MOST_MODELS)
 
-    def offered(self, case: Case) -> Case:
-        """The case with the offer of the tool, and with the hidden rounds that earlier requests have left."""
+    def with_offer(self, case: Case) -> Case:
+        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
         if not case.policy.memory.tool or case.recognised.failure:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
@@ -35,20 +35,20 @@ class Offers:
         patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
         if not patches:
             return case
-        patched = transcript.patched(patches)
-        whole = patched if case.is_aligned else case.whole
-        return case._replace(measured=case.measured._replace(transcript=patched), whole=whole)
+        patched = transcript.with_patches(patches)
+        whole = patched if case.is_aligned else case.full_transcript
+        return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
 
-    def refused(self, model: str) -> None:
-        """Tools were refused for a model."""
+    def note_refusal(self, model: str) -> None:
+        """Notes that the upstream has refused tools for a model."""
         self._refused.put(model, self._clock() + self._ttl)
 
 
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
-    """The patches whose anchor stands in a transcript that has gone on since, in order, one at each place.
+    """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
 
-    What follows must not be the result of a call: a round is never parted. Where nothing follows, the client asks for
-    another reply than the one that the patch led to, and the model searches anew.
+    The message after the anchor must not be the result of a call, since a round is never split. Where no message
+    follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
     """
     chain, digests = transcript.chain, transcript.digests
     at = {

@@ -1,4 +1,4 @@
-"""Replies of an upstream as memory takes them: whether one is good, read whole, and what an error says."""
+"""Replies of the upstream that are read to their end: reading them, and the message of an error reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.request.loose_json import json_or_none
 
 
 class ReadReply:
-    """A reply that was read whole."""
+    """A reply that was read to its end."""
 
     def __init__(self, status: int, headers: Headers, data: bytes) -> None:
         self.status = status
@@ -21,15 +21,15 @@ class ReadReply:
         self.data = data
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body."""
+        """The body in one chunk."""
         yield self.data
 
     async def close(self) -> None:
-        """Nothing is open any more."""
+        """Does nothing: the call is over."""
 
 
-async def read(reply: UpstreamAnswer) -> ReadReply:
-    """A reply read to its end; raises `UpstreamUnavailable`. The call is over then, however it ends."""
+async def read_whole(reply: UpstreamAnswer) -> ReadReply:
+    """Reads a reply to its end, and closes the call in any case; raises `UpstreamUnavailable`."""
     try:
         data = b"".join([chunk async for chunk in reply.chunks()])
     finally:
@@ -37,18 +37,18 @@ async def read(reply: UpstreamAnswer) -> ReadReply:
     return ReadReply(reply.status, reply.headers, data)
 
 
-def reply_of(error: ProxyError) -> ReadReply:
-    """An error of ours as a reply."""
+def error_reply(error: ProxyError) -> ReadReply:
+    """One of our own errors as a reply."""
     return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
 
 
 def is_good(reply: UpstreamAnswer) -> bool:
-    """Whether its status is one of success."""
+    """Whether the reply has a status of success."""
     return HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES
 
 
-def said(data: bytes) -> tuple[str, str | None]:
-    """The message and the code of an error in OpenAI's form, as far as it has them."""
+def error_in(data: bytes) -> tuple[str, str | None]:
+    """The message and the code of an error reply in OpenAI's form, as far as it has them."""
     body = json_or_none(data)
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):

@@ -1,8 +1,8 @@
-"""Scopes: memory cards that the sessions of one tenant share which name the same scope.
+"""Scopes: memory cards that several sessions of one tenant share by naming the same scope.
 
-A scope is kept as a session of its own that has cards and no history. Its key is in the tenant's key space, where no
-session's id leads to it. What a request's condensation brings of cards is put there too, told once: of two that
-contradict each other the later one holds, whichever session it came from. Everything here is pure.
+A scope is stored as a session that has cards and no history, under a key of the tenant that no session's id leads to.
+The cards of a request's condensation are put into its scope too, each once; of two cards that contradict each other the
+later one holds, whichever session it came from. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from proxy.sessions.session import Session
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard
-from strategies.memory.merging import merged
+from strategies.memory.merging import merge_cards
 
 SOURCE = "X-Condenser-Memory-Scope"
 SHOWN = "scope:"
-"""What a scope's name is shown with, where sessions are shown by their ids."""
+"""The prefix of a scope's name where sessions are shown by their ids."""
 MOST_CARDS = 500
 MOST_SUPERSEDED = 100
 
 
 class Scope(NamedTuple):
-    """A scope as one request has it; `cards` are those that it may see, superseded ones too."""
+    """A scope as one request sees it; `cards` are the cards that it may see, superseded ones too."""
 
     key: SessionKey
     name: str
@@ -32,12 +32,12 @@ class Scope(NamedTuple):
 
 
 def scope_key(tenant: str, name: str) -> SessionKey:
-    """Where a scope is kept; the keys of sessions begin with other letters."""
+    """The key of a scope; the keys of sessions begin with other letters."""
     return SessionKey(tenant, _key(name))
 
 
 def key_of_shown(shown: str) -> str | None:
-    """The part of a scope's key behind its tenant, by what it is shown as; None for what is no scope."""
+    """The stored name of a scope from the id that it is shown with; None for an id that is no scope's."""
     return _key(shown.removeprefix(SHOWN)) if shown.startswith(SHOWN) else None
 
 
@@ -46,28 +46,30 @@ def _key(name: str) -> str:
 
 
 def with_shared(scope: Session | None, name: str, cards: Iterable[MemoryCard], now: float) -> Session:
-    """A scope, a new one where there is none, with more cards; `now` in seconds since the epoch."""
+    """A scope with more cards, created if there is none; `now` is in seconds since the epoch."""
     scope = scope or Session(id=SHOWN + name, source=SOURCE, created_at=now)
-    return scope._replace(added=bounded(merged(scope.added, (card for card in cards if card.holds))))
+    return scope._replace(
+        added_cards=bound_cards(merge_cards(scope.added_cards, (card for card in cards if card.holds)))
+    )
 
 
-def bounded(cards: Sequence[MemoryCard]) -> tuple[MemoryCard, ...]:
-    """The newest cards that hold, and the newest that do not, in their order."""
+def bound_cards(cards: Sequence[MemoryCard]) -> tuple[MemoryCard, ...]:
+    """The newest of the cards that hold, and of those that do not, in their order."""
     holding = [card.id for card in cards if card.holds]
     superseded = [card.id for card in cards if not card.holds]
     kept = {*holding[-MOST_CARDS:], *superseded[-MOST_SUPERSEDED:]}
     return tuple(card for card in cards if card.id in kept)
 
 
-def shared_by(scope: Session | None) -> tuple[MemoryCard, ...]:
-    """The cards of a scope, superseded ones too, without those that a person does not want."""
-    return _without(scope.added, scope.forgotten) if scope else ()
+def cards_of_scope(scope: Session | None) -> tuple[MemoryCard, ...]:
+    """The cards of a scope, superseded ones too, without those that a person has taken out."""
+    return _without(scope.added_cards, scope.forgotten_ids) if scope else ()
 
 
-def together(
+def combined_cards(
     own: Iterable[MemoryCard], shared: Sequence[MemoryCard], forgotten: Iterable[MemoryCard]
 ) -> list[MemoryCard]:
-    """The cards that hold of a session and of its scope, each told once; without what is `forgotten` there."""
+    """The cards that hold of a session and its scope, each once; without the cards that the session has forgotten."""
     overtaken = {card.id for card in shared if not card.holds}
     cards = _without((card for card in own if card.holds), overtaken)
     told = {card.content.casefold() for card in (*cards, *forgotten)}
@@ -75,5 +77,5 @@ def together(
 
 
 def _without(cards: Iterable[MemoryCard], ids: Collection[str]) -> tuple[MemoryCard, ...]:
-    """Cards but for those of some ids. An id is a digest: it is asked for only where there is something to compare."""
+    """The cards without those of some ids. An id is a digest, so it is computed only if there are ids to compare."""
     return tuple(card for card in cards if card.id not in ids) if ids else tuple(cards)

@@ -1,13 +1,13 @@
-"""Several event streams of an upstream as one stream for the client: bytes in, bytes out. Pure.
+"""Joins several event streams of an upstream into one stream for the client: bytes in, bytes out. Pure.
 
-A model that searches answers in several replies; the client sees one. What a reply says passes when it comes, byte for
-byte where nothing of it must change. Held back are the deltas of hidden calls, and the end of a reply that another one
-follows: its finish reason, its usage, its `[DONE]`. What follows goes on under the id, the time and the model of the
-first reply, without telling the role again; the last usage counts what was completed in all.
+A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
+nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
+follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
+first one, without the role; the last usage counts the completion tokens of all of them.
 
-`feed` takes in a reply's bytes. When it `is_over` and `goes_on`, the driver asks again and calls `begin`. A later reply
-that fails before the client has anything of it is no end: its error is held back as `refused`, and the driver asks
-for another one in its place.
+The driver calls `feed` with a reply's bytes. When the reply `is_over` and `is_continued`, it asks the upstream again
+and calls `begin`. If a later reply fails before the client has anything of it, its error is held back as
+`failed_event`, and the driver asks for another reply in its place.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.http.sse import Lines
+from proxy.http.sse import LineSplitter
 from proxy.memory.deltas import Choice
-from proxy.memory.heard import Heard, summed
-from proxy.overflow.reading import tells_error
+from proxy.memory.heard import FirstChoice, usage_for_client
+from proxy.overflow.reading import is_error_body
 from proxy.request.loose_json import json_or_none
 from strategies.core.transcript import dump
 
 _DONE = b"[DONE]"
-_TOLD_ONCE = ("id", "created", "model")
+_IDENTITY = ("id", "created", "model")
 
 
 class Events:
-    """Cuts bytes into events, each of which is given whole. A comment between events does not wait for more."""
+    """Splits bytes into complete events. A comment between events is an event of its own."""
 
     def __init__(self) -> None:
-        self._cut = Lines()
+        self._cut = LineSplitter()
         self._lines: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[list[bytes]]:
@@ -43,141 +43,141 @@ class Events:
                 yield lines
 
     def rest(self) -> bytes:
-        """What has come of an event that will not end any more."""
-        rest, self._lines = b"".join([*self._lines, self._cut.rest()]), []
+        """The bytes of an event that the stream has broken off."""
+        rest, self._lines = b"".join([*self._lines, self._cut.take_rest()]), []
         return rest
 
 
 class Splicer:
-    """Makes one stream of several replies. `runs` says whether hidden calls of the first one can be run."""
+    """Joins replies into one stream. `runs_calls` says whether the hidden calls of the first one are run."""
 
-    def __init__(self, *, runs: bool) -> None:
-        self._runs = runs
+    def __init__(self, *, runs_calls: bool) -> None:
+        self._runs_calls = runs_calls
         self._replaceable = False
         self._identity: dict[str, Any] | None = None
-        self._earlier: list[Heard] = []
+        self._earlier: list[FirstChoice] = []
         self._roles: set[int] = set()
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._events = Events()
         self._choices: dict[int, Choice] = {}
         self._usage: Mapping[str, Any] | None = None
         self._failed = False
-        self._has_told = False
+        self._has_sent = False
         self.is_over = False
-        self.refused = b""
+        self.failed_event = b""
 
-    def begin(self, *, runs: bool, replaceable: bool = True) -> None:
-        """Goes on with another reply; `replaceable` says whether one may take its place where it fails."""
-        self._earlier.append(self.heard)
-        self._runs, self._replaceable = runs, replaceable
-        self._start()
+    def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
+        """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
+        self._earlier.append(self.first_choice)
+        self._runs_calls, self._replaceable = runs_calls, replaceable
+        self._reset()
 
     @property
-    def heard(self) -> Heard:
-        """What the reply says, as far as it has come."""
+    def first_choice(self) -> FirstChoice:
+        """The reply's first choice, as far as it has come."""
         choice = self._choices.get(0) or Choice()
-        return Heard(choice.message, choice.finish, self._usage)
+        return FirstChoice(choice.message, choice.finish, self._usage)
 
     @property
-    def has_spoken(self) -> bool:
-        """Whether the client has text of the answer."""
-        return any(each.text for each in (*self._earlier, self.heard))
+    def has_sent_text(self) -> bool:
+        """Whether the client has got text of the answer."""
+        return any(each.text for each in (*self._earlier, self.first_choice))
 
     @property
     def is_replaceable(self) -> bool:
         """Whether another reply may take the place of this one: the client has nothing of it."""
-        return self._replaceable and not self._has_told
+        return self._replaceable and not self._has_sent
 
     @property
     def is_unanswered(self) -> bool:
         """Whether this reply could be replaced, and the client has no text of the ones before it either."""
-        return self.is_replaceable and not self.has_spoken
+        return self.is_replaceable and not self.has_sent_text
 
     @property
-    def searches(self) -> bool:
-        """Whether hidden calls have come whole and are to be run."""
+    def has_searches(self) -> bool:
+        """Whether hidden calls are complete and are to be run."""
         choice = self._choices.get(0)
         ended = choice is not None and (self.is_over or choice.finish is not None)
-        return ended and self._runs and not self._failed and self.heard.searches
+        return ended and self._runs_calls and not self._failed and self.first_choice.calls_memory
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the model is to be asked again: it called nothing of the client's."""
-        return self.searches and not self.heard.has_others
+    def is_continued(self) -> bool:
+        """Whether the upstream is to be asked again: the model called only the memory tool."""
+        return self.has_searches and not self.first_choice.has_client_calls
 
     def feed(self, chunk: bytes) -> bytes:
-        """What goes to the client when a chunk of a reply comes."""
-        return b"".join([self._passed(lines) for lines in self._events.feed(chunk)])
+        """The bytes that go to the client when a chunk of a reply comes."""
+        return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
 
     def rest(self) -> bytes:
-        """What is left for the client when a reply has ended, as it came."""
+        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
         rest = self._events.rest()
-        return b"" if self.goes_on else rest
+        return b"" if self.is_continued else rest
 
-    def _passed(self, lines: list[bytes]) -> bytes:
-        if self.is_replaceable and tells_error(whole := b"".join(lines)):
-            self.refused = whole
-        if self.refused:
+    def _pass_event(self, lines: list[bytes]) -> bytes:
+        if self.is_replaceable and is_error_body(event := b"".join(lines)):
+            self.failed_event = event
+        if self.failed_event:
             return b""
         data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
         if data == _DONE:
             self.is_over = True
-            return b"" if self.goes_on else b"".join(lines)
-        body = _parsed(data)
+            return b"" if self.is_continued else b"".join(lines)
+        body = _json_object(data)
         if body is None:
             return b"".join(lines)
-        told = self._chunk(body)
-        if told is None:
+        passed = self._pass_chunk(body)
+        if passed is None:
             return b""
-        return b"".join(lines) if told == body else _rewritten(lines, told)
+        return b"".join(lines) if passed == body else _rewritten(lines, passed)
 
-    def _chunk(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        """What goes to the client of a chunk; None for nothing."""
+    def _pass_chunk(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The chunk as the client gets it; None if it gets nothing of it."""
         self._failed = self._failed or bool(body.get("error"))
-        told = {**body, **self._identity_after(body)}
+        chunk = {**body, **self._identity_after(body)}
         if isinstance(body.get("usage"), Mapping):
             self._usage = body["usage"]
         choices = body.get("choices")
         if isinstance(choices, list) and choices and all(map(_is_choice, choices)):
-            told["choices"] = [each for choice in choices if (each := self._choice(choice)) is not None]
-            if not told["choices"]:
+            chunk["choices"] = [each for choice in choices if (each := self._pass_choice(choice)) is not None]
+            if not chunk["choices"]:
                 return None
-        elif self.goes_on:
+        elif self.is_continued:
             return None
-        return self._with_usage(told)
+        return self._with_usage(chunk)
 
     def _identity_after(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Who speaks in a later reply: what the first chunk with a choice has said."""
+        """For a later reply, the id, time and model of the first chunk that had a choice."""
         if self._identity is None and body.get("choices"):
-            self._identity = {key: body[key] for key in _TOLD_ONCE if key in body}
+            self._identity = {key: body[key] for key in _IDENTITY if key in body}
         return self._identity or {} if self._earlier and not self._failed else {}
 
-    def _choice(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _pass_choice(self, choice: Mapping[str, Any]) -> dict[str, Any] | None:
         index = choice.get("index") or 0
         kept = self._choices.get(index)
         if kept is None:
             has_text = any(each.text for each in self._earlier)
-            kept = self._choices[index] = Choice(self._runs, index in self._roles, has_text)
+            kept = self._choices[index] = Choice(self._runs_calls, index in self._roles, has_text)
         if "role" in (choice.get("delta") or {}):
             self._roles.add(index)
-        told = kept.take(choice)
-        self._has_told = self._has_told or (told is not None and _says_something(told))
-        return told
+        passed = kept.take(choice)
+        self._has_sent = self._has_sent or (passed is not None and _has_content(passed))
+        return passed
 
-    def _with_usage(self, told: dict[str, Any]) -> dict[str, Any]:
-        """A chunk with the usage of all replies; the usage of one that another follows is not told."""
-        if not isinstance(told.get("usage"), Mapping):
-            return told
-        if self.goes_on:
-            return {**told, "usage": None}
+    def _with_usage(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """A chunk with the usage of all replies; without usage if another reply follows this one."""
+        if not isinstance(chunk.get("usage"), Mapping):
+            return chunk
+        if self.is_continued:
+            return {**chunk, "usage": None}
         earlier = [each.usage for each in self._earlier if each.usage]
-        return {**told, "usage": summed(told["usage"], earlier)} if earlier else told
+        return {**chunk, "usage": usage_for_client(chunk["usage"], earlier)} if earlier else chunk
 
 
 def _is_choice(value: object) -> bool:
-    """Whether a chunk's choice is one as we read it; what is not passes as it came."""
+    """Whether a chunk's choice has the form that we read; a chunk with any other passes as it came."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("index") or 0, int)
@@ -185,21 +185,21 @@ def _is_choice(value: object) -> bool:
     )
 
 
-def _says_something(choice: Mapping[str, Any]) -> bool:
-    """Whether there is more in a choice than that somebody speaks: text, calls, reasoning, or an end."""
+def _has_content(choice: Mapping[str, Any]) -> bool:
+    """Whether a choice has more than a role: text, calls, reasoning, or a finish reason."""
     delta = choice.get("delta") or {}
     return choice.get("finish_reason") is not None or any(value for key, value in delta.items() if key != "role")
 
 
-def _parsed(data: bytes) -> dict[str, Any] | None:
+def _json_object(data: bytes) -> dict[str, Any] | None:
     body = json_or_none(data)
     return body if isinstance(body, dict) else None
 
 
-def _rewritten(lines: list[bytes], told: Mapping[str, Any]) -> bytes:
-    """An event with other data, its other lines as they came."""
+def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
+    """An event with `body` as its data, its other lines as they came."""
     at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
     end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
     others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
-    data = b"data: " + dump(told).encode() + end
+    data = b"data: " + dump(body).encode() + end
     return b"".join([*lines[:at], data, *others])

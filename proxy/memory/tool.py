@@ -1,8 +1,8 @@
 """The tool `search_memory`: how it is offered to a model, and how the model's arguments are read. Pure.
 
-It is added to the request's tools. A client's own tool of that name wins. Where a reply has several choices, or the
-client says which tool is to be called, it is offered all the same, so that the beginning of the prompt stays as it is
-for the upstream's cache; but a call is not run, since no answer could follow it, and is taken out of the reply.
+It is added to the request's tools, unless the client has a tool of that name. Where a request asks for several choices,
+or says which tool is to be called, it is offered all the same, so that the beginning of the prompt stays the same for
+the upstream's cache; but a call of it is not run, since no answer could follow it, and is taken out of the reply.
 """
 
 from __future__ import annotations
@@ -42,40 +42,42 @@ DEFINITION = dump(
         },
     }
 )
-"""The tool as JSON text. Always the same bytes: it stands at the beginning of every prompt."""
+"""The tool as JSON text. It never changes, since it stands at the beginning of every prompt."""
 
 _HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
 
 
 class Offer(NamedTuple):
-    """What becomes of the tool in one request: whether it `is_made`, whether calls of it are run, why not.
-
-    `tokens` are what its definition adds to the prompt. Where the client has tools of `its_own`, they are left to the
-    model when ours is taken away.
-    """
+    """Whether one request offers the tool to its model."""
 
     is_made: bool = False
-    runs: bool = False
+    """Whether the tool is offered."""
+    runs_calls: bool = False
+    """Whether calls of it are run."""
     reason: str = ""
+    """Why it is not offered, or its calls are not run; "" otherwise."""
     tokens: int = 0
-    its_own: bool = False
+    """The tokens that its definition adds to the prompt."""
+    has_client_tools: bool = False
+    """Whether the client has tools of its own, which stay when ours is taken away."""
 
 
 NO_OFFER = Offer()
 
 
-class Offering(Enum):
-    """How the tool stands in one call of the upstream: offered, shown but not to be called any more, or absent."""
+class ToolState(Enum):
+    """How the tool is sent in one request to the upstream: offered, shown but not to be called any more, or absent."""
 
-    MADE = auto()
-    LAST = auto()
-    NONE = auto()
+    OFFERED = auto()
+    NOT_CALLABLE = auto()
+    ABSENT = auto()
 
 
 def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool) -> Offer:
-    """The offer for a request with these members besides its messages, of which one is a system message or not.
+    """The offer for a request; `values` are its members besides its messages.
 
-    `refused` says that the upstream takes no tools for this model.
+    `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
+    this model.
     """
     tools = values.get("tools")
     if not (tools is None or isinstance(tools, list)):
@@ -84,22 +86,24 @@ def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refu
         return Offer(reason=Reason.MEMORY_TOOL_TAKEN)
     if refused:
         return Offer(reason=Reason.MEMORY_TOOL_REFUSED)
-    # No upstream takes tools beside the old form of them.
+    # No upstream takes tools together with the old `functions`.
     if values.get("functions"):
         return Offer(reason=Reason.MEMORY_TOOL_NOT_RUN)
-    runs = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
-    reason = "" if runs else Reason.MEMORY_TOOL_NOT_RUN
-    return Offer(True, runs, reason, _tokens(counter, its_own=bool(tools), has_system=has_system), bool(tools))
+    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
+    reason = "" if runs_calls else Reason.MEMORY_TOOL_NOT_RUN
+    return Offer(
+        True, runs_calls, reason, _tokens(counter, has_client_tools=bool(tools), has_system=has_system), bool(tools)
+    )
 
 
-def offered_in(body: Body, offer: Offer, offering: Offering = Offering.MADE) -> dict[str, str]:
-    """The members that a body gets, with their text.
+def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OFFERED) -> dict[str, str]:
+    """The members to set in a body, with their JSON text.
 
-    The last time the tool stays, for the upstream's cache, with the choice of none; beside tools of the client's, which
-    the model may still call, it is left out instead.
+    In the last request the tool stays, for the upstream's cache, with `tool_choice` "none". If the client has tools of
+    its own, which the model may still call, the tool is left out instead.
     """
-    is_last = offering is Offering.LAST
-    if not offer.is_made or offering is Offering.NONE or (is_last and offer.its_own):
+    is_last = tool_state is ToolState.NOT_CALLABLE
+    if not offer.is_made or tool_state is ToolState.ABSENT or (is_last and offer.has_client_tools):
         return {}
     choice = {"tool_choice": '"none"'} if is_last else {}
     return {"tools": body.tools_with(DEFINITION), **choice}
@@ -114,17 +118,17 @@ def _names(tools: Iterable[Any]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=64)
-def _tokens(counter: Counter, *, its_own: bool, has_system: bool) -> int:
-    """What the definition adds to a prompt: that never changes, and every request asks for it."""
+def _tokens(counter: Counter, *, has_client_tools: bool, has_system: bool) -> int:
+    """The tokens that the definition adds to a prompt; cached, since every request asks for them."""
     ours = json.loads(DEFINITION)
-    before = [ours] if its_own else []
+    before = [ours] if has_client_tools else []
     messages = [{"role": "system"}] if has_system else []
     with_it, without = ({"messages": messages, "tools": tools} for tools in ([*before, ours], before))
     return counter.overhead(with_it) - counter.overhead(without)
 
 
 def is_object(arguments: object) -> bool:
-    """Whether a call's arguments are what they must be: the text of a JSON object."""
+    """Whether a call's arguments are the text of a JSON object, as they must be."""
     return isinstance(arguments, str) and _members(arguments) is not None
 
 
@@ -133,19 +137,19 @@ def _members(arguments: object) -> dict[str, Any] | None:
     return given if isinstance(given, dict) else None
 
 
-class Wanted(NamedTuple):
-    """What a call asks for."""
+class SearchArguments(NamedTuple):
+    """The arguments of a call."""
 
     query: str
     top_k: int
 
 
 class BadArguments(ValueError):
-    """Arguments that nothing can be searched with; the text tells the model."""
+    """Arguments without a usable query; the message is shown to the model."""
 
 
-def wanted(arguments: object, top_k: int) -> Wanted:
-    """The search in a call's arguments, `top_k` passages where they do not say; raises `BadArguments`."""
+def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
+    """Reads a call's arguments; `top_k` is used where they do not give it. Raises `BadArguments`."""
     members = _members(arguments)
     if members is None:
         raise BadArguments(f"The arguments are no JSON object: {str(arguments)[:_QUOTED]!r}. {_HINT}")
@@ -154,4 +158,4 @@ def wanted(arguments: object, top_k: int) -> Wanted:
         raise BadArguments(f"The arguments have no query. {_HINT}")
     if isinstance(asked, int) and not isinstance(asked, bool):
         top_k = min(max(asked, 1), MOST_PASSAGES)
-    return Wanted(query, top_k)
+    return SearchArguments(query, top_k)

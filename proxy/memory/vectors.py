@@ -1,8 +1,8 @@
-"""Vectors: what texts mean, as an embedding model says, kept in memory for the sessions that were used last.
+"""The vectors of texts, kept in memory for the sessions that were used last.
 
-A vector is kept by a digest of its text, so that what is said twice, or quoted in a card, is asked for once. Vectors
-are of length one, in float32; beside each stand the signs of its numbers, as the bits of one integer. Of many vectors
-only those whose signs agree most with the query's are compared in full.
+A vector is kept under a digest of its text, so that a text that occurs twice, or is quoted in a card, is embedded once.
+Vectors have length one, in float32. Each comes with the signs of its numbers as the bits of one integer: of many
+vectors only those whose signs agree most with the query's are compared in full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_SESSIONS = 1_000
 FLOAT_BYTES = 4
 COMPARED = 200
-"""Vectors that are compared in full: about ten milliseconds in a thread."""
+"""How many vectors are compared in full; it takes about ten milliseconds in a thread."""
 
 
 class Vector(NamedTuple):
@@ -33,13 +33,14 @@ class Vector(NamedTuple):
 
 
 class SessionVectors:
-    """The vectors of one session, the tokens that they have cost, and the bytes that they take, about.
+    """The vectors of one session.
 
-    `untold` are those of the tokens that the session's totals do not have yet.
+    `tokens` is what they have cost, `unreported` the part of it that is not in the session's totals yet, and `size`
+    about how many bytes they take.
     """
 
     def __init__(self) -> None:
-        self.tokens = self.untold = self.size = 0
+        self.tokens = self.unreported = self.size = 0
         self._known: dict[bytes, Vector] = {}
 
     def __len__(self) -> int:
@@ -54,9 +55,9 @@ class SessionVectors:
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._known]
 
     def spend(self, tokens: int) -> None:
-        """Adds what a call has cost."""
+        """Adds the cost of a call."""
         self.tokens += tokens
-        self.untold += tokens
+        self.unreported += tokens
 
     def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
         """Keeps the vectors of texts that have none. May run in a thread."""
@@ -65,7 +66,7 @@ class SessionVectors:
             self.size += len(values) * FLOAT_BYTES
 
     def closeness(self, query: Vector, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
-        """How close what hits say is to a query, as a cosine, for those that have a vector of its kind."""
+        """The cosine between a query and each hit that has a vector of the same length."""
         known = [(hit, vector) for hit in hits if (vector := self.get(hit.entry.text)) is not None]
         same = [(hit, vector) for hit, vector in known if len(vector.values) == len(query.values)]
         if len(same) > COMPARED:
@@ -81,15 +82,15 @@ class Vectors:
         self._sessions: OrderedDict[SessionKey, SessionVectors] = OrderedDict()
 
     def of(self, key: SessionKey) -> SessionVectors:
-        """The vectors of a session, which is used by that."""
+        """The vectors of a session; counts as a use of them."""
         found = self._sessions.setdefault(key, SessionVectors())
         self._sessions.move_to_end(key)
         if len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
         return found
 
-    def has_room(self) -> bool:
-        """Whether more may be kept, once those that were not used for the longest time are forgotten."""
+    def make_room(self) -> bool:
+        """Drops the least recently used sessions beyond the bound. Returns whether more vectors may be kept."""
         while len(self._sessions) > 1 and self._size() > self._most_bytes:
             self._sessions.popitem(last=False)
         return self._size() <= self._most_bytes
@@ -99,7 +100,7 @@ class Vectors:
 
 
 def vector_of(values: Sequence[float]) -> Vector:
-    """The vector with these numbers, at length one; one without any direction stays as it is."""
+    """The vector of these numbers, scaled to length one; one of zeros stays as it is."""
     length = sqrt(sum(each * each for each in values)) or 1.0
     signs = "".join("1" if each > 0 else "0" for each in values)
     return Vector(array("f", [each / length for each in values]), int(signs, 2))

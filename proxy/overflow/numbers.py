@@ -1,7 +1,7 @@
-"""The numbers in an overflow error: the window, the tokens of the prompt, the tokens that were asked for.
+"""The numbers in an overflow error: the window, the tokens of the prompt, the tokens asked for as a reply.
 
-The first pattern that matches has the number; the surest ones come first. A number that cannot be a window (a status, a
-year, a request id) is none.
+The first pattern that matches gives the number; the surest patterns come first. A number that cannot be a window, such
+as a status, a year or a request id, is ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from proxy.overflow.reading import Said
+from proxy.overflow.reading import BodyContent
 
 LEAST, MOST = 512, 10_000_000  # tokens that a window may have
 _YEARS_AND_CODES = {2013, *range(2020, 2036)}
@@ -87,22 +87,22 @@ _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
 
 
 class Numbers(NamedTuple):
-    """Tokens, None where an error does not say."""
+    """Tokens; None if the error does not say."""
 
     window: int | None
-    counted: int | None
-    asked: int | None
+    prompt_tokens: int | None
+    reply_tokens: int | None
 
 
-def numbers_in(said: Said) -> Numbers:
-    """The numbers of an error that is known to be one of overflow."""
-    window = next(_plausible([*_keyed(said.numbers, _WINDOW_KEYS), *_windows(said.texts)]), None)
-    counts = _positive([*_keyed(said.numbers, _COUNTED_KEYS), *_counts(said.texts)])
+def numbers_in(content: BodyContent) -> Numbers:
+    """The numbers in an error that is known to be one of overflow."""
+    window = next(_plausible([*_values_of(content.numbers, _WINDOW_KEYS), *_windows(content.texts)]), None)
+    counts = _positive([*_values_of(content.numbers, _COUNTED_KEYS), *_counts(content.texts)])
     counted = next((each for each in counts if each != window), None)
-    return Numbers(window, counted, next(_positive(_found(said.texts, _ASKED_PATTERNS)), None))
+    return Numbers(window, counted, next(_positive(_matches(content.texts, _ASKED_PATTERNS)), None))
 
 
-def _keyed(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
+def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
     return (numbers[key] for key in keys if key in numbers)
 
 
@@ -113,7 +113,7 @@ def _windows(texts: Iterable[str]) -> Iterator[int]:
 
 
 def _counts(texts: Iterable[str]) -> Iterator[int]:
-    """The parts of a prompt that are named apart are added."""
+    """Lengths of the prompt; parts of it that are counted separately are added."""
     for text in texts:
         for n, pattern in enumerate(_COUNT_PATTERNS):
             for found in pattern.finditer(text):
@@ -121,7 +121,7 @@ def _counts(texts: Iterable[str]) -> Iterator[int]:
                 yield sum(_number(part) for part in parts if part)
 
 
-def _found(texts: Iterable[str], patterns: Iterable[re.Pattern[str]]) -> Iterator[int]:
+def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]]) -> Iterator[int]:
     for text in texts:
         for pattern in patterns:
             yield from (_number(found.group(1)) for found in pattern.finditer(text))

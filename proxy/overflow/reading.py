@@ -1,8 +1,8 @@
-"""All that an error says: its texts, codes and numbers, out of however many wrappings.
+"""Reads all that an error says: its texts, codes and numbers, however deeply they are wrapped.
 
-A gateway puts the provider's body into its own, as an object, as JSON in a string, as text with a prefix. Servers send
-objects, arrays, bare strings, events. What an error quotes of the request is no part of it: a conversation about
-context lengths is not refused for its length.
+A gateway puts the provider's body into its own: as an object, as JSON in a string, as text with a prefix. Servers send
+objects, arrays, bare strings and events. What an error quotes of the request is skipped: a conversation about context
+lengths is not refused for its length.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ _SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a body says. Texts and codes are in lower case; texts without quotation marks and runs of white space."""
+class BodyContent:
+    """The content of a body.
+
+    Texts and codes are in lower case; texts have no quotation marks and no runs of white space.
+    """
 
     texts: tuple[str, ...]
     codes: frozenset[str]
@@ -64,8 +67,8 @@ class Said:
     event: str = ""
 
 
-def said_in(body: bytes) -> Said:
-    """Reads a body of any form; what is no JSON is one text."""
+def read_body(body: bytes) -> BodyContent:
+    """Reads a body of any form; a body that is not JSON is one text."""
     text = body.decode("utf-8", "replace").strip()
     document, event = _document(text)
     texts: list[str] = []
@@ -85,19 +88,19 @@ def said_in(body: bytes) -> Said:
             case str() if left > 0:
                 texts.append(plain(value))
                 left -= len(texts[-1])
-    return Said(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
+    return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
 
 
-def tells_error(body: bytes) -> bool:
-    """Whether a body, or an event, that came with a good status is an error all the same."""
-    # Nearly all are the pieces of an answer: there is nothing to read.
-    return (_ERROR in body or _CHOICES not in body) and is_error(said_in(body))
+def is_error_body(body: bytes) -> bool:
+    """Whether a body, or an event, that came with a status of success is an error all the same."""
+    # Nearly all bodies are pieces of a normal reply: there is nothing to read.
+    return (_ERROR in body or _CHOICES not in body) and is_error(read_body(body))
 
 
-def is_error(said: Said) -> bool:
-    """Whether a body that came with a good status is an error all the same."""
-    document = said.document
-    if said.event == "error":
+def is_error(content: BodyContent) -> bool:
+    """Whether a body that came with a status of success is an error all the same."""
+    document = content.document
+    if content.event == "error":
         return True
     if not isinstance(document, Mapping):
         return False
@@ -110,12 +113,12 @@ def is_error(said: Said) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text as patterns expect it."""
+    """A text in the form that the patterns expect."""
     return _SPACE.sub(" ", _MARKS.sub("", text[:MOST_TEXT])).strip().lower()
 
 
 def _document(text: str) -> tuple[Any, str]:
-    """The value of a body, and the name of the event that it is, if any."""
+    """The JSON value of a body, and the name of its event, if it is one."""
     parsed = json_or_none(text)
     if parsed is not None:
         return parsed, ""
@@ -128,7 +131,7 @@ def _document(text: str) -> tuple[Any, str]:
 
 
 def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """All strings and numbers with the key that they stand under; strings that hold JSON are opened."""
+    """All strings and numbers, each with its key; strings that hold JSON are opened."""
     if depth == 0:
         return
     match value:

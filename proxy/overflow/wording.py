@@ -1,10 +1,10 @@
-"""What an error means, by its codes and its words.
+"""Finds the meaning of an error in its codes and its words.
 
-Codes are exact, and few servers have them. The words are many, so what is looked for is their form: something that a
-prompt has (tokens, a context length) is compared with a bound. Three questions in this order: is it about how often one
-asks, or what one pays; is it about the length of the reply; is it about the length of the prompt.
+Codes are exact, but few servers send them. Words vary, so the patterns look for their form: something that a prompt has
+(tokens, a context length) is compared with a bound. Three questions are asked, in this order: is the error about rates
+or payment; is it about the length of the reply; is it about the length of the prompt.
 
-Every repetition that something follows is bounded, so that a text costs in proportion to its length.
+Every repetition that something follows is bounded, so that the cost grows in proportion to the length of a text.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from proxy.overflow.reading import Said
+from proxy.overflow.reading import BodyContent
 
 
 class Meaning(Enum):
-    """What does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
+    """The part that does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
 
     INPUT = auto()
     OUTPUT = auto()
@@ -82,7 +82,7 @@ _OUTPUT = (
     r"maximum (?:output )?tokens you requested exceed",
     r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
 )
-# The reply that is asked for is added to a prompt: shortening the prompt helps.
+# The error adds the reply that is asked for to the prompt, so shortening the prompt helps.
 _TOGETHER = (
     r"(?:input|inputs|prompt|query|messages?)\b[^.;]{0,60}(?:\+|\band\b|\bplus\b)[^.;]{0,40}" + _REPLY,
     r"\d (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
@@ -180,13 +180,13 @@ _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_c
 _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
 
 
-def meaning_of(said: Said) -> Meaning | None:
-    """What an error says does not fit; None where it says something else."""
-    if said.codes & _INPUT_CODES:
+def meaning_of(content: BodyContent) -> Meaning | None:
+    """The part that does not fit by this error; None if the error says something else."""
+    if content.codes & _INPUT_CODES:
         return Meaning.INPUT
-    if said.codes & _OTHER_CODES or any(_RATE.search(text) for text in said.texts):
+    if content.codes & _OTHER_CODES or any(_RATE.search(text) for text in content.texts):
         return None
-    found = {_meaning(text) for text in said.texts}
+    found = {_meaning(text) for text in content.texts}
     return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
 
 

@@ -1,7 +1,8 @@
-"""Recorded conversations through strategies, offline: `condenser replay`.
+"""Replays recorded conversations through strategies, offline: `condenser replay`.
 
-recorded   conversations from a file                                  (JSON, JSONL, gzip)
-play       every request of a conversation, decided by the real driver; a script stands for the summarizer
-measures   what a strategy sent, saved, kept and cost                 (pure)
-report     the table and the JSON document                            (pure)
+recorded   reads conversations from a file (JSON, JSONL, gzip)
+play       decides every request of a conversation with the real driver
+scripted   takes the place of the summarizer and the judges
+measures   computes what a strategy sent, saved, kept and cost (pure)
+report     makes the table and the JSON document (pure)
 """

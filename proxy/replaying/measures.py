@@ -1,4 +1,4 @@
-"""What a strategy sent, saved, kept and cost on recorded conversations. Pure; all sizes are in tokens."""
+"""Measures what a strategy sent, saved, kept and cost on recorded conversations. Pure; all sizes are in tokens."""
 
 from __future__ import annotations
 
@@ -8,59 +8,69 @@ from statistics import median
 from typing import NamedTuple
 
 
-class Sent(NamedTuple):
-    """A message as it was forwarded, and its tokens."""
+class ForwardedMessage(NamedTuple):
+    """A forwarded message as JSON text, and its tokens."""
 
     raw: str
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """One request: what the client sent, what went on in its place, and how it was decided.
+class ReplayedRequest:
+    """One request: what the client sent, what was forwarded in its place, and how it was decided."""
 
-    `messages` are the tokens of the forwarded messages, None where the request was refused; `shared` are those of them
-    with which the forwarded request before began too; `overhead` is for tools and framing.
-    """
-
-    original: int
-    messages: int | None
-    shared: int
-    overhead: int
-    usable: int
+    sent_tokens: int
+    """Tokens of the request that the client sent."""
+    message_tokens: int | None
+    """Tokens of the forwarded messages; None if the request was refused."""
+    shared_tokens: int
+    """Tokens of the messages with which the previous forwarded request began too."""
+    overhead_tokens: int
+    """Tokens of tools and framing."""
+    usable_tokens: int
+    """Tokens that the upstream has room for."""
     milliseconds: float
-    own: int = 0
+    """Time that the decision took."""
+    own_tokens: int = 0
+    """Tokens of our own model calls."""
     condensed: bool = False
+    """Whether this request applied a new condensation."""
     degraded: bool = False
+    """Whether something of ours failed."""
 
     @property
     def refused(self) -> bool:
         """Whether nothing was forwarded."""
-        return self.messages is None
+        return self.message_tokens is None
 
     @property
-    def forwarded(self) -> int:
-        """Tokens that went on; 0 where nothing did."""
-        return 0 if self.messages is None else self.overhead + self.messages
+    def forwarded_tokens(self) -> int:
+        """Tokens that were forwarded; 0 if the request was refused."""
+        return 0 if self.message_tokens is None else self.overhead_tokens + self.message_tokens
 
     @property
     def overflows(self) -> bool:
-        """Whether the upstream has no room for it and its reply, or it was refused for that."""
-        return self.refused or self.forwarded > self.usable
+        """Whether the upstream has no room for the request and its reply, or the proxy refused it for that."""
+        return self.refused or self.forwarded_tokens > self.usable_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """One conversation under one strategy; `kept` of `asked` questions have their evidence in the last view."""
+class ReplayedConversation:
+    """One conversation under one strategy."""
 
-    requests: Sequence[Decided]
-    asked: int = 0
-    kept: int = 0
+    requests: Sequence[ReplayedRequest]
+    questions: int = 0
+    """How many questions there are about the conversation."""
+    answerable: int = 0
+    """How many of them have their evidence in the last view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All conversations under one strategy. Shares are None where there is nothing to have a share of."""
+    """All conversations under one strategy; the field names are the keys of the JSON report.
+
+    Figures are sums over all requests, sizes are in tokens, and a share is None if there is nothing to measure.
+    """
 
     strategy: str
     requests: int
@@ -81,20 +91,20 @@ class Summary:
 
 @dataclass(slots=True)
 class Tally:
-    """Adds conversations up."""
+    """Adds up the conversations of one strategy."""
 
     strategy: str
-    played: list[Played] = field(default_factory=list)
+    played: list[ReplayedConversation] = field(default_factory=list)
 
     def summary(self) -> Summary:
-        """The figures of all that was added."""
+        """The figures of all conversations added so far."""
         requests = [each for played in self.played for each in played.requests]
-        forwarded = sum(each.forwarded for each in requests)
-        own = sum(each.own for each in requests)
-        # A refused request saves nothing: nothing was sent, but nothing was answered either.
-        original = sum(each.original for each in requests if not each.refused)
+        forwarded = sum(each.forwarded_tokens for each in requests)
+        own = sum(each.own_tokens for each in requests)
+        # A refused request counts as no saving: nothing was sent, but nothing was answered either.
+        original = sum(each.sent_tokens for each in requests if not each.refused)
         spent = [each.milliseconds for each in requests]
-        asked = sum(played.asked for played in self.played)
+        questions = sum(played.questions for played in self.played)
         return Summary(
             strategy=self.strategy,
             requests=len(requests),
@@ -107,24 +117,24 @@ class Tally:
             degraded=sum(each.degraded for each in requests),
             saved_share=saved_share(original, forwarded + own),
             cached_share=cached_share(requests),
-            evidence_share=sum(played.kept for played in self.played) / asked if asked else None,
-            questions=asked,
+            evidence_share=sum(played.answerable for played in self.played) / questions if questions else None,
+            questions=questions,
             median_ms=median(spent) if spent else 0.0,
             max_ms=max(spent, default=0.0),
         )
 
 
-def size(messages: Iterable[Sent]) -> int:
-    """Tokens of messages together."""
+def size(messages: Iterable[ForwardedMessage]) -> int:
+    """The tokens of all messages together."""
     return sum(message.tokens for message in messages)
 
 
 def saved_share(original: int, spent: int) -> float | None:
-    """What was saved of `original`, our own calls counted in `spent`; negative where it cost more."""
+    """The share of `original` that was saved; `spent` includes our own calls. Negative if that cost more."""
     return 1 - spent / original if original else None
 
 
-def common_prefix(before: Sequence[Sent], after: Sequence[Sent]) -> int:
+def common_prefix(before: Sequence[ForwardedMessage], after: Sequence[ForwardedMessage]) -> int:
     """Tokens of the messages with which both lists begin."""
     total = 0
     for one, other in zip(before, after, strict=False):
@@ -134,13 +144,13 @@ def common_prefix(before: Sequence[Sent], after: Sequence[Sent]) -> int:
     return total
 
 
-def cached_share(requests: Iterable[Decided]) -> float | None:
-    """The share of message tokens that an upstream has seen at the same place in the request before."""
-    forwarded = [(each.shared, each.messages) for each in requests if each.messages is not None]
+def cached_share(requests: Iterable[ReplayedRequest]) -> float | None:
+    """The share of message tokens that the upstream had already seen at the same place in the previous request."""
+    forwarded = [(each.shared_tokens, each.message_tokens) for each in requests if each.message_tokens is not None]
     total = sum(messages for _, messages in forwarded)
     return sum(shared for shared, _ in forwarded) / total if total else None
 
 
 def evidence_kept(evidence: Sequence[Sequence[str]], view: str) -> int:
-    """How many questions have all their evidence, a list of texts each, word for word in the text of a view."""
+    """How many questions have all their evidence (a list of texts) word for word in the text of a view."""
     return sum(all(text in view for text in texts) for texts in evidence)

@@ -1,7 +1,7 @@
-"""Conversations played through the real driver: a request for every reply that was recorded.
+"""Plays conversations through the real driver: one request for every recorded reply.
 
-The driver is the one of the proxy, with a store in memory and a script in the summarizer's place. What it forwards is
-counted message by message with the model's tokenizer, also where the proxy was content with an estimate.
+The driver is the proxy's own, with a store in memory and a script in the summarizer's place. Forwarded messages are
+counted one by one with the model's tokenizer, even where the proxy itself made do with an estimate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
-from proxy.replaying.measures import Decided, Played, Sent, common_prefix, evidence_kept, size
+from proxy.replaying.measures import (
+    ForwardedMessage,
+    ReplayedConversation,
+    ReplayedRequest,
+    common_prefix,
+    evidence_kept,
+    size,
+)
 from proxy.replaying.recorded import Conversation
 from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest, milliseconds
+from proxy.request.intake import ChatRequest, milliseconds_since
 from proxy.request.message_cache import Element
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
@@ -35,14 +42,14 @@ _CONDENSED = (Action.CONDENSED, Action.WOULD_CONDENSE)
 
 
 class ScriptedSummarizer:
-    """Answers without a model: see `proxy.replaying.scripted`. `tokens` are those of all that was asked for."""
+    """Answers effects without a model, by `proxy.replaying.scripted`. `tokens` sums what the answers would cost."""
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
         self.tokens = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """One result for each effect."""
+        """Returns one result for each effect."""
         counter = self._tokenizers.for_model(caller.model)
         results = tuple(
             scripted_answer(each, counter) if isinstance(each, Ask) else scripted_votes(each, counter)
@@ -52,38 +59,37 @@ class ScriptedSummarizer:
         return results
 
 
-class Playing(NamedTuple):
-    """A proxy, and what takes the place of its models."""
+class ReplayProxy(NamedTuple):
+    """A proxy that needs no model, and the summarizer in the place of its models."""
 
     services: Services
     summarizer: ScriptedSummarizer
 
 
 class Player:
-    """Plays conversations for one model; `window` is asked for where the model's own is not meant."""
+    """Plays conversations for one model; `window` overrides the model's own."""
 
-    def __init__(self, stage: Playing, model: str, window: int | None) -> None:
-        self._built, self._summarizer = stage
-        built = stage.services
+    def __init__(self, proxy: ReplayProxy, model: str, window: int | None) -> None:
+        self._services, self._summarizer = proxy
         self._model = model
-        self._asked = window
-        self._counter: Counter = built.tokenizers.for_model(model)
+        self._window = window
+        self._counter: Counter = proxy.services.tokenizers.for_model(model)
         self._counts: dict[str, int] = {}
 
-    async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> Played:
-        """One conversation under one strategy, as a session of its own."""
+    async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> ReplayedConversation:
+        """Plays one conversation under one strategy, in a session of its own."""
         raws = [json.dumps(message) for message in conversation.messages]
         overhead = self._counter.overhead({"tools": conversation.tools, "messages": conversation.messages})
         headers = self._headers(session, pipeline)
-        decided: list[Decided] = []
-        view: list[Sent] = []
-        for end in requests(conversation):
+        replayed: list[ReplayedRequest] = []
+        view: list[ForwardedMessage] = []
+        for end in request_ends(conversation):
             request = self._request(_body(self._model, raws[:end], conversation.tools), headers)
-            each, sent = await self._decided(request, overhead, view)
-            decided.append(each)
-            view = view if sent is None else sent
-        refused = bool(decided) and decided[-1].refused
-        return _with_evidence(conversation, decided, [] if refused else view)
+            each, forwarded = await self._decide(request, overhead, view)
+            replayed.append(each)
+            view = view if forwarded is None else forwarded
+        refused = bool(replayed) and replayed[-1].refused
+        return _with_evidence(conversation, replayed, [] if refused else view)
 
     def _request(self, data: bytes, headers: Headers) -> ChatRequest:
         return ChatRequest(
@@ -91,46 +97,49 @@ class Player:
             headers=[],
             body=wire.read(data),
             model=self._model,
-            renamed=False,
+            has_suffix=False,
             controls=controls.read(headers, None, None),
         )
 
-    async def _decided(
-        self, request: ChatRequest, overhead: int, before: Sequence[Sent]
-    ) -> tuple[Decided, list[Sent] | None]:
-        """What came of a request, and the messages that were forwarded; `before` are those of the request before."""
+    async def _decide(
+        self, request: ChatRequest, overhead: int, before: Sequence[ForwardedMessage]
+    ) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
+        """Decides a request; returns its figures and the forwarded messages, None if it was refused.
+
+        `before` are the forwarded messages of the previous request.
+        """
         original = overhead + size(self._sent(request.body.elements))
         usable = self._usable(request.body)
         own, started = self._summarizer.tokens, perf_counter()
         try:
-            decision = await self._built.condenser.decide(request)
+            decision = await self._services.condenser.decide(request)
         except ContextLengthExceeded:
-            return Decided(original, None, 0, overhead, usable, milliseconds(started)), None
-        spent = milliseconds(started)
+            return ReplayedRequest(original, None, 0, overhead, usable, milliseconds_since(started)), None
+        spent = milliseconds_since(started)
         if decision.settle is not None:
             await decision.settle(None)
-        if decision.follow is not None:
-            decision.follow()
-            await self._built.tasks.idle()
+        if decision.follow_up is not None:
+            decision.follow_up()
+            await self._services.background.idle()
         sent = self._sent(wire.read(decision.body).elements)
         shared = common_prefix(before, sent)
-        decided = Decided(original, size(sent), shared, overhead, usable, spent, self._summarizer.tokens - own)
+        decided = ReplayedRequest(original, size(sent), shared, overhead, usable, spent, self._summarizer.tokens - own)
         return _outcome(decision, decided), sent
 
     def _headers(self, session: str, pipeline: Pipeline) -> Headers:
         given = {"session": session, "strategy": str(pipeline)}
-        if self._asked is not None:
-            given["window"] = str(self._asked)
+        if self._window is not None:
+            given["window"] = str(self._window)
         return [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
 
     def _usable(self, body: wire.Body) -> int:
-        """Tokens that the upstream has room for, also for what is refused before it gets there."""
-        chosen = controls.Controls(window=self._asked)
-        budget = self._built.policies.policy(chosen, {}, self._model, body.values).budget
+        """The tokens that the upstream has room for, also for a request that the proxy refuses itself."""
+        chosen = controls.Controls(window=self._window)
+        budget = self._services.policies.policy(chosen, {}, self._model, body.values).budget
         return budget.usable if budget else 0
 
-    def _sent(self, elements: Sequence[Element]) -> list[Sent]:
-        return [Sent(element.raw, self._tokens(element)) for element in elements]
+    def _sent(self, elements: Sequence[Element]) -> list[ForwardedMessage]:
+        return [ForwardedMessage(element.raw, self._tokens(element)) for element in elements]
 
     def _tokens(self, element: Element) -> int:
         if element.raw not in self._counts:
@@ -139,15 +148,15 @@ class Player:
 
 
 @asynccontextmanager
-async def playing(settings: Settings) -> AsyncIterator[Playing]:
-    """The parts of a proxy that needs no model; `settings` name the store in memory."""
+async def open_replay_proxy(settings: Settings) -> AsyncIterator[ReplayProxy]:
+    """Opens a proxy that needs no model; `settings` must name the store in memory."""
     summarizer = ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
-    async with services(settings, summarizer=summarizer) as built:
-        yield Playing(built, summarizer)
+    async with open_services(settings, summarizer=summarizer) as built:
+        yield ReplayProxy(built, summarizer)
 
 
-def requests(conversation: Conversation) -> Iterator[int]:
-    """The lengths of the histories that replies were given to."""
+def request_ends(conversation: Conversation) -> Iterator[int]:
+    """Yields the number of messages before each recorded reply: the lengths of the requests."""
     return (i for i, message in enumerate(conversation.messages) if i and message["role"] == "assistant")
 
 
@@ -156,7 +165,7 @@ def _body(model: str, raws: Sequence[str], tools: Sequence[object]) -> bytes:
     return f'{{"model":{json.dumps(model)},"messages":[{",".join(raws)}]{offered}}}'.encode()
 
 
-def _outcome(decision: Decision, decided: Decided) -> Decided:
+def _outcome(decision: Decision, decided: ReplayedRequest) -> ReplayedRequest:
     return replace(
         decided,
         condensed=decision.action in _CONDENSED,
@@ -164,13 +173,15 @@ def _outcome(decision: Decision, decided: Decided) -> Decided:
     )
 
 
-def _with_evidence(conversation: Conversation, decided: Sequence[Decided], last: Sequence[Sent]) -> Played:
-    """Only questions on what the last request held count: no view could show the rest."""
-    end = max(requests(conversation), default=0)
+def _with_evidence(
+    conversation: Conversation, decided: Sequence[ReplayedRequest], last: Sequence[ForwardedMessage]
+) -> ReplayedConversation:
+    """The replayed conversation with its evidence. Only questions about messages of the last request count."""
+    end = max(request_ends(conversation), default=0)
     evidence = [
         [content_text(conversation.messages[i].get("content")) for i in places]
         for places in conversation.evidence
         if max(places) < end
     ]
     view = "\n".join(content_text(json.loads(each.raw).get("content")) for each in last)
-    return Played(decided, len(evidence), evidence_kept(evidence, view))
+    return ReplayedConversation(decided, len(evidence), evidence_kept(evidence, view))

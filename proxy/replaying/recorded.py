@@ -1,7 +1,7 @@
-"""Recorded conversations from a file: JSON or JSON lines, with or without gzip.
+"""Reads recorded conversations from a file: JSON or JSON lines, with or without gzip.
 
 A conversation is an object with `messages` (and `tools`, and `qa` with evidence), or a bare list of messages. A file
-holds one conversation, a list of them, or one a line.
+holds one conversation, a list of them, or one per line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Message = Mapping[str, Any]
 
 
 class Unreadable(Exception):
-    """A file that holds no conversations; the message says where it went wrong."""
+    """A file cannot be read as conversations; the message says where the problem is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said; `evidence` are, for each question about it, the indices of the messages that answer it."""
+    """A conversation. `evidence` has, for each question about it, the indices of the messages that answer it."""
 
     id: str
     messages: Sequence[Message]
@@ -56,20 +56,20 @@ def _text(path: Path) -> str:
 
 
 def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
-    """Each conversation's JSON with where it stands."""
+    """Yields the JSON of each conversation, with its place in the file for error messages."""
     try:
-        whole = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         yield from _lines(text, path, error)
         return
-    if isinstance(whole, list) and whole and not _is_message(whole[0]):
-        yield from ((f"{path}: conversation {number}", each) for number, each in enumerate(whole, 1))
-    elif whole != []:
-        yield str(path), whole
+    if isinstance(document, list) and document and not _is_message(document[0]):
+        yield from ((f"{path}: conversation {number}", each) for number, each in enumerate(document, 1))
+    elif document != []:
+        yield str(path), document
 
 
 def _lines(text: str, path: Path, problem: Exception) -> Iterator[tuple[str, Any]]:
-    """JSON lines; where not even the first one is JSON, the problem of the whole text says more."""
+    """Yields JSON lines. If not even the first line is JSON, the error of the whole text (`problem`) says more."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in lines:
         try:

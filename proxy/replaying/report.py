@@ -1,4 +1,4 @@
-"""The results of a replay: a table for a person, a document for a program. Pure."""
+"""Reports the results of a replay: as a table for people, or as JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NOTE = (
 )
 
 
-class Replayed(NamedTuple):
-    """What was replayed, under which window, and what came of it."""
+class ReplayResults(NamedTuple):
+    """The file and the window of a replay, and the results of each strategy."""
 
     file: str
     conversations: int
@@ -30,8 +30,8 @@ class Replayed(NamedTuple):
     summaries: Sequence[Summary]
 
 
-def table(replayed: Replayed) -> str:
-    """A plain aligned table, with what was replayed above and what the columns mean below it."""
+def table(replayed: ReplayResults) -> str:
+    """An aligned text table, with a title above it and an explanation of the columns below it."""
     rows = [_HEAD, *(_row(each) for each in replayed.summaries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     lines = [_line(row, widths) for row in rows]
@@ -39,7 +39,7 @@ def table(replayed: Replayed) -> str:
     return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE])
 
 
-def document(replayed: Replayed) -> dict[str, Any]:
+def document(replayed: ReplayResults) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "file": replayed.file,
@@ -52,7 +52,7 @@ def document(replayed: Replayed) -> dict[str, Any]:
     }
 
 
-def _title(replayed: Replayed) -> str:
+def _title(replayed: ReplayResults) -> str:
     count = replayed.conversations
     conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
     model = replayed.model or "no model named"

@@ -1,7 +1,7 @@
-"""A summarizer and judges without a model: what the demo and `replay` put in a model's place.
+"""A summarizer and judges without a model, for the demo and `condenser replay`.
 
-It copies, which no model does as plainly: what the user said, first stated first, then the calls that were made, as
-many of the newest as its length has room for. So it shows what a summary has room for, not how well one is written.
+The summarizer only copies: first the user's words in order, then as many of the newest tool calls as there is room
+for. So it shows how much a summary has room for, not how well a model would write it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _CARDS = "<memory>"
 
 
 def scripted_answer(ask: Ask, counter: Counter) -> Answer:
-    """What this summarizer answers, in at most nine tenths of the length that a record may have; in a tag where one is
-    wanted."""
+    """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is wanted."""
     cap = int((ask.max_tokens - _beside(ask)) * 0.9)
     text = _within(scripted_lines(ask.user), cap, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user)
@@ -35,21 +34,21 @@ def scripted_answer(ask: Ask, counter: Counter) -> Answer:
 
 
 def _beside(ask: Ask) -> int:
-    """Tokens that stand beside the record: those of memory cards where they are wanted, which this one has none of."""
+    """The tokens that the answer may have for memory cards, if these are wanted. This summarizer writes none."""
     return min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
 
 
 def scripted_votes(ballot: Ballot, counter: Counter) -> Votes:
-    """What judges without a model vote: YES whenever they are asked, as few times as decide."""
+    """The votes of judges without a model: always YES, as many as decide the outcome."""
     votes = (Vote(True, "scripted"),) * ceil(ballot.k / 2)
     prompt = counter.text(ballot.system) + counter.text(ballot.user)
     return Votes(votes, len(votes), prompt * (1 if ballot.at_once else ballot.k))
 
 
 def scripted_lines(prompt: str) -> list[str]:
-    """A record of the history in a summarizer's prompt, as long as it gets; an earlier record's lines come first."""
-    found = _EARLIER.search(prompt)
-    earlier = [line for line in found.group(1).splitlines() if line] if found else []
+    """The lines of a record, of any length, of the history in a prompt; those of an earlier record come first."""
+    match = _EARLIER.search(prompt)
+    earlier = [line for line in match.group(1).splitlines() if line] if match else []
     lines = [*earlier, *_new_lines(prompt)]
     said = [line for line in lines if not line.startswith(_DID)]
     return [*said, *(line for line in lines if line.startswith(_DID))] or ["Nothing was said or done."]
@@ -64,7 +63,7 @@ def _new_lines(prompt: str) -> Iterator[str]:
 
 
 def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
-    """The first words of the user's that fit, then the newest calls that fit behind them, in order."""
+    """The user's first lines that fit, then the newest calls that fit behind them, in order."""
     said = [line for line in lines if not line.startswith(_DID)]
     kept, left = _fitting(said, cap, counter)
     calls, _ = _fitting([line for line in reversed(lines) if line.startswith(_DID)], left, counter)
@@ -73,7 +72,7 @@ def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
 
 
 def _fitting(lines: Sequence[str], room: int, counter: Counter) -> tuple[list[str], int]:
-    """The longest run of lines from the first one that fits into `room` tokens, and what is left of it."""
+    """The longest run of lines from the first one on that fits into `room` tokens, and the tokens left of `room`."""
     sizes = [counter.text(line) + 1 for line in lines]
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     fitting = list(takewhile(lambda end: end <= room, ends))

@@ -1,1 +1,1 @@
-"""From the upstream's reply to the client's: its opening, its bytes, signs of life before them, what is read beside."""
+"""Passes the upstream's reply to the client: keep-alive before it, retry checks at its start, usage read beside it."""

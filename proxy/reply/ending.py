@@ -1,8 +1,8 @@
-"""How a reply ends: what it is recognised by when a client has rewritten the message that it answers. Pure.
+"""The ending of a reply: a digest that recognises it when a client has rewritten the message that it answers. Pure.
 
-Clients send a reply back in many forms: trimmed, without its thinking, as parts. Its end outlives that, so the last
-characters behind its thinking that are no white space stand for it, as a digest. They are read off the reply's last
-bytes once it has come whole, from its end on: of a long stream only its last events are parsed.
+Clients send a reply back in many forms: trimmed, without its thinking, or as content parts. Its end survives that, so
+the digest is made of its last characters after the thinking, without white space. It is computed from the reply's last
+bytes once the reply is complete, backwards from its end, so that only the last events of a long stream are parsed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from proxy.request.loose_json import json_or_none
 
-ENOUGH = 64  # characters
+ENDING_LENGTH = 64  # characters of a text that make its ending
 _THOUGHT = re.compile(r"</think(?:ing)?>")
-_MARGIN = 16  # characters; a mark that ends the thinking just before the end is found whole
+_MARGIN = 16  # characters; enough to find the whole of a tag that ends the thinking just before the ending
 _DATA, _DONE = b"data:", b"[DONE]"
 _CONTENT = re.compile(rb'"content"\s*:\s*("(?:[^"\\]|\\.)*")')
 _PROBE = b"no model says this"
@@ -25,23 +25,23 @@ _DECODER = json.JSONDecoder()
 
 
 def ending(text: str) -> str:
-    """The digest of a text's end, in hex; "" for a text without any characters."""
-    end = "".join(_THOUGHT.split(text)[-1].split())[-ENOUGH:]
+    """The digest of the end of a text, in hex; "" if the text is only white space."""
+    end = "".join(_THOUGHT.split(text)[-1].split())[-ENDING_LENGTH:]
     return blake2b(end.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if end else ""
 
 
-def ending_of(data: bytes, *, whole: bool) -> str:
-    """The ending of a chat completion's text, streamed or in one piece, from its last bytes; `whole`: these are all.
+def ending_of(data: bytes, *, is_complete: bool) -> str:
+    """The ending of a chat completion, streamed or in one piece, from its last bytes, or all if `is_complete`.
 
-    It is "" where that cannot be told: of several choices, of none, of a text that is too long for its last bytes.
+    It is "" if it cannot be determined: if there are several choices or none, or the bytes do not reach back enough.
     """
     if data.lstrip()[:1] == b"{":
-        return ending(_text(json_or_none(data), "message") or "") if whole else ""
+        return ending(_text(json_or_none(data), "message") or "") if is_complete else ""
     lines = data.split(b"\n")
-    first = 0 if whole else 1
+    first = 0 if is_complete else 1
     events = _Events()
     pieces: list[str] = []
-    missing = ENOUGH + _MARGIN
+    missing = ENDING_LENGTH + _MARGIN
     for line in map(bytes.strip, reversed(lines[first:])):
         if not line.startswith(_DATA) or line.endswith(_DONE):
             continue
@@ -52,44 +52,46 @@ def ending_of(data: bytes, *, whole: bool) -> str:
         missing -= len("".join(piece.split()))
         if missing <= 0:
             break
-    return ending("".join(reversed(pieces))) if whole or missing <= 0 else ""
+    return ending("".join(reversed(pieces))) if is_complete or missing <= 0 else ""
 
 
 class _Events:
-    """The texts of a stream's events, whose bytes mostly differ in nothing else.
+    """Reads the texts of a stream's events, which mostly differ in nothing but the text.
 
-    Of what stands between the same bytes as one text did, only that is read: it costs a quarter of the whole event.
+    An event with the same bytes before and after its text as an earlier one is not parsed. Only its text is read, which
+    costs a quarter of parsing the event.
     """
 
     def __init__(self) -> None:
-        self._around: tuple[bytes, bytes] | None = None
+        self._frame: tuple[bytes, bytes] | None = None
         self._has_looked = False
 
     def text(self, event: bytes) -> str | None:
-        """The text of an event's only choice, as `_text` gives it."""
-        if self._around is not None and (said := _said(event, *self._around)) is not None:
-            return said
+        """The text of the event's only choice, as `_text` gives it."""
+        if self._frame is not None and (framed := _text_within(event, *self._frame)) is not None:
+            return framed
         text = _text(json_or_none(event), "delta")
         if text and not self._has_looked:
-            self._has_looked, self._around = True, _around(event)
+            self._has_looked, self._frame = True, _frame_of(event)
         return text
 
 
-def _around(event: bytes) -> tuple[bytes, bytes] | None:
-    """What stands before and behind an event's text; None where the text is not found."""
+def _frame_of(event: bytes) -> tuple[bytes, bytes] | None:
+    """The bytes before and after the text of an event; None if the text is not found."""
     if (found := _CONTENT.search(event)) is None:
         return None
-    before, behind = event[: found.start(1)], event[found.end(1) :]
-    is_text = _text(json_or_none(b'%b"%b"%b' % (before, _PROBE, behind)), "delta") == _PROBE.decode()
-    return (before, behind) if is_text else None
+    before, after = event[: found.start(1)], event[found.end(1) :]
+    # What was found may be another member `content`: a text put in its place must come out as the event's text.
+    is_text = _text(json_or_none(b'%b"%b"%b' % (before, _PROBE, after)), "delta") == _PROBE.decode()
+    return (before, after) if is_text else None
 
 
-def _said(event: bytes, before: bytes, behind: bytes) -> str | None:
-    """The text of an event that has the same bytes around it; None where they are others."""
-    if not (event.startswith(before) and event.endswith(behind)):
+def _text_within(event: bytes, before: bytes, after: bytes) -> str | None:
+    """The text of an event between these bytes; None if the event does not have them, or no string between them."""
+    if not (event.startswith(before) and event.endswith(after)):
         return None
     try:
-        literal = event[len(before) : len(event) - len(behind)].decode()
+        literal = event[len(before) : len(event) - len(after)].decode()
         text, end = _DECODER.raw_decode(literal)
     except (ValueError, RecursionError):
         return None
@@ -97,13 +99,13 @@ def _said(event: bytes, before: bytes, behind: bytes) -> str | None:
 
 
 def _text(document: Any, member: str) -> str | None:
-    """The text of the only choice, "" where there is no choice or no text; None where there are several."""
+    """The text of the only choice, "" if there is no choice or no text; None if there may be several choices."""
     choices = document.get("choices") if isinstance(document, Mapping) else None
     if not isinstance(choices, list) or len(choices) > 1:
         return None
     choice = choices[0] if choices else {}
     if not isinstance(choice, Mapping) or choice.get("index"):
         return None
-    said = choice.get(member)
-    content = said.get("content") if isinstance(said, Mapping) else None
+    message = choice.get(member)
+    content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) else ""

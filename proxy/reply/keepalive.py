@@ -1,10 +1,10 @@
-"""Keep-alive: a client that waits for a stream hears so until its first byte is there.
+"""Keep-alive: sends bytes to the client of a stream while it waits for the first byte of its reply.
 
-What the client waits for goes on undisturbed in the request's own task. A timer beside it sends a sign of life each
-time the interval is over. Where the reply's own head has not left by the first one, a head of ours does: from then on
-the status is 200, and whatever comes is passed on as `proxy/reply/pending.py` continues it. So none leaves while it is
-the upstream that the client waits for: what that answers, however late, must reach the client with its status and
-headers. A stream that is not waited for costs the timer and nothing else.
+The request is served undisturbed in its own task. A timer beside it sends a sign of life (a "beat") each time the
+interval is over. If the reply's head has not been sent by the first beat, a head of the proxy's own is sent: from then
+on the status is 200, and `proxy/reply/pending.py` turns whatever the upstream answers into a continuation of that. The
+proxy's head is therefore never sent while the request waits for the upstream, whose answer, however late, must reach
+the client with its status and headers. A stream that begins in time costs the timer and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.pending import Continuation, continuation, early_headers, error_event, may_wait
+from proxy.reply.pending import Continuation, allows_beats, continuation, early_headers, error_event
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
 
 T = TypeVar("T")
@@ -31,126 +31,132 @@ _log = logging.getLogger(__name__)
 
 
 class KeepAlive:
-    """The way to one client. `interval` in seconds, None keeps it silent; `beat` makes a sign of life.
+    """Sends beats and then the reply to one client.
 
-    `has_begun` says whether a head of ours has left. `decided` gives the headers of the decision, once there is one.
-    `is_elsewhere` is set while it is the upstream that is waited for: until that is over, no head of ours leaves.
+    `interval` is in seconds, None for no beats at all; `beat` makes the bytes of one.
     """
 
+    has_sent_head: bool
+    """Whether the proxy has sent a head of its own, or is about to."""
+    waits_for_upstream: bool
+    """To be set while the request waits for the upstream: the proxy's own head is not sent then."""
+    decision_headers: Callable[[], list[tuple[str, str]]]
+    """Gives the headers of the decision; to be set once there is one."""
+
     def __init__(self, interval: float | None, beat: Callable[[], bytes]) -> None:
-        self.has_begun = self.is_elsewhere = False
-        self.decided: Callable[[], list[tuple[str, str]]] = list
+        self.has_sent_head = self.waits_for_upstream = False
+        self.decision_headers = list
         self._interval = interval
         self._beat = beat
         self._send: Send
         self._timer: asyncio.TimerHandle | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._continued: Continuation | None = None
-        self._head: tuple[int, Headers] | None = None  # the reply's own, once it has left
-        self._is_headed = self._has_flowed = self._is_over = False
+        self._continuation: Continuation | None = None
+        self._reply_head: tuple[int, Headers] | None = None  # set when it has been sent
+        self._has_chosen_head = self._has_sent_reply = self._is_over = False
 
     def start(self, send: Send) -> Send:
-        """Begins to wait; what the client gets must go through the `send` that is returned."""
+        """Starts the timer; the reply must be sent through the function that is returned."""
         if self._interval is None:
             return send
         self._send = send
-        self._arm(self._interval)
-        return self._passed
+        self._start_timer(self._interval)
+        return self._send_message
 
-    async def ours(self, work: Awaitable[T]) -> T:
-        """What work of ours comes to that the client waits for, in the middle of waiting for the upstream."""
-        was, self.is_elsewhere = self.is_elsewhere, False
+    async def own_work(self, work: Awaitable[T]) -> T:
+        """Awaits work of the proxy's own that interrupts the wait for the upstream, so that beats may be sent."""
+        before, self.waits_for_upstream = self.waits_for_upstream, False
         try:
             return await work
         finally:
-            self.is_elsewhere = was
+            self.waits_for_upstream = before
 
-    async def silence(self) -> None:
-        """Says nothing from now on, whoever is waited for."""
+    async def disable(self) -> None:
+        """Sends no more beats, whatever the client waits for."""
         self._interval = None
-        await self.hush()
+        await self.stop()
 
-    async def hush(self) -> None:
-        """Ends the signs of life; one that is on its way gets there first."""
-        await self._has_beaten()
+    async def stop(self) -> None:
+        """Stops the timer, after a beat that is being sent has been sent."""
+        await self._finish_beat()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self) -> None:
-        """Ends a stream that we have begun and nobody has ended, with an error: its reply has not come whole."""
-        await self.hush()
-        if self.has_begun and not self._is_over:
-            between = b"\n\n" if self._has_flowed else b""
+        """Stops the timer. If the proxy has begun a stream that the reply has not ended, ends it with an error."""
+        await self.stop()
+        if self.has_sent_head and not self._is_over:
+            between = b"\n\n" if self._has_sent_reply else b""
             await self._send(_body(between + error_event(UpstreamUnavailable(BROKEN_OFF)), more=False))
 
-    async def _has_beaten(self) -> None:
-        """Returns when no sign of life is on its way."""
+    async def _finish_beat(self) -> None:
+        """Returns when no beat is being sent."""
         if self._beating is not None:
             beating, self._beating = self._beating, None
             await beating
 
-    def _arm(self, interval: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(interval, self._due, interval)
+    def _start_timer(self, interval: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(interval, self._on_timer, interval)
 
-    def _due(self, interval: float) -> None:
+    def _on_timer(self, interval: float) -> None:
         self._timer = None
-        if self._head is not None and not may_wait(*self._head):
+        if self._reply_head is not None and not allows_beats(*self._reply_head):
             return
-        if self._is_held():
-            self._arm(interval)
+        if self._must_wait():
+            self._start_timer(interval)
             return
-        begins = not self._is_headed
+        begins = not self._has_chosen_head
         if begins:
-            # Told at once: what is sent upstream before the task begins must know of it.
-            self._is_headed = self.has_begun = True
-        self._beating = asyncio.ensure_future(self._beaten(interval, begins=begins))
+            # Set before the task runs: a request that goes upstream meanwhile must know of the head.
+            self._has_chosen_head = self.has_sent_head = True
+        self._beating = asyncio.ensure_future(self._send_beat(interval, begins=begins))
 
-    def _is_held(self) -> bool:
-        """Whether no sign of life may leave yet: before a head of the upstream's, or while that leaves."""
-        if self._is_headed:
-            return self._head is None and not self.has_begun
-        return self.is_elsewhere
+    def _must_wait(self) -> bool:
+        """Whether no beat may be sent yet: while the upstream is to give the head, or its head is being sent."""
+        if self._has_chosen_head:
+            return self._reply_head is None and not self.has_sent_head
+        return self.waits_for_upstream
 
-    async def _beaten(self, interval: float, *, begins: bool) -> None:
+    async def _send_beat(self, interval: float, *, begins: bool) -> None:
         if begins:
-            headers = early_headers(self.decided())
+            headers = early_headers(self.decision_headers())
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send(_body(self._beat(), more=True))
-        self._arm(interval)
+        self._start_timer(interval)
 
-    async def _passed(self, message: Message) -> None:
-        """Sends a message of the reply's, or what becomes of it behind a head of ours."""
+    async def _send_message(self, message: Message) -> None:
+        """Sends an ASGI message of the reply, or what continues the proxy's own head in its place."""
         if message["type"] == "http.response.start":
-            await self._headed(message)
+            await self._send_head(message)
         else:
-            await self._flowed(message.get("body", b""), more=message.get("more_body", False))
+            await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
-    async def _headed(self, message: Message) -> None:
-        await self._has_beaten()
+    async def _send_head(self, message: Message) -> None:
+        await self._finish_beat()
         head = message["status"], message["headers"]
-        if self.has_begun:
-            self._continued = continuation(*head)
+        if self.has_sent_head:
+            self._continuation = continuation(*head)
         else:
-            self._is_headed = True
+            self._has_chosen_head = True
             await self._send(message)
-            self._head = head
+            self._reply_head = head
 
-    async def _flowed(self, part: bytes, *, more: bool) -> None:
-        if self._continued is not None:
-            part = self._continued.feed(part) + (b"" if more else self._continued.end())
-        if not part and more:
+    async def _send_body(self, chunk: bytes, *, more: bool) -> None:
+        if self._continuation is not None:
+            chunk = self._continuation.feed(chunk) + (b"" if more else self._continuation.end())
+        if not chunk and more:
             return
-        await self.hush()
-        self._has_flowed, self._is_over = True, not more
-        await self._send(_body(part, more=more))
+        await self.stop()
+        self._has_sent_reply, self._is_over = True, not more
+        await self._send(_body(chunk, more=more))
 
 
-class Awaited(Response):
-    """An ASGI response that is not there yet: `answer` makes it, and it is sent the way that `keep_alive` goes.
+class PendingResponse(Response):
+    """An ASGI response that is still to be made: `answer` makes it, and it is sent through `keep_alive`.
 
-    What prevents it is answered as an error. All of it ends when the client leaves; then, or when all was sent,
-    `under_way` is closed.
+    An exception becomes an error response. If the client leaves, everything is cancelled. `under_way` is closed at the
+    end in any case.
     """
 
     def __init__(
@@ -167,16 +173,16 @@ class Awaited(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Waits for the response and sends it, or what is answered in its place."""
+        """Waits for the response and sends it, or an error in its place."""
         with self._under_way:
-            passed = self._keep_alive.start(send)
+            keeping_alive = self._keep_alive.start(send)
             try:
                 response = await self._response()
-                await response(scope, receive, passed)
+                await response(scope, receive, keeping_alive)
                 await self._keep_alive.close()
             finally:
                 self._incoming.close()
-                await self._keep_alive.hush()
+                await self._keep_alive.stop()
 
     async def _response(self) -> Response:
         try:
@@ -184,16 +190,16 @@ class Awaited(Response):
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except ProxyError as error:
-            return refusal(error)
+            return error_response(error)
         except Exception:  # noqa: BLE001
             _log.exception("a request failed")
-            return refusal(ProxyError(DEFECT))
+            return error_response(ProxyError(DEFECT))
 
 
-def refusal(error: ProxyError) -> Response:
-    """An error of ours as a response."""
+def error_response(error: ProxyError) -> Response:
+    """The response for an error of the proxy's own."""
     return Response(error.to_json(), error.status, dict(error.headers), media_type="application/json")
 
 
-def _body(part: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": part, "more_body": more}
+def _body(chunk: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": chunk, "more_body": more}

@@ -1,10 +1,11 @@
-"""The opening of a reply: what must be read of it before a byte goes to the client.
+"""Inspects the beginning of a reply before any byte of it goes to the client, to recognise a refused prompt.
 
 An upstream that refuses a prompt for its length says so with an error status, with an error body under a good status,
-or with an error as the first event of a stream. Where that may be, the beginning is held back until it is known: a
-whole error body, or the first event. It is not held for long, nor for much; then it goes on as it came, byte for
-byte. Many servers begin a stream by saying who speaks, before they have looked at the prompt: behind that the next
-event is waited for too, but only for a moment, for a client takes it for the sign that its answer is being written.
+or with an error as the first event of a stream. If the prompt may be refused, the beginning of the reply is held back
+until that is known: until the whole error body or the first event is there. It is held for a bounded time and up to a
+bounded size, and then passed on byte for byte. Many servers begin a stream with an event that only gives the role of
+the speaker, before they have looked at the prompt. After such a greeting the next event is waited for too, but only
+for a moment, because a client takes the greeting as the sign that its answer is being written.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoder
+from proxy.http.content_encoding import decoder_for
 from proxy.http.headers import Headers, first
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, recognise
-from proxy.overflow.reading import tells_error
+from proxy.overflow.reading import is_error_body
 from proxy.request.loose_json import json_or_none
 
 MOST_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds
-MOMENT = 0.25  # seconds that an event is held which says no more than who speaks
+GREETING_HELD = 0.25  # seconds
 _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 _BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
-"""The first event of a stream, with the comments before it, where it is one line of data."""
+"""The first event of a stream, if it is one line of data, with the comments before it."""
 _ERROR, _CHOICES = b'"error"', b'"choices"'
 
 
 class UpstreamAnswer(Protocol):
-    """A reply whose head is there; `chunks` may be iterated once."""
+    """A reply whose head has been received; `chunks` may be iterated once."""
 
     status: int
     headers: Headers
@@ -48,16 +49,20 @@ class UpstreamAnswer(Protocol):
         ...
 
 
-class _Begun(NamedTuple):
-    """What is held of a reply, decoded, None where it cannot be: behind an event that `greets`, where it has one."""
+class _Beginning(NamedTuple):
+    """What is held of a reply.
+
+    `body` is decoded and without the greeting; None if it cannot be decoded. `is_enough` says that no more is needed to
+    tell whether the reply is a refusal.
+    """
 
     body: bytes | None
-    greets: bool
+    has_greeting: bool
     is_enough: bool
 
 
-class OpenedReply:
-    """A reply of which the beginning is read first; `chunks` give all of it."""
+class BufferedReply:
+    """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
 
     def __init__(self, reply: UpstreamAnswer) -> None:
         self.status = reply.status
@@ -74,9 +79,9 @@ class OpenedReply:
             yield chunk
         if self._next is not None:
             pending, self._next = self._next, None
-            if (late := await pending) is None:
+            if (next_chunk := await pending) is None:
                 return
-            yield late
+            yield next_chunk
         async for chunk in self._chunks:
             yield chunk
 
@@ -87,31 +92,32 @@ class OpenedReply:
             await asyncio.gather(self._next, return_exceptions=True)
         await self._reply.close()
 
-    async def beginning(self) -> bytes | None:
-        """As much of the body, decoded, as it takes to know what it refuses; None where it cannot be decoded.
+    async def read_beginning(self) -> bytes | None:
+        """Reads and decodes enough of the body to tell whether it is a refusal; None if it cannot be decoded.
 
-        Of a stream the events are left out that say only who speaks.
+        The greeting of a stream is left out. Less is read if the body ends or breaks off, or at the bounds of time
+        and size.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + LONGEST_HELD
-        begun = self._begun()
-        while not begun.is_enough and sum(map(len, self._held)) < MOST_HELD:
-            if begun.greets:
-                deadline = min(deadline, clock() + MOMENT)
-            if not await self._held_one_more(deadline):
+        beginning = self._beginning()
+        while not beginning.is_enough and sum(map(len, self._held)) < MOST_HELD:
+            if beginning.has_greeting:
+                deadline = min(deadline, clock() + GREETING_HELD)
+            if not await self._hold_one_more(deadline):
                 break
-            begun = self._begun()
-        return begun.body
+            beginning = self._beginning()
+        return beginning.body
 
-    async def _held_one_more(self, deadline: float) -> bool:
-        """Whether there was another chunk before a time of the loop's clock."""
+    async def _hold_one_more(self, deadline: float) -> bool:
+        """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
         if self._next is None:
-            self._next = asyncio.ensure_future(_following(self._chunks))
+            self._next = asyncio.ensure_future(_next_chunk(self._chunks))
             await asyncio.sleep(0)  # what came in with the head is there at the task's first step
         if not self._next.done():
             await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
         if not self._next.done() or isinstance(self._next.exception(), UpstreamUnavailable):
-            return False  # what it raised, it raises again for who relays it
+            return False  # awaiting the task in `chunks` raises it again, for the relay
         chunk = self._next.result()
         if chunk is None:
             return False
@@ -119,85 +125,85 @@ class OpenedReply:
         self._held.append(chunk)
         return True
 
-    def _begun(self) -> _Begun:
-        """What is held."""
+    def _beginning(self) -> _Beginning:
+        """Looks at what is held."""
         body = self._decoded()
         if body is None:
-            return _Begun(None, greets=False, is_enough=True)
-        greets, rest = _greeted(body) if self._is_stream else (False, body)
-        return _Begun(rest, greets, self._tells(rest))
+            return _Beginning(None, has_greeting=False, is_enough=True)
+        has_greeting, rest = _without_greeting(body) if self._is_stream else (False, body)
+        return _Beginning(rest, has_greeting, self._is_enough(rest))
 
-    def _tells(self, body: bytes) -> bool:
-        """Whether a beginning tells a refusal from anything else."""
+    def _is_enough(self, body: bytes) -> bool:
+        """Whether a beginning tells a refusal from anything else; an error status takes the whole body."""
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
         return _has_event(body) if self._is_stream else _ERROR not in body[:2048] or _CHOICES in body[:2048]
 
     def _decoded(self) -> bytes | None:
-        """What is held, without its content encoding; None where that is not known."""
-        undoing = decoder(first(self.headers, b"content-encoding") or "")
+        """What is held, without its content encoding; None if it cannot be decoded."""
+        decoder = decoder_for(first(self.headers, b"content-encoding") or "")
         try:
-            return undoing.feed(b"".join(self._held)) if undoing else None
+            return decoder.feed(b"".join(self._held)) if decoder else None
         except zlib.error:
             return None
 
 
-class Opened(NamedTuple):
-    """A reply, the prompt that it refuses for its length, if it does, and the body of any error that was looked at.
-
-    A body or an event may be an error under a good status too.
-    """
+class OpenedReply(NamedTuple):
+    """A reply, and what was found at its beginning."""
 
     reply: UpstreamAnswer
+    """The reply, still to be read from its first byte on."""
     refusal: Refusal | None = None
+    """What it says about the prompt's length, if it refuses the prompt for that."""
     error: bytes = b""
+    """The inspected body or event if it is an error, under whatever status; else empty."""
 
 
-async def opened(reply: UpstreamAnswer, *, looks: bool) -> Opened:
-    """A reply, and what it refuses where one `looks`; ends the call where that is broken off."""
-    if not looks:
-        return Opened(reply)
-    opening = OpenedReply(reply)
+async def open_reply(reply: UpstreamAnswer, *, inspect: bool) -> OpenedReply:
+    """Inspects the beginning of a reply, if `inspect` is set; closes the reply if that is cancelled or fails."""
+    if not inspect:
+        return OpenedReply(reply)
+    buffered = BufferedReply(reply)
     try:
-        body = await opening.beginning()
+        body = await buffered.read_beginning()
     except BaseException:
-        await opening.close()
+        await buffered.close()
         raise
     if body is None:
-        return Opened(opening)
-    return Opened(opening, recognise(reply.status, body), body if _fails(reply.status, body) else b"")
+        return OpenedReply(buffered)
+    return OpenedReply(buffered, recognise(reply.status, body), body if _is_error(reply.status, body) else b"")
 
 
-def is_packed_refusal(reply: UpstreamAnswer) -> bool:
-    """Whether an error that may refuse a request comes in an encoding that we cannot read, such as br or zstd."""
-    return reply.status in _REFUSING and decoder(first(reply.headers, b"content-encoding") or "") is None
+def is_unreadable_refusal(reply: UpstreamAnswer) -> bool:
+    """Whether an error that may refuse a request has an encoding that cannot be decoded here, such as br or zstd."""
+    return reply.status in _REFUSING and decoder_for(first(reply.headers, b"content-encoding") or "") is None
 
 
-def _fails(status: int, body: bytes) -> bool:
-    """Whether what was looked at is an error."""
-    return status >= HTTPStatus.BAD_REQUEST or tells_error(body)
+def _is_error(status: int, body: bytes) -> bool:
+    """Whether an inspected body is an error."""
+    return status >= HTTPStatus.BAD_REQUEST or is_error_body(body)
 
 
-async def _following(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
 
 
 def _has_event(body: bytes) -> bool:
-    """Whether an event with data is there whole; comments that keep a connection alive are none."""
-    whole = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
-    return any(line.startswith(b"data:") for line in whole.split(b"\n"))
+    """Whether a complete event with data is there; comments that keep a connection alive do not count."""
+    complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
+    return any(line.startswith(b"data:") for line in complete.split(b"\n"))
 
 
-def _greeted(body: bytes) -> tuple[bool, bytes]:
-    """Whether a stream begins with an event that says only who speaks, and what stands behind that."""
-    begun = _BEGINNING.match(body)
-    if begun is None or not _says_who(json_or_none(begun["data"])):
+def _without_greeting(body: bytes) -> tuple[bool, bytes]:
+    """Whether a stream begins with an event that only gives the role of the speaker, and the body without that."""
+    first_event = _BEGINNING.match(body)
+    if first_event is None or not _gives_only_role(json_or_none(first_event["data"])):
         return False, body
-    return True, body[begun.end() :]
+    return True, body[first_event.end() :]
 
 
-def _says_who(chunk: object) -> bool:
-    """Whether a chunk tells a role, and nothing else."""
+def _gives_only_role(chunk: object) -> bool:
+    """Whether the choices of a chunk give a role, and nothing else."""
     choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
     return bool(choices) and isinstance(choices, list) and all(map(_is_greeting, choices))
 

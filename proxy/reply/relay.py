@@ -1,12 +1,12 @@
-"""The relay: an upstream's answer, byte for byte, to the client.
+"""Relays an upstream's reply to the client, byte for byte.
 
-Two things end a relay early. When the client goes away, the upstream call is cancelled, also while the upstream is
-silent: so the disconnect is waited for, from a moment after the request's body has been read. When the upstream breaks
-off in the middle of an event stream, the client gets one error event and a close without `[DONE]`, for no
-status can be sent any more; in the middle of anything else it gets a connection that breaks off too.
+Two events end a relay early. When the client disconnects, the upstream call is cancelled, even while the upstream is
+silent; a task therefore waits for the disconnect, from a moment after the request's body has been read. When the
+upstream breaks off in the middle of an event stream, the client gets one error event and a close without `[DONE]`,
+since a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
 
-Before the last byte leaves, the reply is settled: what the next request depends on is stored by then. The last byte
-is known where the answer says its length, or is a stream that ends with `[DONE]`; else it is the end itself.
+Before the last byte is sent, the reply is settled: whatever the next request depends on is stored by then. The relay
+recognises the last byte by the reply's content length or by `[DONE]`; otherwise it settles at the end of the reply.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from proxy.reply.capture import Capture
 from proxy.reply.opening import UpstreamAnswer
 from proxy.reply.reporting import Editor
 
-SOON = 0.05
-"""Seconds of a piece of work before the client is watched: a reply that comes at once is not worth a task for that."""
-CLIENT_CLOSED_REQUEST = 499  # for the access log: whom it is sent to has left
+WATCH_AFTER = 0.05
+"""Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
+CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 
 T = TypeVar("T")
 Settle = Callable[[Mapping[str, Any] | None], Awaitable[None] | None]
-"""Called when a reply has come whole, with its message where that is wanted; gives what is still to be stored of it."""
+"""Called when a reply is complete, with its message if that was captured.
+
+Returns an awaitable that stores what is still to be stored, or None.
+"""
 
 _DONE = b"data: [DONE]"
 _LONGEST_DONE = 32
@@ -45,147 +48,147 @@ class ClientGone(Exception):
 
 
 class Incoming:
-    """The client's side of a request: its body, and whether it is still there."""
+    """The client's side of a request: its body, and whether the client is still connected."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._read = asyncio.Event()
+        self._body_was_read = asyncio.Event()
         self._watch: _Watch | None = None
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._has_left = False
 
     async def body(self) -> AsyncIterator[bytes]:
         """The parts of the body as they come in; raises `ClientGone`."""
-        while (part := await self.part()) is not None:
+        while (part := await self.read_part()) is not None:
             if part:
                 yield part
 
-    async def part(self) -> bytes | None:
-        """The next part of the body, which may be empty, None behind the last; raises `ClientGone`."""
-        if self._read.is_set():
+    async def read_part(self) -> bytes | None:
+        """The next part of the body, which may be empty; None after the last one. Raises `ClientGone`."""
+        if self._body_was_read.is_set():
             return None
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         if not message.get("more_body", False):
-            self._read.set()
+            self._body_was_read.set()
         part: bytes = message.get("body", b"")
         return part
 
-    async def gone(self) -> None:
-        """Returns when the client has left; says nothing before the body has been read."""
-        await self._read.wait()
+    async def wait_until_gone(self) -> None:
+        """Returns when the client has disconnected; not before the body has been read."""
+        await self._body_was_read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work`; when the client leaves first, cancels it and raises `ClientGone`.
+        """Awaits `work`; if the client disconnects first, cancels it and raises `ClientGone`.
 
-        As with `asyncio.timeout`, the work runs in the caller's task: only watching costs a task, where the work takes
-        longer than a moment. That is kept for the work which follows on what has ended well; `close` ends it.
+        As with `asyncio.timeout`, the work runs in the caller's task. A task that watches the client is started only if
+        the work takes longer than a moment. After work that succeeded it goes on for the next one; `close` ends it.
         """
-        watch = self._watched()
+        watch = self._new_watch()
         try:
             return await work
         except BaseException as error:
             self.close()
-            if isinstance(error, asyncio.CancelledError) and watch.is_the_only_one():
+            if isinstance(error, asyncio.CancelledError) and watch.is_only_canceller():
                 raise ClientGone from None
             raise
         finally:
             self._watch = None
-            watch.forget()
+            watch.end()
 
     def close(self) -> None:
-        """Watches the client no longer."""
+        """Stops watching the client."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
 
-    def _watched(self) -> _Watch:
-        """What cancels the caller's task when the client leaves, or soon where it has left already."""
+    def _new_watch(self) -> _Watch:
+        """A watch that cancels the caller's task when the client disconnects, or soon if it already has."""
         watch = self._watch = _Watch()
         if self._has_left:
-            asyncio.get_running_loop().call_soon(watch.strike)
+            asyncio.get_running_loop().call_soon(watch.cancel_task)
         elif self._watching is None:
-            self._watching = asyncio.get_running_loop().call_later(SOON, self._begin_to_watch)
+            self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
         return watch
 
-    def _begin_to_watch(self) -> None:
-        self._watching = asyncio.ensure_future(self._until_gone())
+    def _start_watching(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch_client())
 
-    async def _until_gone(self) -> None:
-        await self.gone()
+    async def _watch_client(self) -> None:
+        await self.wait_until_gone()
         self._has_left = True
         if self._watch is not None:
-            self._watch.strike()
+            self._watch.cancel_task()
 
 
 class _Watch:
-    """Cancels the task that made it when it is struck, unless it was forgotten before."""
+    """Can cancel the task that made it, until it is ended."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._before = task.cancelling()
-        self._struck = self._is_over = False
+        self._cancelling_before = task.cancelling()
+        self._has_cancelled = self._is_over = False
 
-    def strike(self) -> None:
+    def cancel_task(self) -> None:
         if not self._is_over:
-            self._struck = True
+            self._has_cancelled = True
             self._task.cancel()
 
-    def is_the_only_one(self) -> bool:
-        """Whether nobody else has cancelled the task."""
-        return self._struck and self._task.cancelling() == self._before + 1
+    def is_only_canceller(self) -> bool:
+        """Whether this watch has cancelled the task and nobody else has."""
+        return self._has_cancelled and self._task.cancelling() == self._cancelling_before + 1
 
-    def forget(self) -> None:
-        """Takes the cancellation back: what became of it is the caller's matter now."""
+    def end(self) -> None:
+        """Ends the watch and takes back its cancellation, which the caller has dealt with."""
         self._is_over = True
-        if self._struck:
+        if self._has_cancelled:
             self._task.uncancel()
 
 
 class Relay(Response):
     """An ASGI response that passes on a reply, and settles it before the last byte.
 
-    Where there is a `capture`, it is fed the reply, and `settle` is given the message that it makes. What `settle`
-    gives is awaited too, in a task that `own` starts: that goes on though the client has left. A defect in either is
-    logged, and the reply goes on. Where the reply came in whole, `follow` is called when it has left and is settled.
-    An `editor` changes what is passed on.
+    `own_headers` are added to those of the upstream. A `capture` is fed the reply, and `settle` is called with the
+    message that it makes. The awaitable that `settle` returns is awaited in a task started by `start_task`, which goes
+    on even if the client has left. A defect in `capture` or `settle` is logged and does not stop the reply. `follow` is
+    called after a complete reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
     def __init__(
         self,
         incoming: Incoming,
         reply: UpstreamAnswer,
-        ours: Headers,
+        own_headers: Headers,
         settle: Settle | None = None,
         capture: Capture | None = None,
         follow: Callable[[], None] | None = None,
         editor: Editor | None = None,
-        own: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future,
+        start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future,
     ) -> None:
         self._incoming = incoming
         self._editor = editor
         self._reply = reply
         passed = to_client(reply.headers)
         if editor is not None:
-            # A body that is changed on its way has another length.
+            # Editing changes the length of the body.
             passed = [pair for pair in passed if pair[0] != _LENGTH]
-        self._sent = passed + ours
+        self._client_headers = passed + own_headers
         self._settle = settle
         self._storing: asyncio.Future[None] | None = None
-        self._is_whole = False
+        self._is_complete = False
         self._capture = capture
         self._follow = follow
-        self._own = own
+        self._start_task = start_task
         self.status_code = reply.status
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Streams until the upstream ends or the client is gone."""
+        """Streams until the upstream ends or the client disconnects."""
         try:
             await self._incoming.unless_gone(self._stream(send))
         except ClientGone:
@@ -193,56 +196,56 @@ class Relay(Response):
         finally:
             self._incoming.close()
             await self._reply.close()
-            self._followed()
+            self._follow_up()
 
     async def _stream(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self._reply.status, "headers": self._sent})
-        left, in_events = _length(self._reply.headers), is_event_stream(self._sent)
+        await send({"type": "http.response.start", "status": self._reply.status, "headers": self._client_headers})
+        bytes_left, in_events = _content_length(self._reply.headers), is_event_stream(self._client_headers)
         tail = b""
-        whole = False
+        is_last = False
         try:
             async for chunk in self._reply.chunks():
-                left -= len(chunk)
-                whole = left == 0
-                self._noted(chunk)
-                edited = self._edited(chunk, whole=whole)
-                await self._pass_on(send, edited, _done_at(edited, tail) if in_events else -1, whole=whole)
+                bytes_left -= len(chunk)
+                is_last = bytes_left == 0
+                self._feed_capture(chunk)
+                edited = self._edit(chunk, is_last=is_last)
+                await self._pass_on(send, edited, _done_at(edited, tail) if in_events else -1, is_last=is_last)
                 tail = edited[-4:] or tail
         except UpstreamUnavailable as error:
-            # Its message may quote what the upstream has said, and that the request.
+            # Not its message: that may quote the upstream, which may quote the request.
             _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
-            if not whole and in_events:
-                rest = self._edited(b"", whole=True)
-                await send(_body(rest + _event(error, (tail + rest)[-4:]), more=False))
+            if not is_last and in_events:
+                rest = self._edit(b"", is_last=True)
+                await send(_body(rest + _error_event(error, (tail + rest)[-4:]), more=False))
             return
-        await self._settled()
-        if not whole:
-            await send(_body(self._edited(b"", whole=True), more=False))
+        await self._settle_reply()
+        if not is_last:
+            await send(_body(self._edit(b"", is_last=True), more=False))
 
-    def _edited(self, chunk: bytes, *, whole: bool) -> bytes:
+    def _edit(self, chunk: bytes, *, is_last: bool) -> bytes:
         if self._editor is None:
             return chunk
-        return self._editor.feed(chunk) + (self._editor.end() if whole else b"")
+        return self._editor.feed(chunk) + (self._editor.end() if is_last else b"")
 
-    async def _pass_on(self, send: Send, chunk: bytes, done: int, *, whole: bool) -> None:
-        """Sends a chunk, in which the stream's end stands at `done`, -1 where it has none.
+    async def _pass_on(self, send: Send, chunk: bytes, done: int, *, is_last: bool) -> None:
+        """Sends a chunk in which `[DONE]` stands at `done`, -1 if it is not there.
 
-        What ends the reply waits for what is stored; what came in with it does not.
+        The bytes that end the reply wait until it is settled; those before them in the chunk do not.
         """
         if done > 0:
             try:
                 await send(_body(chunk[:done]))
             finally:
-                # A client that leaves meanwhile has had its whole reply.
+                # A client that disconnects now has had its whole reply.
                 self._begin_to_settle()
-        if whole or done >= 0:
-            await self._settled()
-        await send(_body(chunk[max(done, 0) :], more=not whole))
+        if is_last or done >= 0:
+            await self._settle_reply()
+        await send(_body(chunk[max(done, 0) :], more=not is_last))
 
     def _begin_to_settle(self) -> None:
-        if self._is_whole:
+        if self._is_complete:
             return
-        self._is_whole = True
+        self._is_complete = True
         try:
             message = self._capture.message() if self._capture else None
             storing = self._settle(message) if self._settle else None
@@ -250,24 +253,24 @@ class Relay(Response):
             _log.exception("a reply was not settled")
             return
         if storing is not None:
-            self._storing = self._own(_guarded(storing))
+            self._storing = self._start_task(_log_failure(storing))
 
-    async def _settled(self) -> None:
+    async def _settle_reply(self) -> None:
         self._begin_to_settle()
         if self._storing is not None:
             await asyncio.shield(self._storing)
 
-    def _followed(self) -> None:
-        """Has a reply followed that came in whole, though the client may have gone at its last event."""
+    def _follow_up(self) -> None:
+        """Calls `follow` after a complete reply, once that is stored, even if the client left at its last event."""
         follow, storing = self._follow, self._storing
-        if follow is None or not self._is_whole:
+        if follow is None or not self._is_complete:
             return
         if storing is None or storing.done():
             follow()
         else:
             storing.add_done_callback(lambda _: follow())
 
-    def _noted(self, chunk: bytes) -> None:
+    def _feed_capture(self, chunk: bytes) -> None:
         try:
             if self._capture is not None:
                 self._capture.feed(chunk)
@@ -276,7 +279,7 @@ class Relay(Response):
             _log.exception("a reply was not read")
 
 
-async def _guarded(storing: Awaitable[None]) -> None:
+async def _log_failure(storing: Awaitable[None]) -> None:
     try:
         await storing
     except Exception:  # noqa: BLE001
@@ -284,29 +287,29 @@ async def _guarded(storing: Awaitable[None]) -> None:
 
 
 def _done_at(chunk: bytes, tail: bytes) -> int:
-    """Where in a chunk behind the bytes `tail` the event stands that ends a stream; -1 where it does not end with one.
+    """The index of the `[DONE]` event that ends a chunk; -1 if the chunk does not end with one.
 
-    A text may speak of it, but not in a line of its own: in a stream's JSON there are no bare line ends. Comments may
-    follow it.
+    `tail` are the last bytes before the chunk. A reply's text may contain `data: [DONE]`, but not at the start of a
+    line, because there are no bare line ends inside of the JSON of a stream. Comments may follow the event.
     """
     at = chunk.rfind(_DONE, -_LONGEST_DONE)
     if at < 0 or (chunk[:at] or tail)[-1:] not in b"\r\n":
         return -1
-    ends, *behind = chunk[at + len(_DONE) :].splitlines() or [b""]
-    return at if not ends and all(not line or line.startswith(b":") for line in behind) else -1
+    rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]
+    return at if not rest_of_line and all(not line or line.startswith(b":") for line in lines) else -1
 
 
-def _body(part: bytes, *, more: bool = True) -> Message:
-    return {"type": "http.response.body", "body": part, "more_body": more}
+def _body(chunk: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": chunk, "more_body": more}
 
 
-def _event(error: UpstreamUnavailable, tail: bytes) -> bytes:
-    """An error as an event of its own, also where the upstream broke off inside of one."""
+def _error_event(error: UpstreamUnavailable, tail: bytes) -> bytes:
+    """An error as an event of its own after the bytes `tail`, even if the upstream broke off inside of an event."""
     between = b"" if not tail or tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
     return between + event(error.to_json())
 
 
-def _length(headers: Headers) -> int:
-    """The bytes that the answer says it has; -1 where it does not."""
+def _content_length(headers: Headers) -> int:
+    """The length of the body in bytes as its header says; -1 without a valid one."""
     value = first(headers, b"content-length")
     return int(value) if value and value.isdigit() else -1

@@ -1,8 +1,8 @@
-"""The usage that a client is shown. Pure: bytes of a reply in, bytes for the client out.
+"""Edits the usage in a reply before the client sees it. Pure: bytes of a reply in, bytes for the client out.
 
-A client that compacts its history by `usage` sees, by default, what was forwarded. It may be shown instead what its own
-list would have cost: then what was left out is added to the prompt's tokens, once, in the one usage that a reply has.
-And where we asked for a stream's usage that the client has not asked for, its event is left out.
+By default a client, which may compact its own history by `usage`, sees the tokens of what was forwarded. It may be
+shown instead what its own message list would have cost: then the tokens that were left out are added to the one usage
+of the reply. And if the proxy has asked for the usage of a stream and the client has not, the usage event is removed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from proxy.http.headers import Headers, first
-from proxy.http.sse import EventReader, Lines
+from proxy.http.sse import EventReader, LineSplitter
 from proxy.request.loose_json import json_or_none
 
 _KEY = b'"usage"'
@@ -20,88 +20,91 @@ _COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
 
 
 class Editor(Protocol):
-    """Changes a reply on its way."""
+    """Changes a reply on its way to the client."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What may be passed on, now that a chunk has come."""
+        """Takes in the next chunk of the reply and returns what can be sent now."""
         ...
 
     def end(self) -> bytes:
-        """What is left when all has come."""
+        """Returns what is left to send at the end of the reply."""
         ...
 
 
 class WholeEditor:
-    """A reply in one piece: its usage says `more` prompt tokens. It is passed on when it has ended."""
+    """Adds `extra_tokens` to the prompt tokens of a reply in one piece, which is sent at its end."""
 
-    def __init__(self, more: int) -> None:
-        self._more = more
-        self._parts: list[bytes] = []
+    def __init__(self, extra_tokens: int) -> None:
+        self._extra_tokens = extra_tokens
+        self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        """Keeps a chunk; nothing is passed on yet."""
-        self._parts.append(chunk)
+        """Keeps the chunk and returns nothing."""
+        self._chunks.append(chunk)
         return b""
 
     def end(self) -> bytes:
-        """The whole reply."""
-        body = b"".join(self._parts)
-        self._parts.clear()
-        return with_more(body, self._more)
+        """Returns the whole reply."""
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        return add_prompt_tokens(body, self._extra_tokens)
 
 
 class StreamEditor:
-    """A reply in events: a usage says `more` prompt tokens, or its event is left out where it `hides` it.
+    """Adds `extra_tokens` to the prompt tokens of a stream's usage, or removes the usage event.
 
-    Whole lines are passed on, an event that has a usage as soon as it has ended.
+    Complete lines are passed on at once, except those of an event with a usage: they wait for the end of the event.
     """
 
-    def __init__(self, more: int, *, hides: bool) -> None:
-        self._more = more
-        self._hides = hides
-        self._lines = Lines()
-        self._event: list[bytes] = []
+    def __init__(self, extra_tokens: int, *, removes_usage: bool) -> None:
+        self._extra_tokens = extra_tokens
+        self._removes_usage = removes_usage
+        self._lines = LineSplitter()
+        self._usage_event: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        """The lines that have ended with this chunk, but for those of an event with a usage that has not."""
-        return b"".join([self._line(line) for line in self._lines.feed(chunk)])
+        """Returns the lines completed by this chunk, without those of a usage event that is not complete yet."""
+        return b"".join([self._edit_line(line) for line in self._lines.feed(chunk)])
 
-    def _line(self, line: bytes) -> bytes:
-        if self._event or (line.startswith(b"data:") and _KEY in line):
-            self._event.append(line)
-            return self._ended() if not line.strip() else b""
+    def _edit_line(self, line: bytes) -> bytes:
+        if self._usage_event or (line.startswith(b"data:") and _KEY in line):
+            self._usage_event.append(line)
+            return self._end_event() if not line.strip() else b""
         return line
 
-    def _ended(self) -> bytes:
-        event, self._event = b"".join(self._event), []
-        return b"" if self._hides and is_usage_alone(event) else with_more(event, self._more)
+    def _end_event(self) -> bytes:
+        event, self._usage_event = b"".join(self._usage_event), []
+        return b"" if self._removes_usage and is_usage_alone(event) else add_prompt_tokens(event, self._extra_tokens)
 
     def end(self) -> bytes:
-        """What had no end."""
-        rest, self._event = b"".join([*self._event, self._lines.rest()]), []
+        """Returns the incomplete event and line at the end, unedited."""
+        rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
         return rest
 
 
-def editor_for(headers: Headers, more: int, *, hides: bool) -> Editor | None:
-    """What edits a reply with these headers; None where nothing is to be changed, or it is not in plain text."""
-    if not (more or hides) or first(headers, b"content-encoding") not in (None, "identity"):
+def editor_for(headers: Headers, extra_tokens: int, *, removes_usage: bool) -> Editor | None:
+    """The editor for a reply with these headers; None if there is nothing to edit or the reply is encoded."""
+    if not (extra_tokens or removes_usage) or first(headers, b"content-encoding") not in (None, "identity"):
         return None
     if (first(headers, b"content-type") or "").startswith("text/event-stream"):
-        return StreamEditor(more, hides=hides)
-    return WholeEditor(more) if more else None
+        return StreamEditor(extra_tokens, removes_usage=removes_usage)
+    return WholeEditor(extra_tokens) if extra_tokens else None
 
 
 def is_usage_alone(event: bytes) -> bool:
-    """Whether an event has a usage and no choice: the one that `include_usage` asks for."""
+    """Whether an event has a usage and no choices, as the event that `include_usage` asks for."""
     for data in EventReader().feed(event):
         value = json_or_none(data)
         return isinstance(value, Mapping) and value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
     return False
 
 
-def with_more(text: bytes, more: int) -> bytes:
-    """A body or an event whose last usage says `more` prompt tokens; all else keeps its bytes."""
-    at = text.rfind(_KEY) if more else -1
+def add_prompt_tokens(text: bytes, extra_tokens: int) -> bytes:
+    """A body or event with prompt tokens added in its last usage; everything else keeps its bytes.
+
+    A text whose last `"usage"` is not an object is returned as it is.
+    """
+    at = text.rfind(_KEY) if extra_tokens else -1
     if at < 0:
         return text
     try:
@@ -113,10 +116,11 @@ def with_more(text: bytes, more: int) -> bytes:
         return text
     if not isinstance(usage, dict):
         return text
-    raised = json.dumps({**usage, **_raised(usage, more)}, ensure_ascii=False)
-    return text[: at + len(_KEY)] + (rest[:start] + raised + rest[end:]).encode()
+    edited = json.dumps({**usage, **_raised_counts(usage, extra_tokens)}, ensure_ascii=False)
+    return text[: at + len(_KEY)] + (rest[:start] + edited + rest[end:]).encode()
 
 
-def _raised(usage: Mapping[str, Any], more: int) -> dict[str, int]:
+def _raised_counts(usage: Mapping[str, Any], extra_tokens: int) -> dict[str, int]:
+    """The counts of a usage that include the prompt, each raised; none gets negative."""
     counts = {key: usage[key] for key in _COUNTS if isinstance(usage.get(key), int)}
-    return {key: max(count + more, 0) for key, count in counts.items()}
+    return {key: max(count + extra_tokens, 0) for key, count in counts.items()}

@@ -1,8 +1,8 @@
-"""The usage that an upstream reports, read beside the relay.
+"""Reads the usage that an upstream reports, while the reply is relayed.
 
-No event is decoded for it. A usage stands at the end of a reply, in some servers at its beginning, so the first and the
-last bytes are kept and searched once, when all has come. Its key cannot be mistaken: inside of a text its quotation
-marks would be escaped.
+No event is parsed for it. A usage stands at the end of a reply, with some servers at its beginning. The first and the
+last bytes are therefore kept, and searched once at the end of the reply. The key `"usage"` cannot be mistaken: inside
+of a text its quotation marks would be escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from proxy.http.content_encoding import decoder
+from proxy.http.content_encoding import decoder_for
 from proxy.reply.ending import ending_of
 from proxy.request.loose_json import count_at
 
@@ -25,7 +25,7 @@ _DECODER = json.JSONDecoder()
 
 
 class Usage(NamedTuple):
-    """Tokens as an upstream counts them: of the prompt, `cached` ones among them, and of the reply."""
+    """Tokens as an upstream counts them: of the prompt, of the reply, and those of the prompt that a cache gave."""
 
     prompt: int
     completion: int = 0
@@ -33,10 +33,10 @@ class Usage(NamedTuple):
 
 
 class UsageReader:
-    """Takes in a reply of any form; `encoding` is its content encoding. What it cannot decode has no usage."""
+    """Takes in a reply of any form; `encoding` is its content encoding. A reply that it cannot decode has no usage."""
 
     def __init__(self, encoding: str = "") -> None:
-        self._decoder = decoder(encoding)
+        self._decoder = decoder_for(encoding)
         self._head = b""
         self._tail: deque[bytes] = deque()
         self._kept = self._size = 0
@@ -60,24 +60,24 @@ class UsageReader:
 
     @property
     def head(self) -> str:
-        """The beginning of the reply."""
+        """The beginning of the reply, at most `HEAD` bytes of it."""
         return self._head.decode("utf-8", "replace")
 
     def ending(self) -> str:
-        """How the text of the reply ends; "" where its last bytes do not tell."""
+        """The digest of the end of the reply's text; "" if its last bytes do not show it."""
         tail = b"".join(self._tail)
-        return ending_of(tail, whole=self._kept == self._size)
+        return ending_of(tail, is_complete=self._kept == self._size)
 
     def usage(self) -> Usage | None:
-        """The last usage of the reply; None where there is none."""
+        """The last usage in the reply, or None."""
         tail = b"".join(self._tail).decode("utf-8", "replace")
         return _last_usage(tail) or _last_usage(self.head)
 
 
 def usage_in(value: Any) -> Usage | None:
-    """The usage in its JSON form, of OpenAI's API or of Anthropic's; None where it says nothing of a prompt.
+    """Reads a usage in the form of OpenAI's or Anthropic's API; None if it gives no prompt tokens.
 
-    Anthropic's counts what came from a cache, or went into one, apart.
+    Anthropic's prompt tokens do not include those read from a cache or written to one.
     """
     if not isinstance(value, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""What a reply says, read beside the relay: its usage, how it ends, and whether the prompt was read whole."""
+"""Learns from a reply while it is relayed: its usage, its ending, and whether the upstream has truncated the prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers, first
 from proxy.learning.learned_windows import MOST_MODELS, LearnedWindows
-from proxy.learning.truncation import LONGER, CountedReply, Judged, Sign, Suspicion, setting_of
+from proxy.learning.truncation import LONGER, CountedReply, Judgement, Sign, Suspicion, setting_of
 from proxy.reply.capture import Capture
 from proxy.reply.relay import Settle
 from proxy.reply.usage import Usage, UsageReader
@@ -21,10 +21,11 @@ from proxy.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 Learn = Callable[[Usage, bool], None]
+"""Called with a reply's usage, and whether the upstream may have truncated the prompt."""
 
 
-class Watched:
-    """Takes in a reply for all who want to know of it; `capture` is given where its message is wanted."""
+class WatchedReply:
+    """Takes in a reply's bytes for its usage and, with a `capture`, for its message."""
 
     def __init__(self, headers: Headers, capture: Capture | None) -> None:
         self.headers = headers
@@ -38,79 +39,80 @@ class Watched:
             self._capture.feed(chunk)
 
     def message(self) -> dict[str, Any] | None:
-        """The assistant's message, where it is wanted and has come whole."""
+        """The assistant's message, if there is a capture and the reply is complete."""
         return self._capture.message() if self._capture is not None else None
 
 
 class Watcher:
-    """Learns from replies; one per app. `upstream` is its address."""
+    """Learns from replies; one per app. `upstream` is the upstream's address."""
 
     def __init__(self, learned: LearnedWindows, telemetry: Telemetry, upstream: str) -> None:
         self._learned = learned
         self._telemetry = telemetry
         self._upstream = upstream
-        self._told: Lru[tuple[str, Sign | None], bool] = Lru(MOST_MODELS)
+        self._logged: Lru[tuple[str, Sign | None], bool] = Lru(MOST_MODELS)
 
-    def settling(self, request: ChatRequest, decision: Decision, watched: Watched) -> Settle:
-        """What is done when a reply has come whole: what it says is learned at once, then the session is stored."""
+    def settle_callback(self, request: ChatRequest, decision: Decision, watched: WatchedReply) -> Settle:
+        """The callback for a complete reply: it learns from the reply at once and then has the session stored."""
 
-        # The decision lets go of them when its request is over: that may be before this is begun.
+        # The decision drops its callbacks when the request is over, which may be before the reply is settled.
         learn, store = decision.learn, decision.settle
-        needs_ending = store is not None and decision.source == DERIVED
+        needs_ending = store is not None and decision.session_source == DERIVED
 
         def settle(message: Mapping[str, Any] | None) -> Awaitable[None] | None:
-            # Nothing may come between a reply's end and the beginning of what is stored of it.
+            # Synchronous: nothing may come between the end of a reply and the start of storing it. A defect in here
+            # costs what the reply would have taught, not the session.
             try:
                 if needs_ending:
-                    decision.reply = watched.usage.ending()
+                    decision.reply_ending = watched.usage.ending()
                 self._learn(request, decision, watched, learn)
             except Exception:  # noqa: BLE001
-                # A defect costs what the reply would have taught, not the session.
                 _log.exception("nothing was learned from a reply")
             return store(message) if store is not None else None
 
         return settle
 
-    def _learn(self, request: ChatRequest, decision: Decision, watched: Watched, learn: Learn | None) -> None:
-        # What a search has led to was not in the view: only the first count is of that.
-        rounds = decision.rounds
+    def _learn(self, request: ChatRequest, decision: Decision, watched: WatchedReply, learn: Learn | None) -> None:
+        # The results of a search were not in the view: only the usage of the first round counts the view.
+        rounds = decision.hidden_rounds
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
         if usage is None:
             return
-        said = self._judged(request, decision, usage, watched)
+        suspicion = self._judge(request, decision, usage, watched)
         if learn is not None:
-            learn(usage, said is not Suspicion.WHOLE)
+            learn(usage, suspicion is not Suspicion.WHOLE)
 
-    def _judged(self, request: ChatRequest, decision: Decision, usage: Usage, watched: Watched) -> Suspicion:
-        # The bound for a picture is no count that a usage could be held against.
+    def _judge(self, request: ChatRequest, decision: Decision, usage: Usage, watched: WatchedReply) -> Suspicion:
+        """Whether the upstream has truncated the prompt, judged by its usage; logs and counts it if so."""
+        # The tokens of a picture are only bounded, so a usage cannot be compared with them.
         if not request.body.is_text:
             return Suspicion.WHOLE
-        known = decision.calibrated.is_learned
-        sent, prefix = decision.upstream_least, decision.upstream_prefix
+        is_calibrated = decision.calibrated.is_learned
+        sent, prefix = decision.least_upstream_count, decision.upstream_prefix_count
         if prefix is not None and usage.prompt * LONGER <= sent and decision.shows_reasoning:
-            # That was counted with reasoning which this prompt may be without.
+            # The prefix was counted with reasoning, which this prompt may be without.
             sent, prefix = min(sent, decision.view.tokens), None
         own = decision.view.tokens
-        reply = CountedReply(sent, usage.prompt, prefix, calibrated=known, exact=decision.exact, own=own)
-        said = self._learned.replied(request.model, reply, shares=not request.controls.no_store)
-        if said.standing is not Suspicion.WHOLE:
-            self._telemetry.truncated(said.standing.name.lower())
-            self._tell(request.model, reply, said, watched)
-        return said.standing
+        reply = CountedReply(sent, usage.prompt, prefix, calibrated=is_calibrated, exact=decision.exact, own=own)
+        judged = self._learned.learn_from_usage(request.model, reply, shares=not request.controls.no_store)
+        if judged.suspicion is not Suspicion.WHOLE:
+            self._telemetry.record_truncation(judged.suspicion.name.lower())
+            self._log_truncation(request.model, reply, judged, watched)
+        return judged.suspicion
 
-    def _tell(self, model: str, reply: CountedReply, said: Judged, watched: Watched) -> None:
-        if said.standing is Suspicion.SUSPECT:
+    def _log_truncation(self, model: str, reply: CountedReply, judged: Judgement, watched: WatchedReply) -> None:
+        if judged.suspicion is Suspicion.SUSPECT:
             # Once: every reply of an upstream that invents its usage may look so, and the metric counts them all.
-            if self._told.get(told := (model, said.sign)):
+            if self._logged.get(key := (model, judged.sign)):
                 return
-            self._told.put(told, True)
+            self._logged.put(key, True)
             suspected = "%s may have read only a part of a prompt (%s): %s tokens of about %s"
-            _log.info(suspected, model, said.sign, reply.counted, reply.sent)
+            _log.info(suspected, model, judged.sign, reply.counted, reply.expected)
             return
         server = first(watched.headers, b"server") or ""
         _log.warning(
             "%s silently reads only the newest part of a prompt (%s: %s tokens of about %s). Its window is taken to be"
             " %s tokens from now on. A longer one is set by %s.",
-            *(model, said.sign, reply.counted, reply.sent, said.kept),
+            *(model, judged.sign, reply.counted, reply.expected, judged.kept),
             setting_of(f"{self._upstream} {server} {watched.usage.head}"),
         )

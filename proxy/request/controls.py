@@ -1,7 +1,7 @@
-"""What a request asks of the proxy: by header, by the body's `condenser` member, or by a suffix of the model.
+"""The controls of a request: `X-Condenser-*` headers, the body's `condenser` member, a suffix of the model's name.
 
-For each key the header wins over the body, the body over the suffix. What remains unset is decided by the
-session, the settings for the model and the settings, in that order.
+For each key the header wins over the body, and the body over the suffix. A key that the request does not set is taken
+from the session, the settings for the model or the settings, in that order (`proxy.condensing.policy`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.http.headers import OURS
-from strategies import TABLE, Pipeline, parse
+from proxy.http.headers import OWN_PREFIX
+from proxy.pipeline_names import why_no_pipeline
+from proxy.quoting import printable, quoted
+from proxy.request.unknown_headers import UnknownHeaders
+from strategies import Pipeline, parse
 
 KEYS = (
     "session",
@@ -30,16 +33,15 @@ KEYS = (
 )
 _LEAST_WINDOW = 256
 _LONGEST_ID = 256
-_QUOTED = 64
 _LONGEST_MODEL = 512
 _LONGEST_OPTIONS = 4_096
-"""Characters. What is known of models and of ways to treat a request is kept by these: no client may fill that."""
+"""Characters. Models and options are keys of caches, which no client may fill with long ones."""
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Memory(NamedTuple):
-    """How what was condensed away may reach the model: put before a user message, or asked for with a tool."""
+    """How condensed messages may reach the model: injected before a user message, or through a search tool."""
 
     inject: bool = False
     tool: bool = False
@@ -58,7 +60,7 @@ MEMORY = {
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The keys of one request; None and empty mean that the request does not say. `named` is how it calls them."""
+    """The controls of one request; None and empty mean that the request does not set a key."""
 
     session: str | None = None
     strategy: Pipeline | None = None
@@ -71,33 +73,35 @@ class Controls:
     force: bool = False
     no_store: bool = False
     dry_run: bool = False
-    named: Mapping[str, str] = field(default_factory=dict, compare=False)
+    params: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The header or member of the body that sets each key, for errors."""
 
     def param(self, key: str) -> str:
-        """What the request calls a key: its header, or the member of its body."""
-        return self.named.get(key) or _header(key)
+        """The header or the member of the body that sets a key."""
+        return self.params.get(key) or _header(key)
 
     @property
     def needs_reading(self) -> bool:
-        """Whether it asks for what cannot be given of a body that is not read."""
+        """Whether the request can only be answered if its body can be read."""
         return self.dry_run or self.append
 
     @property
     def treatment(self) -> Hashable:
-        """How the request wants to be treated, as a key: all that it says but for whose turn it is."""
+        """All controls but the session and its head, as a key: requests with the same key are treated alike."""
         how = self.strategy, repr(self.options), self.window, self.append, self.memory, self.memory_scope
         return (*how, self.force, self.no_store, self.dry_run)
 
 
-_SILENT = Controls()
-"""What most requests say."""
+_UNKNOWN = UnknownHeaders(KEYS)
+_NONE = Controls()
+"""The controls of most requests."""
 
 
 def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:
     """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
     values = {**_from_body(extension), **_from_headers(headers)}
     if not values:
-        return _SILENT if suffix is None else Controls(strategy=suffix)
+        return _NONE if suffix is None else Controls(strategy=suffix)
     strategy = values.get("strategy")
     return Controls(
         session=_session(values.get("session")),
@@ -111,12 +115,12 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
         force=_flag(values.get("force")),
         no_store=_flag(values.get("no-store")),
         dry_run=_flag(values.get("dry-run")),
-        named={key: param for key, (param, _) in values.items()},
+        params={key: param for key, (param, _) in values.items()},
     )
 
 
 def check_model(model: object) -> None:
-    """Raises `BadRequest` for a name that no model can have."""
+    """Raises `BadRequest` for a name that is too long to be that of a model."""
     if isinstance(model, str) and len(model) > _LONGEST_MODEL:
         raise BadRequest(f"'model' has more than {_LONGEST_MODEL} characters.", param="model")
 
@@ -131,16 +135,19 @@ def split_model(model: object) -> tuple[str | None, Pipeline | None]:
 
 
 Given = tuple[str, Any]
+"""The header or member that sets a key, and its value."""
 
 
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for name, value in headers:
-        if not (lowered := name.lower()).startswith(OURS):
+        if not (lowered := name.lower()).startswith(OWN_PREFIX):
             continue
-        key = lowered.removeprefix(OURS).decode("latin-1")
+        key = lowered.removeprefix(OWN_PREFIX).decode("latin-1")
         if key in KEYS:
             found[key] = (_header(key), value.decode("latin-1").strip())
+        else:
+            _UNKNOWN.warn(_header(key))
     return found
 
 
@@ -157,7 +164,8 @@ def _from_body(extension: object) -> dict[str, Given]:
     for name, value in extension.items():
         key = str(name).replace("_", "-").lower()
         if key not in KEYS:
-            raise BadRequest(f"'condenser' has no key '{name}'; known: {', '.join(KEYS)}.", param=f"condenser.{name}")
+            param = f"condenser.{printable(name)}"
+            raise BadRequest(f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}.", param=param)
         if value is not None:
             found[key] = (f"condenser.{name}", value)
     return found
@@ -168,7 +176,9 @@ def _session(given: Given | None) -> str | None:
         return None
     param, value = given
     if not isinstance(value, str) or len(value) > _LONGEST_ID or not _PRINTABLE.fullmatch(value):
-        raise BadRequest(f"{param} must be 1-{_LONGEST_ID} printable ASCII characters.", param=param)
+        is_long = isinstance(value, str) and len(value) > _LONGEST_ID
+        shown = f"{len(value):,} characters" if is_long else quoted(value)
+        raise BadRequest(f"{param} must be 1-{_LONGEST_ID} printable ASCII characters, not {shown}.", param=param)
     return value
 
 
@@ -176,10 +186,7 @@ def _strategy(given: Given) -> Pipeline:
     param, value = given
     pipeline = parse(value) if isinstance(value, str) else None
     if pipeline is None:
-        known = ", ".join(TABLE)
-        raise BadRequest(
-            f"{param}: there is no strategy '{str(value)[:_QUOTED]}'; known: {known}, joined with '+'.", param=param
-        )
+        raise BadRequest(f"{param}: {why_no_pipeline(str(value))}.", param=param)
     return pipeline
 
 
@@ -192,14 +199,14 @@ def _options(given: Given | None) -> Mapping[str, object]:
     if isinstance(value, Mapping):
         return {str(key): each for key, each in value.items()}
     if not isinstance(value, str):
-        raise BadRequest(f"{param} must be a list of key=value.", param=param)
+        raise BadRequest(f"{param} must be a list of key=value, not {quoted(value)}.", param=param)
     return dict(_pair(each, param) for each in value.split(",") if each.strip())
 
 
 def _pair(text: str, param: str) -> tuple[str, str]:
     key, mark, value = text.partition("=")
     if not mark or not key.strip() or not value.strip():
-        raise BadRequest(f"{param}: '{text.strip()}' is not key=value.", param=param)
+        raise BadRequest(f"{param}: {quoted(text.strip())} is not key=value.", param=param)
     return key.strip(), value.strip()
 
 
@@ -215,7 +222,8 @@ def _window(given: Given | None) -> int | None:
         or len(text) > 9
         or int(text) < _LEAST_WINDOW
     ):
-        raise BadRequest(f"{param} must be a whole number of tokens, at least {_LEAST_WINDOW}.", param=param)
+        message = f"{param} must be a whole number of tokens, at least {_LEAST_WINDOW}, not {quoted(value)}."
+        raise BadRequest(message, param=param)
     return int(text)
 
 
@@ -224,7 +232,7 @@ def _history(given: Given | None) -> bool:
         return False
     param, value = given
     if value not in ("replay", "append"):
-        raise BadRequest(f"{param} must be 'replay' or 'append'.", param=param)
+        raise BadRequest(f"{param} must be 'replay' or 'append', not {quoted(value)}.", param=param)
     return bool(value == "append")
 
 
@@ -234,7 +242,7 @@ def _memory(given: Given | None) -> Memory | None:
     param, value = given
     memory = memory_of(value)
     if memory is None:
-        raise BadRequest(f"{param} must be one of {', '.join(MEMORY)}.", param=param)
+        raise BadRequest(f"{param} must be one of {', '.join(MEMORY)}, not {quoted(value)}.", param=param)
     return memory
 
 
@@ -243,17 +251,18 @@ def _memory_scope(given: Given | None) -> str | None:
         return None
     param, value = given
     if not isinstance(value, str) or not _SCOPE.fullmatch(value):
-        raise BadRequest(f"{param} must be 1-64 letters, digits, '_', '.' or '-' of ASCII.", param=param)
+        message = f"{param} must be 1-64 letters, digits, '_', '.' or '-' of ASCII, not {quoted(value)}."
+        raise BadRequest(message, param=param)
     return value
 
 
 def memory_of(value: object) -> Memory | None:
-    """What a word means for memory; None where it means nothing."""
+    """The memory mode that a word names; None for any other value."""
     return MEMORY.get(value) if isinstance(value, str) else None
 
 
 def _if_head(values: Mapping[str, Given]) -> str | None:
-    """The guard of an append; where nothing is appended it would guard nothing."""
+    """The head that guards an append; raises `BadRequest` where the request does not append."""
     if (given := values.get("if-head")) is None:
         return None
     param, value = given
@@ -268,5 +277,5 @@ def _flag(given: Given | None) -> bool:
     param, value = given
     word = str(value).lower()
     if word not in ("true", "false"):
-        raise BadRequest(f"{param} must be 'true' or 'false'.", param=param)
+        raise BadRequest(f"{param} must be 'true' or 'false', not {quoted(value)}.", param=param)
     return word == "true"

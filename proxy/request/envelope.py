@@ -1,11 +1,11 @@
-"""What stands around the messages of a body: its other members, each with its place in the text.
+"""Scans a request body: the members of its top-level object, each with its value and its place in the text.
 
-A scan with the standard library's decoder gives every member's value and where it stands. Its numbers have no limit, it
-keeps lone surrogates and the order of keys.
+The scan uses the decoder of the standard library, so numbers have no limit, and lone surrogates and the order of keys
+are kept.
 
-A client sends the same model, options and tools with every request of a conversation, and tools are long. So what
-stands around the messages is kept by its bytes (`Envelopes`), and neither decoded nor parsed again. Nobody may change a
-value that was read here: it is that of every request with these bytes.
+A client sends the same model, options and tools with every request of a conversation, and tools are long. `Envelopes`
+therefore caches the text around the messages by its bytes, so that it is neither decoded nor parsed again. Values read
+here must not be changed: all requests with these bytes share them.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ from strategies.core.parsing import decode
 
 MOST_BYTES = 4 * 1024 * 1024
 LARGEST_SHARE = 4
-"""An envelope that takes more than this part of all is not kept."""
+"""An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 
-OUTSIDE = ("tools", "functions", "tool_choice", "function_call", "response_format")
-"""The members that make tokens besides the messages."""
+COUNTED_MEMBERS = ("tools", "functions", "tool_choice", "function_call", "response_format")
+"""The members besides `messages` that cost prompt tokens."""
 TOO_DEEP = "The request body is nested too deeply."
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _READ_ONCE = ("messages", "model", "condenser")
 _DIGEST_BYTES = 16
-_TIMES = 4
-"""Bytes that keeping one byte of an envelope takes: as it came, as text, and twice as much in values."""
+_MEMORY_PER_BYTE = 4
+"""Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
+"""Bytes of memory that an entry takes besides."""
 
 
 class Member(NamedTuple):
-    """A member of the body: [start, end) from its key to its value's end, `at` where the value starts."""
+    """A member of the body, and where it stands in the text."""
 
     key: str
     value: Any
     start: int
-    at: int
+    """Index of the first character of the key."""
+    value_start: int
+    """Index of the first character of the value."""
     end: int
+    """Index just after the value."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +60,33 @@ class Envelope:
     members: Mapping[str, Member]
 
     @classmethod
-    def of(cls, text: str) -> Envelope:
-        """Scans a text; raises `ValueError` where it is no JSON, `BadRequest` where it can be no body.
+    def parse(cls, text: str) -> Envelope:
+        """Scans a text; raises `ValueError` if it is not JSON, and `BadRequest` if it is but cannot be a body.
 
-        An array of `messages` is read as a list of its elements, each with its text.
+        The value of `messages`, if it is an array, becomes a list of (value, JSON text) for its elements.
         """
-        return cls(text, _members(text))
+        return cls(text, _scan(text))
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """All members but the messages."""
+        """The values of all members but `messages`."""
         return {key: member.value for key, member in self.members.items() if key != "messages"}
 
     @cached_property
-    def outside(self) -> bytes:
-        """A digest of what makes tokens besides the messages; empty where there is none of that."""
-        written = [self.written(key) for key in OUTSIDE]
-        data = "\0".join(written).encode()
-        return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(written) else b""
+    def outside_digest(self) -> bytes:
+        """A digest of the members besides `messages` that cost tokens; empty if there are none."""
+        raw_values = [self.raw_value(key) for key in COUNTED_MEMBERS]
+        data = "\0".join(raw_values).encode()
+        return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(raw_values) else b""
 
-    def written(self, key: str) -> str:
-        """The text of a member's value as it came in, or ""."""
+    def raw_value(self, key: str) -> str:
+        """The JSON text of a member's value as it came in, or ""."""
         member = self.members.get(key)
-        return "" if member is None else self.text[member.at : member.end]
+        return "" if member is None else self.text[member.value_start : member.end]
 
 
 class Envelopes:
-    """The envelopes that were read of late, by their bytes: about `most_bytes` of memory at most."""
+    """A least-recently-used cache of envelopes, by their bytes; it takes about `most_bytes` of memory at most."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -91,16 +95,16 @@ class Envelopes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def around(self, before: bytes, behind: bytes) -> Envelope | None:
-        """The envelope of a body whose messages stand between these bytes; None where they are not its `messages`.
+    def read(self, before: bytes, after: bytes) -> Envelope | None:
+        """The envelope of a body whose messages stand between these bytes; None if that place is not its `messages`.
 
-        Raises `ValueError`, `RecursionError` or `BadRequest` where it can be read in no way.
+        Raises `ValueError`, `RecursionError` or `BadRequest` if the two together cannot be parsed as a body.
         """
-        key = before, behind
+        key = before, after
         if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
-        envelope = Envelope.of(opening + behind.decode())
+        envelope = Envelope.parse(opening + after.decode())
         check_depth(envelope.values.values(), DEEPEST)
         messages = envelope.members.get("messages")
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
@@ -111,37 +115,39 @@ class Envelopes:
 
 
 def _cost(key: tuple[bytes, bytes]) -> int:
-    """About what keeping an envelope takes in bytes."""
-    return _TIMES * sum(map(len, key)) + _ENTRY_BYTES
+    """About the bytes of memory that an envelope takes."""
+    return _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
 
 
 def check_depth(values: Iterable[Any], levels: int) -> None:
-    """Raises `BadRequest` for a value that the recursion of any later reader could not stand."""
+    """Raises `BadRequest` for a value nested so deeply that a later recursive reader could fail on it."""
     if is_deeper(values, levels):
         raise BadRequest(TOO_DEEP)
 
 
-def skip(text: str, at: int) -> int:
-    """The place behind the space that stands at `at`."""
+def skip_space(text: str, at: int) -> int:
+    """The index of the first character from `at` on that is not white space."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
-def _members(text: str) -> dict[str, Member]:
-    at = skip(text, 0)
+def _scan(text: str) -> dict[str, Member]:
+    """The members of a text by their keys; of a key that stands twice, the last one counts."""
+    at = skip_space(text, 0)
     if text[at : at + 1] != "{":
         decode(text, at)
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
-    for member in _object(text, at):
+    for member in _scan_object(text, at):
         if member.key in members and member.key in _READ_ONCE:
             raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
         members[member.key] = member
     return members
 
 
-def _object(text: str, at: int) -> Iterator[Member]:
-    end = skip(text, at + 1)
+def _scan_object(text: str, at: int) -> Iterator[Member]:
+    """The members of the object at `at`, which must be all that is left of the text."""
+    end = skip_space(text, at + 1)
     if text[end : end + 1] == "}":
         return _check_end(text, end + 1)
     while True:
@@ -150,37 +156,38 @@ def _object(text: str, at: int) -> Iterator[Member]:
         if not isinstance(key, str):
             raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        value, stop = _array(text, end) if key == "messages" and text[end : end + 1] == "[" else decode(text, end)
+        value, stop = _scan_array(text, end) if key == "messages" and text[end : end + 1] == "[" else decode(text, end)
         yield Member(key, value, start, end, stop)
-        end = skip(text, stop)
+        end = skip_space(text, stop)
         if text[end : end + 1] == "}":
             return _check_end(text, end + 1)
         end = _expect(text, end, ",")
 
 
 def _check_end(text: str, at: int) -> None:
-    end = skip(text, at)
+    end = skip_space(text, at)
     if end != len(text):
         raise ValueError(f"something follows the object (character {end})")
 
 
 def _expect(text: str, at: int, mark: str) -> int:
-    at = skip(text, at)
+    """The index of what follows a mark and the white space around it; raises `ValueError` if the mark is missing."""
+    at = skip_space(text, at)
     if text[at : at + 1] != mark:
         raise ValueError(f"'{mark}' is missing (character {at})")
-    return skip(text, at + 1)
+    return skip_space(text, at + 1)
 
 
-def _array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
-    """The elements of the array at `at`, each with its text, and where the array ends."""
+def _scan_array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
+    """The elements of the array at `at`, each with its JSON text, and the index just after the array."""
     elements: list[tuple[Any, str]] = []
-    end = skip(text, at + 1)
+    end = skip_space(text, at + 1)
     if text[end : end + 1] == "]":
         return elements, end + 1
     while True:
         value, stop = decode(text, end)
         elements.append((value, text[end:stop]))
-        end = skip(text, stop)
+        end = skip_space(text, stop)
         if text[end : end + 1] == "]":
             return elements, end + 1
         end = _expect(text, end, ",")

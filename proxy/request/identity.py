@@ -1,7 +1,8 @@
-"""Whose request it is and which session it names.
+"""Finds out which tenant a request belongs to and which session it names.
 
-A tenant comes first: no id is valid outside of it. Then the first source that names a session, in the order of the
-design. An id is only a name for a tree of histories; what is applied is decided by the chain, never by the id alone.
+An id is valid only inside its tenant. The session is named by the first of several sources that has an id: the proxy's
+own header, other session headers, then members of the body. An id only names a tree of histories; which records apply
+is decided by the chain of digests, never by the id alone.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.http.headers import credential, first
-from proxy.http.trusted_proxies import Peers
-from proxy.runtime.secret_files import beside, made_once
+from proxy.http.trusted_proxies import TrustedProxies
+from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
 
-OWN = "X-Condenser-Session"
+OWN_HEADER = "X-Condenser-Session"
 DERIVED = "derived"
-LONGEST = 256
+MOST_SHOWN = 256
+"""The most characters of an id that headers and logs show as it is."""
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 _KEY_FILE = "tenant.key"
 _SHARED_KEY = b"condenser"
@@ -30,9 +32,10 @@ _SHARED_KEY = b"condenser"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The session that a request names and where it does; `id` is None where it must be derived.
+    """The session id of a request, and the header or member that gave it.
 
-    `weak` ids count only where the chain continues.
+    `id` is None if the session must be derived from the messages. A `weak` id counts only if the stored history
+    continues in the request.
     """
 
     source: str = DERIVED
@@ -41,15 +44,18 @@ class Identity:
 
 
 class Tenants:
-    """Names tenants: by a keyed digest of the credential, so that no store ever holds one."""
+    """Names tenants by a keyed digest of the credential or header, so that no store ever holds a credential."""
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._source = settings.tenant.source
-        self._trusted = Peers(settings.tenant.trusted_proxies)
+        self._trusted = TrustedProxies(settings.tenant.trusted_proxies)
         self._key = key[:64]
 
     def tenant(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> str:
-        """The tenant of a request from `peer`; raises `BadRequest` where a needed header is missing."""
+        """The tenant of a request from the address `peer`.
+
+        Raises `BadRequest` if a header must name the tenant and is missing, or does not come from a trusted proxy.
+        """
         if self._source == "fixed":
             return "fixed"
         if self._source == "credential":
@@ -68,30 +74,33 @@ class Tenants:
 def tenant_key(settings: Settings) -> bytes:
     """The key of tenant digests: from the settings, else from a file beside the embedded store.
 
-    Replicas on one Redis must agree, so without a setting they share a fixed key.
+    Replicas that share a Redis must agree on the key, so without a setting they use a fixed one.
     """
     if settings.tenant.pepper is not None:
         return settings.tenant.pepper.get_secret_value().encode()
     path = key_file(settings)
-    return made_once(path) if path else _SHARED_KEY
+    return read_or_create(path) if path else _SHARED_KEY
 
 
 def key_file(settings: Settings) -> Path | None:
-    """The file that has the key of tenant digests; None where no file has it."""
-    return beside(settings.store.url, _KEY_FILE) if settings.tenant.pepper is None else None
+    """The file with the key of tenant digests; None if the key is not in a file."""
+    return path_beside(settings.store.url, _KEY_FILE) if settings.tenant.pepper is None else None
 
 
-def listed(names: Iterable[str]) -> dict[bytes, str]:
-    """The headers that may name a session, in order, each by its name as a request has it."""
+def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
+    """The names of session headers by their lower-case form in a request, in the same order."""
     return {name.lower().encode(): name for name in names}
 
 
 def identify(
-    given: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
+    own_id: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
 ) -> Identity:
-    """The first source of a session id; `given` is the proxy's own header or body key, `names` are `listed` headers."""
-    if given is not None:
-        return Identity(OWN, given)
+    """The session id of the first source that has one; raises `BadRequest` for control characters in it.
+
+    `own_id` comes from the proxy's own header or body key. `names` are the session headers, from `lowered_names`.
+    """
+    if own_id is not None:
+        return Identity(OWN_HEADER, own_id)
     for source, value in _candidates(headers, body, names):
         if isinstance(value, str) and value:
             _check(source, value)
@@ -102,6 +111,7 @@ def identify(
 def _candidates(
     headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
 ) -> Iterable[tuple[str, Any]]:
+    """The sources of a session id in order of precedence, each with its value."""
     lowered = [(header.lower(), value) for header, value in headers]
     first_of = dict(reversed(lowered))
     for header, name in names.items():
@@ -121,23 +131,23 @@ def _check(source: str, value: str) -> None:
         raise BadRequest(f"{source} holds control characters.", param=source)
 
 
-def session_key(identity: str) -> str:
-    """The name of an explicit session in keys: always a digest, so that no id is ever cut or merged."""
-    return "e" + blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+def session_key(session_id: str) -> str:
+    """The name of an explicit session in keys: a digest, so that ids of any length stay distinct."""
+    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def shown(identity: str) -> str:
-    """An id as headers and logs show it; one that is too long, or is not ASCII, by its digest."""
-    if len(identity) <= LONGEST and identity.isascii() and identity.isprintable():
-        return identity
-    return session_key(identity)
+def printable_id(session_id: str) -> str:
+    """An id as headers and logs show it: itself, or its digest if it is too long or not printable ASCII."""
+    if len(session_id) <= MOST_SHOWN and session_id.isascii() and session_id.isprintable():
+        return session_id
+    return session_key(session_id)
 
 
-def provisional(tenant: str, opening: bytes) -> str:
-    """The id of a conversation that is not stored: it only lets a reader tell two of them apart."""
+def provisional_id(tenant: str, opening: bytes) -> str:
+    """An id for a conversation that is not stored; it only serves to tell two of them apart in headers and logs."""
     return "p" + blake2b(opening, key=tenant.encode()[:64], digest_size=8).hexdigest()
 
 
-def random_session() -> str:
-    """The id of a derived session."""
+def new_derived_id() -> str:
+    """A new random id for a derived session."""
     return "d" + secrets.token_hex(8)

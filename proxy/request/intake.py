@@ -1,8 +1,8 @@
-"""Taking a request in: everything that must be known before it is decided on.
+"""Takes a request in: gathers everything that must be known before the condenser decides on it.
 
-The order matters. In append mode the stored history comes first, since it belongs to what is counted. Then the
-transcript is measured, its session recognised by the chain that measuring gave, and the policy chosen, for which the
-session has a say.
+The order matters. In append mode the stored history is loaded first, because its tokens count too. Then the transcript
+is measured, which also gives its chain of digests; the chain leads to the session; and the settings of the session have
+a say in the policy. The result is a `Case`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.calibration.anchor import NO_PROMPT, About, CountedPrompt
-from proxy.calibration.scaling import UNCALIBRATED, Calibrated
+from proxy.calibration.scaling import UNCALIBRATED, Calibration
 from proxy.condensing.decision import Timing
 from proxy.condensing.policy import Policies, Policy
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.http.headers import Headers
 from proxy.learning.lessons import Lessons
 from proxy.learning.profiles import Profile
-from proxy.memory.editing import forgotten
-from proxy.memory.scopes import together
-from proxy.memory.tool import NO_OFFER, Offer, offered_in
+from proxy.memory.editing import forgotten_cards
+from proxy.memory.scopes import combined_cards
+from proxy.memory.tool import NO_OFFER, Offer, offer_members
 from proxy.request.controls import Controls
 from proxy.request.identity import Identity
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.request.wire import Body
-from proxy.sessions.append import Append, appended
+from proxy.sessions.append import Append, append_to
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.restoring import Restorer
 from proxy.sessions.session import Branch, MemoryBlock, has_node
@@ -44,141 +44,148 @@ from strategies.core.view import item_for
 
 
 class ChatRequest(NamedTuple):
-    """A chat completion request as the driver takes it; `model` is without a suffix.
-
-    `asked_at` is when it came, in seconds since the epoch. Where it came `packed`, that is its body as it came, and
-    `packed_as` are the headers that say how, which `headers` are without.
-    """
+    """A chat completion request in the form that the condenser takes."""
 
     tenant: str
     headers: Headers
+    """The client's headers to forward, without those that describe a content encoding of the body."""
     body: Body
     model: str
-    renamed: bool
+    """The model's id without a strategy suffix."""
+    has_suffix: bool
+    """Whether a suffix was removed from the model's id."""
     controls: Controls
     query: bytes = b""
-    asked_at: float = 0.0
-    packed: bytes = b""
-    packed_as: Sequence[tuple[bytes, bytes]] = ()
+    received_at: float = 0.0
+    """When the request came in, in seconds since the epoch."""
+    encoded_body: bytes = b""
+    """The body as it came in if it had a content encoding, else empty."""
+    encoding_headers: Sequence[tuple[bytes, bytes]] = ()
+    """The headers that describe that encoding."""
 
 
 class Case(NamedTuple):
-    """All that is known of one request before it is decided.
-
-    `whole` is the conversation with what a client of a window has left out, where that is known. `prompt` is what of it
-    is counted, and `calibrated` what is known of the upstream's own count of that.
-    """
+    """All that is known about one request before the condenser decides on it."""
 
     request: ChatRequest
     measured: Measured
+    """The transcript from which the view is made, with its counts."""
     recognised: Recognised
+    """The session that the request continues, with its records."""
     policy: Policy
+    """The strategy, options, window and budget that apply."""
     counter: Counter
     append: Append | None = None
-    whole: Transcript | None = None
-    block: MemoryBlock | None = None
-    reserved: int = 0
+    """In append mode, what the request adds to the stored history."""
+    full_transcript: Transcript | None = None
+    """The transcript with the messages that a client with a sliding window has dropped, where those are known."""
+    memory_block: MemoryBlock | None = None
+    """The memory block of the same turn's last view, which this view shows again."""
+    block_tokens: int = 0
+    """Tokens of `memory_block`."""
     prompt: CountedPrompt = NO_PROMPT
-    calibrated: Calibrated = UNCALIBRATED
+    """The prompt as calibration compares it with earlier ones."""
+    calibrated: Calibration = UNCALIBRATED
+    """What is known about the upstream's own count of the prompt."""
     offer: Offer = NO_OFFER
+    """The memory tool as it is offered to the model."""
 
     @property
     def overhead(self) -> int:
-        """Tokens besides the messages: tools, framing, and the memory block that stands."""
-        return self.framing + self.reserved
+        """Tokens besides the messages: tools, framing, and the standing memory block."""
+        return self.framing + self.block_tokens
 
     @property
     def framing(self) -> int:
-        """Tokens of tools and framing, of the memory tool too."""
+        """Tokens of tools and framing, including the memory tool."""
         return self.measured.overhead + self.offer.tokens
 
     @property
     def branch(self) -> Branch | None:
-        """The branch that it continues, if there is one."""
+        """The branch that the request continues, if there is one."""
         session = self.recognised.session
-        return session.branch_of(self.history.digests) if session else None
+        return session.find_branch(self.history.digests) if session else None
 
     @property
     def history(self) -> Transcript:
-        """The conversation as it is remembered: the transcript, with what a client of a window has dropped."""
-        return self.whole or self.measured.transcript
+        """The whole conversation: the transcript, with the messages that a client with a sliding window has dropped."""
+        return self.full_transcript or self.measured.transcript
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the view is made from more than the client sent: what it has dropped, or what stands for that."""
-        return self.whole is self.measured.transcript
+        """Whether the view is made from more than the client sent: from dropped messages too, or what replaces them."""
+        return self.full_transcript is self.measured.transcript
 
     @property
-    def is_by_length(self) -> bool:
-        """Whether its tokens were not counted, because its length was enough to know what must be done."""
+    def is_estimated(self) -> bool:
+        """Whether the tokens were estimated by length, because that was enough to know what must be done."""
         return self.measured.counted_by == BY_LENGTH
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether the message list differs from what the client sent even where nothing is condensed."""
+        """Whether the message list differs from what the client sent even if nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
 
-    def knowing(self, recorded: Sequence[Condensation]) -> Case:
-        """The case with condensations that were recorded since its session was read."""
+    def with_recorded(self, recorded: Sequence[Condensation]) -> Case:
+        """The case with condensations that were recorded after its session was read."""
         if not recorded:
             return self
         newer = {each.id for each in recorded}
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
 
-    def taken_by(self, profile: Profile) -> Case:
-        """The case for an upstream with this profile, in whose form its views are written."""
-        known = profile is self.policy.profile
-        case = self if known else self._replace(policy=self.policy._replace(profile=profile))
+    def for_profile(self, profile: Profile) -> Case:
+        """The case for an upstream with this profile: its views are written in the form that the profile asks for."""
+        is_same = profile is self.policy.profile
+        case = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
             return case
-        transcript = self.measured.transcript.in_form(profile.form)
-        whole = transcript if self.is_aligned else self.whole and self.whole.in_form(profile.form)
-        return case._replace(measured=self.measured._replace(transcript=transcript), whole=whole)
+        transcript = self.measured.transcript.with_form(profile.form)
+        full = transcript if self.is_aligned else self.full_transcript and self.full_transcript.with_form(profile.form)
+        return case._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
 
-    def apart(self) -> Case:
-        """The case for a piece of work that its request does not wait for."""
-        return self._replace(recognised=self.recognised.apart())
+    def with_fresh_patience(self) -> Case:
+        """The case for background work, whose waits for the store do not count against the request's patience."""
+        return self._replace(recognised=self.recognised.with_fresh_patience())
 
     def caller(self, *, background: bool) -> Caller:
-        """On whose behalf models are asked."""
+        """The caller on whose behalf the proxy asks models."""
         request = self.request
-        tools = offered_in(request.body, self.offer).get("tools") or request.body.written("tools") or None
+        tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
         policy = self.policy
         return Caller(
-            request.model, request.headers, tools, request.asked_at, background, policy.profile, policy.background
+            request.model, request.headers, tools, request.received_at, background, policy.profile, policy.background
         )
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
-        """What strategies may know of the session; `now` in seconds since the epoch."""
-        session = self.recognised.session
-        branch = session.branch_of(self.history.digests) if session else None
+        """What strategies may know about the session; `now` in seconds since the epoch."""
+        session, branch = self.recognised.session, self.branch
         seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
         verdicts = session.verdicts if session else ()
         return Past(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
     def cards(self) -> list[MemoryCard]:
-        """The memory cards that this history may see, but for those that a later one contradicts."""
+        """The memory cards that this history may see, without those that a later card contradicts."""
         session, digests = self.recognised.session, self.history.digests
         standing = [each for each in self.recognised.condensations if has_node(digests, each.covered, each.digest)]
-        own, unwanted = (session.cards(standing), forgotten(session)) if session else ([], [])
-        return together(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
+        own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
+        return combined_cards(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
 
     @property
-    def is_told_more(self) -> bool:
-        """Whether memory has cards that are not of this history: a person's, or those of a scope."""
+    def has_foreign_cards(self) -> bool:
+        """Whether memory has cards that did not come from this history: added by a person, or shared in a scope."""
         session, scope = self.recognised.session, self.recognised.scope
-        return bool((session and session.added) or (scope and scope.cards))
+        return bool((session and session.added_cards) or (scope and scope.cards))
 
     @property
-    def keeps(self) -> bool:
-        """Whether anything of this request may be stored."""
+    def may_store(self) -> bool:
+        """Whether anything about this request may be stored."""
         controls = self.request.controls
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
 
 class Intake:
-    """Makes cases of requests; one per app. `offered` adds what the memory tool needs."""
+    """Builds cases from requests; one per app. `add_offer` adds the offer of the memory tool to a case."""
 
     def __init__(
         self,
@@ -189,10 +196,10 @@ class Intake:
         restorer: Restorer,
         tokenizers: Tokenizers,
         lessons: Lessons,
-        offered: Callable[[Case], Case],
+        add_offer: Callable[[Case], Case],
         keeps_text: bool = True,
     ) -> None:
-        self._offered = offered
+        self._add_offer = add_offer
         self._lessons = lessons
         self._calibrator = lessons.calibrator
         self._policies = policies
@@ -202,84 +209,84 @@ class Intake:
         self._tokenizers = tokenizers
         self._keeps_text = keeps_text
 
-    async def case(self, request: ChatRequest, timing: Timing) -> Case:
-        """All that is known of a request; raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
+    async def build_case(self, request: ChatRequest, timing: Timing) -> Case:
+        """The case of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
         await self._lessons.refresh(request.model, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         started = perf_counter()
-        request, append = await self._supplied(request, identity, patience)
-        supplied = milliseconds(started)
+        request, append = await self._supply_history(request, identity, patience)
+        spent_on_history = milliseconds_since(started)
         started = perf_counter()
-        measured = await self._measured(request, counter)
-        timing.count = milliseconds(started)
+        measured = await self._measure(request, counter)
+        timing.count = milliseconds_since(started)
         started = perf_counter()
-        found = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
-        settings = found.session.settings if found.session else {}
+        recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
+        settings = recognised.session.settings if recognised.session else {}
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
         if policy.scope:
-            found = await self._recogniser.scoped(found, policy.scope, read=any(policy.memory))
-        case = Case(request, measured, found, policy, counter, append)
-        case = await self._restored(await self._counted(case) if _goes_by_counts(case) else case)
-        case = self._calibrated(self._offered(case.taken_by(policy.profile)))
-        timing.session = milliseconds(started) + supplied
+            recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
+        case = Case(request, measured, recognised, policy, counter, append)
+        case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
+        case = self._calibrate(self._add_offer(case.for_profile(policy.profile)))
+        timing.session = milliseconds_since(started) + spent_on_history
         return case
 
-    async def counted(self, case: Case) -> Case:
-        """The case with its tokens counted, where their number was only guessed by length."""
-        if not case.is_by_length or case.whole is not None:
+    async def with_counts(self, case: Case) -> Case:
+        """The case with its tokens counted, if they were only estimated by length."""
+        if not case.is_estimated or case.full_transcript is not None:
             return case
         policy = case.policy._replace(budget=case.policy.budget and case.policy.budget.unscaled)
-        counted = await self._counted(case._replace(policy=policy))
-        return self._calibrated(counted.taken_by(policy.profile))
+        counted = await self._count(case._replace(policy=policy))
+        return self._calibrate(counted.for_profile(policy.profile))
 
-    async def _counted(self, case: Case) -> Case:
-        if not case.is_by_length:
+    async def _count(self, case: Case) -> Case:
+        if not case.is_estimated:
             return case
         return case._replace(measured=await self._measurer.measure(case.request.body, case.counter))
 
-    def _calibrated(self, case: Case) -> Case:
-        """The case with what is known of the upstream's own count, by which its budget goes."""
+    def _calibrate(self, case: Case) -> Case:
+        """The case with what is known about the upstream's own count, by which its budget is scaled."""
         branch = case.branch
-        stored, asked = branch.anchor if branch else None, _asked(case)
-        known = self._calibrator.calibrated(asked, stored, case.policy.window.tokens)
-        return case._replace(prompt=asked, calibrated=known, policy=case.policy.scaled(known.scale))
+        anchor, prompt = branch.anchor if branch else None, _counted_prompt(case)
+        calibrated = self._calibrator.calibrate(prompt, anchor, case.policy.window.tokens)
+        return case._replace(prompt=prompt, calibrated=calibrated, policy=case.policy.scaled(calibrated.scale))
 
-    async def _restored(self, case: Case) -> Case:
-        """The case with what its client has dropped: in the view too, unless the pipeline may change nothing."""
-        # An append says itself what it follows on.
-        if case.recognised.restored is None or case.append is not None:
+    async def _restore_dropped(self, case: Case) -> Case:
+        """The case with the messages that its client has dropped: in the view too, unless that stays as sent."""
+        # An append names the history that it continues.
+        if case.recognised.missing is None or case.append is not None:
             return case
-        whole = await self._restorer.whole(
-            case.measured, case.recognised.restored, case.recognised.condensations, case.counter
+        restored = await self._restorer.restore(
+            case.measured, case.recognised.missing, case.recognised.condensations, case.counter
         )
-        if whole is None:
+        if restored is None:
             return case
         if case.policy.pipeline.is_off or case.policy.pipeline.observe:
-            return case._replace(whole=whole.transcript)
-        policy = case.policy.able_to_drop() if whole.restored else case.policy
-        return case._replace(whole=whole.transcript, measured=whole, policy=policy)
+            return case._replace(full_transcript=restored.transcript)
+        policy = case.policy.with_dropping() if restored.restored else case.policy
+        return case._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
 
-    async def _supplied(
+    async def _supply_history(
         self, request: ChatRequest, identity: Identity, patience: Patience
     ) -> tuple[ChatRequest, Append | None]:
-        """In append mode the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
+        """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
         _check_append(request, identity, keeps_text=self._keeps_text)
         try:
-            stored = await self._recogniser.history(request.tenant, identity, patience)
+            stored = await self._recogniser.appended_history(request.tenant, identity, patience)
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
-        append, whole = appended(stored, request.body.elements, request.controls.if_head)
-        return request._replace(body=request.body.with_history(whole)), append
+        append, elements = append_to(stored, request.body.elements, request.controls.if_head)
+        return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measured(self, request: ChatRequest, counter: Counter) -> Measured:
-        """Counts, unless the length alone proves that nothing needs to be done.
+    async def _measure(self, request: ChatRequest, counter: Counter) -> Measured:
+        """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
-        It bounds what the client sent; what the upstream adds by itself comes on top.
+        The length bounds the tokens of what the client sent; tokens that the upstream adds by itself come on top.
         """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
@@ -290,20 +297,20 @@ class Intake:
         return await self._measurer.measure(request.body, counter)
 
 
-def _asked(case: Case) -> CountedPrompt:
-    """What of a case is counted."""
+def _counted_prompt(case: Case) -> CountedPrompt:
+    """The prompt of a case as calibration compares it with earlier ones."""
     measured, body = case.measured, case.request.body
     systems = b"".join([message.digest for _, message in measured.transcript.systems])
-    outside = measured.outside + ("+" if case.offer.is_made else "")
+    outside = measured.outside_digest + ("+" if case.offer.is_made else "")
     frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
     offers = bool(body.get("tools") or body.get("functions") or case.offer.is_made)
-    most = body.size if case.is_by_length else None
+    most = body.size if case.is_estimated else None
     counted = case.framing, measured.counted_by, frame, outside, offers, most
-    return CountedPrompt(measured.transcript, *counted, _hidden(case), measured.features, _about(case))
+    return CountedPrompt(measured.transcript, *counted, _hidden_messages(case), measured.features, _about(case))
 
 
-def _hidden(case: Case) -> tuple[tuple[int, Message], ...]:
-    """The messages of hidden rounds that a case's view may show, each with its place in the chain."""
+def _hidden_messages(case: Case) -> tuple[tuple[int, Message], ...]:
+    """The messages of hidden rounds that the view may show, each with its index in the chain."""
     transcript = case.measured.transcript
     if not transcript.patches:
         return ()
@@ -312,14 +319,14 @@ def _hidden(case: Case) -> tuple[tuple[int, Message], ...]:
 
 
 def _about(case: Case) -> About:
-    """Whose request it is, as calibration has it: conversations that begin alike are one."""
+    """Names the conversation for calibration; those of one tenant that begin with the same message are one."""
     tenant = case.request.tenant
     beginning = tenant.encode() + b"".join(case.measured.transcript.digests[:1])
     return About(tenant, case.request.model, blake2b(beginning, digest_size=4).hexdigest())
 
 
-def _goes_by_counts(case: Case) -> bool:
-    """Whether a judge's record may be applied: a view is made smaller by some tokens, which no length proves."""
+def _needs_counts(case: Case) -> bool:
+    """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller."""
     stage, known, digests = case.policy.judging, case.recognised.condensations, case.history.digests
     if stage is None or stage.inline:
         return stage is not None
@@ -327,13 +334,13 @@ def _goes_by_counts(case: Case) -> bool:
     return any(each.trigger == JUDGED for each in prepared_in(known, digests, resting))
 
 
-def milliseconds(started: float) -> float:
+def milliseconds_since(started: float) -> float:
     """Milliseconds since `started`, a reading of `perf_counter`."""
     return (perf_counter() - started) * 1000
 
 
 def _check_append(request: ChatRequest, identity: Identity, *, keeps_text: bool) -> None:
-    """Append needs a name to store under, a store that keeps text, leave to store, and one reply."""
+    """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
     if not keeps_text:
         raise BadRequest('Append needs store.content = "full".', param=request.controls.param("history"))
     if identity.id is None:

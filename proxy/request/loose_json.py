@@ -1,4 +1,4 @@
-"""JSON from outside: nothing in it is believed to have a shape."""
+"""Reads JSON from outside without relying on its shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def json_or_none(text: str | bytes) -> Any:
-    """The value of JSON; None where it is none, or is nested too deeply to be read."""
+    """The value of a JSON text; None if it is not valid JSON or too deeply nested to be parsed."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -16,7 +16,7 @@ def json_or_none(text: str | bytes) -> Any:
 
 
 def count_at(document: Any, key: str) -> int:
-    """The number of tokens at a key of an object; 0 where it is no whole number above 0, or the object is none."""
-    # Nearly always a plain dict, which is told much sooner than that something is a mapping.
+    """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
+    # Nearly always a plain dict, which is checked much faster than a Mapping.
     found = document.get(key) if isinstance(document, (dict, Mapping)) else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

@@ -1,9 +1,9 @@
-"""From the bytes of a request to a measured transcript.
+"""Builds the transcript of a request and counts its tokens.
 
-What is made of a message depends on its bytes alone and is kept with it (`proxy/request/message_cache.py`), so that a
-turn costs its new messages only. Digests and counts are kept longer than that, by a hash of the bytes and without any
-text: they are what is dear, and they are small. Messages that are new are counted off the event loop when they are
-long. Where the body's length proves that it fits anyway, nothing is tokenized and the counts are estimates.
+What is read from a message depends on its bytes alone and is cached with them (`proxy/request/message_cache.py`), so
+that a turn costs its new messages only. Digests and counts are cached for longer, by a hash of the bytes and without
+any text, because they are expensive and small. New messages that are long are counted outside of the event loop. If
+the length of the body already proves that it fits, nothing is tokenized and the counts are estimates.
 """
 
 from __future__ import annotations
@@ -14,45 +14,47 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features
-from proxy.request.envelope import OUTSIDE
+from proxy.request.envelope import COUNTED_MEMBERS
 from proxy.request.message_cache import Element, MessageCache
-from proxy.request.prefix_cache import CachedPrefix, Summed, beginning_of, behind_systems, remember
+from proxy.request.prefix_cache import CachedPrefix, CountedTranscript, end_of_systems, find_prefix, store_prefix
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.tokens.counter import Counter, CountingPool
 from strategies.core.transcript import Message, Reader, Transcript
 
 BYTES_PER_TOKEN = 4
-_MOST_KNOWN = 20_000
+_MOST_COUNTS = 20_000
 _MOST_OVERHEADS = 256
-_AT_ONCE = 100
-"""New messages that are made in one turn of the event loop; about a millisecond and a half."""
+_BATCH = 100
+"""New messages that are read in one turn of the event loop, which takes about 1.5 milliseconds."""
 BY_LENGTH = "length"
+"""The name of the counter whose counts are estimates by length."""
 _KEY_BYTES = 16
 
 
-class Known(NamedTuple):
-    """What is kept of a message that was seen."""
+class CachedCount(NamedTuple):
+    """What is kept of a message when its bytes are no longer in the message cache."""
 
     digest: bytes
     tokens: int
 
 
 class Measured(NamedTuple):
-    """A transcript with its counts; `overhead` are the tokens of tools and framing.
-
-    `restored` are the tokens of messages that the client did not send, put back from the store. `counted_by` names what
-    counted, and `outside` is a digest of what was counted besides messages, "" for nothing. `features` are what the
-    tokens of the chain are made of, where that is at hand.
-    """
+    """A transcript with its counts."""
 
     transcript: Transcript
     overhead: int
+    """Tokens of tools and framing."""
     exact: bool
+    """Whether a tokenizer made the counts; false for estimates."""
     restored: int = 0
+    """Tokens of the messages that the client did not send and that were put back from the store."""
     counted_by: str = ""
-    outside: str = ""
+    """The name of the counter."""
+    outside_digest: str = ""
+    """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
     features: Features | None = None
+    """The features of the transcript's chain, for calibration; None if they were not computed."""
 
     @property
     def tokens(self) -> int:
@@ -60,104 +62,110 @@ class Measured(NamedTuple):
         return self.transcript.tokens + self.overhead - self.restored
 
 
-class _Listed(NamedTuple):
-    """A body's messages: `systems` at their head, `others`, and what is `known` of the beginning of those."""
+class _Split(NamedTuple):
+    """The messages of a body: the `systems` at the head, the `others`, and the cached `prefix` of those."""
 
     systems: Sequence[Element]
     others: Sequence[Element]
-    known: CachedPrefix | None
+    prefix: CachedPrefix | None
 
     @classmethod
-    def of(cls, body: Body, counted_by: str) -> _Listed:
-        """Those of a body, of which what is known was made by `counted_by`."""
-        head = behind_systems(body.elements)
+    def of(cls, body: Body, counted_by: str) -> _Split:
+        """The messages of a body, with the prefix that `counted_by` has counted."""
+        head = end_of_systems(body.elements)
         others = body.elements[head:]
-        return cls(body.elements[:head], others, beginning_of(others, counted_by))
+        return cls(body.elements[:head], others, find_prefix(others, counted_by))
 
     @property
     def later(self) -> Sequence[Element]:
-        """The others behind the beginning that is known."""
-        return self.others[len(self.known.elements) :] if self.known else self.others
+        """The others after the prefix."""
+        return self.others[len(self.prefix.elements) :] if self.prefix else self.others
 
     @property
-    def unknown(self) -> Sequence[Element]:
-        """All that the beginning does not have."""
+    def outside_prefix(self) -> Sequence[Element]:
+        """All elements that are not in the prefix."""
         return (*self.systems, *self.later)
 
 
 class Measurer:
-    """Reads and counts messages; one per app. What it has measured is kept in `seen`, of `most_known` the counts."""
+    """Reads and counts messages; one per app. Messages are cached in `cache`, and the last `most_counts` counts."""
 
     def __init__(
-        self, reader: Reader, pool: CountingPool, seen: MessageCache | None = None, most_known: int = _MOST_KNOWN
+        self, reader: Reader, pool: CountingPool, cache: MessageCache | None = None, most_counts: int = _MOST_COUNTS
     ) -> None:
         self._reader = reader
         self._pool = pool
-        self._seen = MessageCache() if seen is None else seen
-        self._known: Lru[bytes, Known] = Lru(most_known)
+        self._cache = MessageCache() if cache is None else cache
+        self._counts: Lru[bytes, CachedCount] = Lru(most_counts)
         self._overheads: Lru[bytes, int] = Lru(_MOST_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
-        """The transcript with a count for each message."""
+        """The transcript, each message counted by the counter."""
         name = counter.cache_key
-        listed = _Listed.of(body, name)
-        new = [each for each in listed.unknown if name not in each.counted]
-        read = dict(zip(map(id, new), await self._read(new, counter), strict=True))
-        made = self._made(body, listed, name, lambda each: read.get(id(each)) or each.counted[name])
-        outside = body.envelope.outside
-        overhead = await self._overhead(outside, body, made.transcript, counter)
-        return Measured(made.transcript, overhead, counter.exact, 0, name, outside.hex(), made.features)
+        split = _Split.of(body, name)
+        new = [each for each in split.outside_prefix if name not in each.messages]
+        read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
+        transcript, features = self._build(body, split, name, lambda each: read.get(id(each)) or each.messages[name])
+        digest = body.envelope.outside_digest
+        overhead = await self._overhead(digest, body, transcript, counter)
+        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), features)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        listed = _Listed.of(body, BY_LENGTH)
-        made = self._made(body, listed, BY_LENGTH, lambda each: each.counted.get(BY_LENGTH) or self._by_length(each))
-        rest = max(body.size // BYTES_PER_TOKEN - made.transcript.tokens, 3)
-        outside = body.envelope.outside.hex()
-        return Measured(made.transcript, rest, False, 0, BY_LENGTH, outside, made.features)
+        split = _Split.of(body, BY_LENGTH)
+        transcript, features = self._build(
+            body, split, BY_LENGTH, lambda each: each.messages.get(BY_LENGTH) or self._estimated(each)
+        )
+        overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
+        return Measured(transcript, overhead, False, 0, BY_LENGTH, body.envelope.outside_digest.hex(), features)
 
-    def _made(self, body: Body, listed: _Listed, counted_by: str, message: Callable[[Element], Message]) -> Summed:
-        """What is made of a body's messages; `message` gives that of an element behind what is known."""
-        systems, later = list(map(message, listed.systems)), list(map(message, listed.later))
-        self._seen.keep(body.alone)
-        remember(listed.others, counted_by, listed.known)
-        return listed.known.made.followed(later).led_by(systems) if listed.known else Summed.of([*systems, *later])
+    def _build(
+        self, body: Body, split: _Split, counted_by: str, message_of: Callable[[Element], Message]
+    ) -> CountedTranscript:
+        """The transcript of a body; `message_of` reads elements outside of the prefix. Caches elements and prefix."""
+        systems, later = list(map(message_of, split.systems)), list(map(message_of, split.later))
+        self._cache.keep(body.singles)
+        store_prefix(split.others, counted_by, split.prefix)
+        if split.prefix is None:
+            return CountedTranscript.of([*systems, *later])
+        return split.prefix.counted.followed(later).led_by(systems)
 
-    async def _read(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
-        """The messages of elements that no message was made of; only what is not known by its hash is counted."""
+    async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
+        """Reads the messages of elements, and counts those whose bytes were not counted before."""
         keys = [_hash(each.data, counter.cache_key) for each in elements]
-        # Taken out now: other requests, and this one itself, may have it forgotten before its turn comes.
-        known = {key: found for key in keys if (found := self._known.get(key)) is not None}
-        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in known}
+        # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
+        cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
+        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in cached}
         counts = await self._pool.messages(counter, [each.value for each in uncounted.values()])
         tokens = dict(zip(uncounted, counts, strict=True))
         messages: list[Message] = []
-        for start in range(0, len(elements), _AT_ONCE):
+        for start in range(0, len(elements), _BATCH):
             if start:
-                await asyncio.sleep(0)  # a long history is not all that others wait for
-            piece = zip(elements[start : start + _AT_ONCE], keys[start : start + _AT_ONCE], strict=True)
-            messages += [self._message(each, key, counter, known.get(key) or tokens[key]) for each, key in piece]
+                await asyncio.sleep(0)  # lets other requests run while a long history is read
+            batch = zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True)
+            messages += [self._read_message(each, key, counter, cached.get(key) or tokens[key]) for each, key in batch]
         return messages
 
-    def _message(self, element: Element, key: bytes, counter: Counter, known: Known | int) -> Message:
-        tokens, digest = (known, None) if isinstance(known, int) else (known.tokens, known.digest)
+    def _read_message(self, element: Element, key: bytes, counter: Counter, count: CachedCount | int) -> Message:
+        tokens, digest = (count, None) if isinstance(count, int) else (count.tokens, count.digest)
         message = self._reader.read_bytes(element.data, element.value, tokens, digest)
-        self._known.put(key, Known(message.digest, message.tokens))
-        element.settle(counter.cache_key, message)
+        self._counts.put(key, CachedCount(message.digest, message.tokens))
+        element.set_message(counter.cache_key, message)
         return message
 
-    def _by_length(self, element: Element) -> Message:
+    def _estimated(self, element: Element) -> Message:
+        """The message of an element, its tokens estimated by its length."""
         message = self._reader.read_bytes(element.data, element.value, len(element.data) // BYTES_PER_TOKEN + 1)
-        element.settle(BY_LENGTH, message)
+        element.set_message(BY_LENGTH, message)
         return message
 
-    async def _overhead(self, outside: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
+    async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""
-        key = _hash(outside, f"{bool(transcript.systems)} {counter.cache_key}")
+        key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}")
         tokens = self._overheads.get(key)
         if tokens is None:
-            chars = sum(len(body.written(key)) for key in OUTSIDE)
-            tokens = await self._pool.overhead(counter, _outside(body, transcript), chars)
+            chars = sum(len(body.raw_value(key)) for key in COUNTED_MEMBERS)
+            tokens = await self._pool.overhead(counter, _counted_document(body, transcript), chars)
         self._overheads.put(key, tokens)
         return tokens
 
@@ -166,12 +174,12 @@ def _hash(data: bytes, name: str) -> bytes:
     return blake2b(data, digest_size=_KEY_BYTES, key=name.encode()[:64]).digest()
 
 
-def _outside(body: Body, transcript: Transcript) -> Mapping[str, Any]:
-    """What of a request is counted besides its messages; of those only the presence of a system message is read."""
+def _counted_document(body: Body, transcript: Transcript) -> Mapping[str, Any]:
+    """The members that are counted as overhead; of the messages only whether there is a system message matters."""
     systems = [{"role": "system"}] if transcript.systems else []
-    return {**{key: body.get(key) for key in OUTSIDE if key in body.members}, "messages": systems}
+    return {**{key: body.get(key) for key in COUNTED_MEMBERS if key in body.members}, "messages": systems}
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:
-    """Whether the bytes alone prove at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return body.size <= tokens and not body.supplied and body.is_text
+    """Whether the bytes alone prove that a body has at most `tokens`: no tokenizer makes more tokens than bytes."""
+    return body.size <= tokens and not body.supplied_bytes and body.is_text

@@ -1,17 +1,17 @@
-"""Messages that were read before, recognised by their bytes.
+"""A cache of messages that recognises them by their bytes.
 
-A chat client sends its whole history each time, and nearly all of it came with the request before. So every message
-that was read is kept: its bytes, what was made of them, and which message followed it the last time. A new body is
-compared with that. Where it goes on with the bytes of the message that followed before, it is that message, for no
-longer JSON value begins with a complete object. Such a message is neither decoded nor parsed, digested or counted
-again; it costs one comparison of memory. Where the guess fails, one message is parsed and looked up by its bytes, and
-guessing goes on behind it. Messages that stood side by side twice make a span, `SPAN` of them: their bytes are joined
-and compared at one go, for copying them takes less than a step for each.
+A chat client sends its whole history with each request, and nearly all of it came with the request before. The cache
+keeps the bytes of every message, the messages read from them, and which message came next the last time. While a new
+body continues with the bytes of the expected next message, it contains that message: no longer JSON value begins with a
+complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or counted again.
+If a guess fails, one message is parsed and looked up by its bytes, and guessing continues after it. `SPAN_LENGTH`
+messages that stood side by side twice form a span. The bytes of a span are joined and compared at once, because copying
+them takes less time than a step for each message.
 
-The messages used of late are kept, up to a number of bytes: what was used since it was the oldest gets another round,
-so that a use costs no more than a mark, one for a whole span. What follows a message is held weakly, so that what was
-forgotten is not kept by its neighbours; a span is dissolved with the first of its messages that is forgotten. Nothing
-here is thread-safe: there is one per app, on its event loop.
+Eviction is second-chance: the oldest message is moved to the end if it was used since it was last the oldest, and
+dropped otherwise, until the size fits. A use therefore costs only a mark, and one mark for a whole span. References to
+the next message are weak, so that a dropped message is not kept alive by its neighbours, and a span is dissolved when
+the first of its messages is dropped. Nothing here is thread-safe: an app has one cache, on its event loop.
 """
 
 from __future__ import annotations
@@ -35,52 +35,65 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 16
-"""A message larger than this part of all is not kept."""
+"""A message that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 ENTRY_BYTES = 1_250
-"""About what keeping a message takes besides its bytes."""
-SPAN = 32
-"""Messages of a span: few enough that joining them costs little where they differ."""
-MOST_IN_SPAN = 16 * 1024
-"""The `cost` of a message up to which it may be in a span: a step for a larger one is not what takes the time."""
+"""About the bytes of memory that a kept message takes besides its own."""
+SPAN_LENGTH = 32
+"""Messages in a span: few enough that joining them in vain costs little."""
+MOST_COST_IN_SPAN = 16 * 1024
+"""The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
 _IS_TEXT = attrgetter("is_text")
-_WINDOW = 2_048
-_WIDER = 8
+_FIRST_SLICE = 2_048
+"""Bytes that are decoded at first to parse a message; where it is longer, `_SLICE_GROWTH` times as many, and so on."""
+_SLICE_GROWTH = 8
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
 
 
 class Element:
-    """One element of `messages`: its bytes and, where they are at hand, their value.
-
-    `counted` holds the message that was made of it, by what counted its tokens; its parsed form is dropped there.
-    `following` is the element that came next in the last body that had both. `beginnings` are what was made of the
-    message list that ends with it, where that is kept (`proxy/request/prefix_cache.py`). `cost` is what keeping it
-    takes in bytes, 0 where it is not kept; `used` is the number of the last body that had it by itself, and `passed`
-    that of the newest one when it was last about to be forgotten. `span` is the one that it is in; only what is kept is
-    in any.
-    """
+    """One element of the array `messages`: its bytes, and what was read from them."""
 
     __slots__ = (
-        *("__weakref__", "_value", "beginnings", "cost", "counted", "data", "following", "is_text", "passed", "role"),
-        *("span", "used"),
+        *("__weakref__", "_value", "cost", "data", "is_text", "last_checked", "last_used", "messages", "prefixes"),
+        *("role", "span", "successor"),
     )
+
+    data: bytes
+    """Its JSON text."""
+    role: str
+    is_text: bool
+    """Whether its content is text only, so that its bytes bound its tokens."""
+    messages: dict[str, Message]
+    """The messages read from it, by the name of the counter that counted their tokens."""
+    successor: ref[Element] | None
+    """The element that came next in the last body that had both."""
+    prefixes: tuple[CachedPrefix, ...]
+    """The cached message lists that end with it (`proxy/request/prefix_cache.py`)."""
+    cost: int
+    """Bytes of memory that keeping it takes; 0 if it is not in the cache."""
+    last_used: int
+    """The number of the last body that had it outside of a span."""
+    last_checked: int
+    """The number of the newest body when it was last the oldest element of the cache, or was added."""
+    span: Span | None
+    """The span that it belongs to; only elements in the cache have one."""
 
     def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
         self.data = data
-        self.role: str = value["role"]
+        self.role = value["role"]
         self.is_text = _is_text(value.get("content"))
-        self.counted: dict[str, Message] = {}
-        self.following: ref[Element] | None = None
-        self.beginnings: tuple[CachedPrefix, ...] = ()
-        self.cost = self.used = self.passed = 0
-        self.span: Span | None = None
+        self.messages = {}
+        self.successor = None
+        self.prefixes = ()
+        self.cost = self.last_used = self.last_checked = 0
+        self.span = None
         self._value: Mapping[str, Any] | None = value
 
     @property
-    def is_free(self) -> bool:
-        """Whether it may become part of a span: it is kept, not large, and in none."""
-        return self.span is None and 0 < self.cost <= MOST_IN_SPAN
+    def can_join_span(self) -> bool:
+        """Whether it may become part of a span: it is in the cache, not large, and in no span yet."""
+        return self.span is None and 0 < self.cost <= MOST_COST_IN_SPAN
 
     @classmethod
     def of(cls, raw: str) -> Element:
@@ -95,179 +108,184 @@ class Element:
     @property
     def digest(self) -> bytes:
         """The digest of its message."""
-        message = next(iter(self.counted.values()), None)
+        message = next(iter(self.messages.values()), None)
         return message_digest(self.value) if message is None else message.digest
 
     @property
     def value(self) -> Mapping[str, Any]:
-        """Its parsed form; parsed again where that was released."""
+        """Its parsed form, parsed again if `set_message` has dropped it."""
         value: Mapping[str, Any] = loads(self.raw) if self._value is None else self._value
         return value
 
-    def settle(self, counted_by: str, message: Message) -> None:
-        """Keeps what was made of it; the parsed form is dropped, for it takes more room than all the rest."""
-        self.counted[counted_by] = message.lean()
+    def set_message(self, counted_by: str, message: Message) -> None:
+        """Keeps the message read from it and drops the parsed form, which takes more memory than all the rest."""
+        self.messages[counted_by] = message.lean()
         self._value = None
 
 
 class Span:
-    """Kept elements that stood side by side, and the bytes of each; all of them hold it.
+    """Elements of the cache that stood side by side, each of which refers to it.
 
-    `used` is the number of the last body that had them so.
+    `texts` are the bytes of each element, and `last_used` is the number of the last body that had the whole span.
     """
 
-    __slots__ = ("elements", "is_text", "texts", "used")
+    __slots__ = ("elements", "is_text", "last_used", "texts")
 
     def __init__(self, elements: Sequence[Element]) -> None:
         self.elements = elements
         self.texts = [each.data for each in elements]
         self.is_text = are_text(elements)
-        self.used = 0
+        self.last_used = 0
 
     @classmethod
     def bind(cls, elements: Sequence[Element]) -> None:
-        """Makes a span of free elements."""
+        """Makes a span of elements that can join one."""
         span = cls(elements)
         for each in elements:
             each.span = span
 
     def dissolve(self) -> None:
-        """Leaves its elements without one."""
+        """Takes its elements out of the span."""
         for each in self.elements:
-            each.span, each.used = None, max(each.used, self.used)
+            each.span, each.last_used = None, max(each.last_used, self.last_used)
 
 
-class Run(NamedTuple):
-    """The elements of an array: `alone` are those of them that were not found by one of the `spans`.
+class ElementArray(NamedTuple):
+    """The elements of an array that was read.
 
-    `end` is the place behind the last one and the space that follows it.
+    `singles` are the elements that are in none of the `spans`. `end` is the index just after the last element and the
+    white space that follows it.
     """
 
     elements: list[Element]
-    alone: list[Element]
+    singles: list[Element]
     spans: list[Span]
     end: int
 
 
 class MessageCache:
-    """The messages that were read before, at most `most_bytes` of them, and the `envelopes` around them."""
+    """The messages that were read before, up to about `most_bytes` of memory, and the `envelopes` around them."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.envelopes = Envelopes()
         self._most = most_bytes
         self._size = 0
         self._kept: OrderedDict[bytes, Element] = OrderedDict()
-        self._opening: ref[Element] | None = None
-        self._bodies = 0
+        self._first: ref[Element] | None = None
+        self._body_number = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept, with what keeping it takes."""
+        """About the bytes of memory that the kept messages take."""
         return self._size
 
-    def run(self, data: bytes, at: int) -> Run:
-        """The objects of the array in `data` whose first one stands at `at`; raises `ValueError` for anything else."""
-        self._bodies += 1
-        first = self._guessed(data, at, self._opening) or self._parsed(data, at)
-        self._opening = ref(first)
-        run = Run([first], [first], [], at)
+    def read_array(self, data: bytes, at: int) -> ElementArray:
+        """Reads the array of messages whose first element stands at `at`; raises `ValueError` for anything else."""
+        self._body_number += 1
+        first = self._match(data, at, self._first) or self._parse(data, at)
+        self._first = ref(first)
+        array = ElementArray([first], [first], [], at)
         at += len(first.data)
         while joint := _JOINT.match(data, at):
-            behind = self._followed(data, at, joint[0], run)
-            if behind == at:
-                element = self._parsed(data, joint.end())
-                run.elements[-1].following = ref(element)
-                run.elements.append(element)
-                run.alone.append(element)
-                behind = joint.end() + len(element.data)
-            at = behind
-        end = _SPACE.match(data, at)
-        return run._replace(end=end.end() if end else at)
+            end = self._match_successors(data, at, joint[0], array)
+            if end == at:
+                element = self._parse(data, joint.end())
+                array.elements[-1].successor = ref(element)
+                array.elements.append(element)
+                array.singles.append(element)
+                end = joint.end() + len(element.data)
+            at = end
+        space = _SPACE.match(data, at)
+        return array._replace(end=space.end() if space else at)
 
-    def _guessed(self, data: bytes, at: int, guess: ref[Element] | None) -> Element | None:
+    def _match(self, data: bytes, at: int, guess: ref[Element] | None) -> Element | None:
+        """The guessed element, if it still exists and its bytes stand at `at`."""
         element = guess() if guess is not None else None
         return element if element is not None and data.startswith(element.data, at) else None
 
-    def _parsed(self, data: bytes, at: int) -> Element:
-        """The element at `at`, the kept one where it was read before."""
+    def _parse(self, data: bytes, at: int) -> Element:
+        """The element at `at`: the one in the cache if it has the same bytes."""
         value, end = _value_at(data, at)
         text = data[at:end]
         return self._kept.get(text) or Element(text, _checked(value, text))
 
-    def _followed(self, data: bytes, at: int, joint: bytes, run: Run) -> int:
-        """Adds the elements that followed the last one before, while `data` has them; the place behind the last."""
-        starts, width, free = data.startswith, len(joint), 0
-        elements, alone = run.elements, run.alone
-        guess = elements[-1].following
+    def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
+        """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.
+
+        Returns the index just after the last one.
+        """
+        starts, width, joinable = data.startswith, len(joint), 0
+        elements, singles = array.elements, array.singles
+        guess = elements[-1].successor
         while guess is not None:
             element = guess()
             if element is None or not starts(joint, at):
                 break
             span = element.span
-            if span and span.elements[0] is element and starts(whole := joint.join(span.texts), at + width):
+            if span and span.elements[0] is element and starts(text := joint.join(span.texts), at + width):
                 elements += span.elements
-                run.spans.append(span)
-                span.used = self._bodies
-                at += width + len(whole)
-                free = 0
+                array.spans.append(span)
+                span.last_used = self._body_number
+                at += width + len(text)
+                joinable = 0
             elif starts(element.data, at + width):
                 elements.append(element)
-                alone.append(element)
+                singles.append(element)
                 at += width + len(element.data)
-                free = free + 1 if element.is_free else 0
+                joinable = joinable + 1 if element.can_join_span else 0
             else:
                 break
-            if free == SPAN:
-                Span.bind(elements[-SPAN:])
-                free = 0
-            guess = elements[-1].following
+            if joinable == SPAN_LENGTH:
+                Span.bind(elements[-SPAN_LENGTH:])
+                joinable = 0
+            guess = elements[-1].successor
         return at
 
     def keep(self, elements: Iterable[Element]) -> None:
-        """Keeps elements, as the most recently used ones; those of a run's spans are so without it."""
+        """Adds elements to the cache or marks them as used now; `read_array` has already marked those in spans."""
         for element in elements:
             if element.cost:
-                element.used = self._bodies
+                element.last_used = self._body_number
             elif other := self._kept.get(element.data):
-                other.used = self._bodies
+                other.last_used = self._body_number
             else:
                 self._add(element)
         while self._size > self._most:
-            self._forget_one()
+            self._evict_or_spare_oldest()
 
     def _add(self, element: Element) -> None:
         cost = _cost(element)
         if cost <= self._most // LARGEST_SHARE:
             self._kept[element.data] = element
-            element.cost, element.passed = cost, self._bodies
+            element.cost, element.last_checked = cost, self._body_number
             self._size += cost
 
-    def _forget_one(self) -> None:
-        """Forgets the oldest element that was not used since it was the oldest the last time."""
+    def _evict_or_spare_oldest(self) -> None:
+        """Drops the oldest element, or moves it to the end if it was used since it was last the oldest."""
         data, oldest = self._kept.popitem(last=False)
-        if max(oldest.used, oldest.span.used if oldest.span else 0) > oldest.passed:
-            oldest.passed, self._kept[data] = self._bodies, oldest
-            # They hold all their elements, and what is forgotten must not stay by that.
-            oldest.beginnings = tuple(each for each in oldest.beginnings if each.is_kept)
+        if max(oldest.last_used, oldest.span.last_used if oldest.span else 0) > oldest.last_checked:
+            oldest.last_checked, self._kept[data] = self._body_number, oldest
+            # A prefix refers to all its elements and would keep those alive that were dropped.
+            oldest.prefixes = tuple(each for each in oldest.prefixes if each.is_intact)
         else:
             self._size -= oldest.cost
-            # A beginning holds its own last element.
-            oldest.cost, oldest.beginnings = 0, ()
+            # A prefix refers to its own last element.
+            oldest.cost, oldest.prefixes = 0, ()
             if oldest.span:
-                oldest.span.dissolve()  # it holds all its elements
+                oldest.span.dissolve()  # it refers to all its elements
 
 
 def are_text(elements: Iterable[Element | Span]) -> bool:
-    """Whether none of them has anything whose tokens its bytes do not bound, such as a picture."""
+    """Whether all of them are text only; of a picture, for example, the bytes do not bound the tokens."""
     return False not in map(_IS_TEXT, elements)
 
 
 def _value_at(data: bytes, at: int) -> tuple[Any, int]:
-    """The JSON value at `at` and where it ends; decodes little more than it needs."""
-    width = _WINDOW
+    """The JSON value at `at` and the index just after it; decodes little more than it needs."""
+    width = _FIRST_SLICE
     while True:
         is_rest = at + width >= len(data)
         text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
@@ -276,13 +294,13 @@ def _value_at(data: bytes, at: int) -> tuple[Any, int]:
         except ValueError:
             if is_rest:
                 raise
-            width *= _WIDER
+            width *= _SLICE_GROWTH
         else:
             return value, at + (stop if text.isascii() else len(text[:stop].encode()))
 
 
 def _checked(value: Any, text: bytes) -> Mapping[str, Any]:
-    """A parsed message; raises `ValueError` where it is none, or nested too deeply for a body to hold it."""
+    """The value of a message; raises `ValueError` if it is not a message, or too deeply nested to stand in a body."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise ValueError("no message with a role")  # noqa: TRY004
     if may_be_deeper(text, DEEPEST - 1) and is_deeper([value], DEEPEST - 1):
@@ -291,14 +309,14 @@ def _checked(value: Any, text: bytes) -> Mapping[str, Any]:
 
 
 def _cost(element: Element) -> int:
-    """Its bytes, those of the arguments that its calls hold a second time, and what keeping it takes."""
-    message = next(iter(element.counted.values()), None)
+    """About the bytes of memory that an element takes; its message has the arguments of its calls a second time."""
+    message = next(iter(element.messages.values()), None)
     calls = sum(len(call.arguments) for call in message.calls) if message else 0
     return len(element.data) + calls + ENTRY_BYTES
 
 
 def _is_text(content: object) -> bool:
-    """Whether a content has nothing whose tokens its bytes do not bound, such as a picture."""
+    """Whether a message's content is text only, so that its bytes bound its tokens."""
     if not isinstance(content, list):
         return True
     return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)

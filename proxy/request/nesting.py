@@ -1,4 +1,4 @@
-"""How deeply a parsed JSON value is nested: what is too deep for the recursion of any later reader is refused."""
+"""How deeply JSON is nested; a body that is nested too deeply for later recursive readers is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 DEEPEST = 256
-"""Levels that a request body may have."""
+"""The most levels of a request body."""
 
 
 def is_deeper(values: Iterable[Any], levels: int) -> bool:
-    """Whether something among `values` is nested in more than `levels` levels, scalars counted; not recursive."""
+    """Whether any of the values is nested in more than `levels` levels, where a scalar is one level.
+
+    Works without recursion.
+    """
     level = list(values)
     for _ in range(levels):
         level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
@@ -20,7 +23,7 @@ def is_deeper(values: Iterable[Any], levels: int) -> bool:
 
 
 def may_be_deeper(text: bytes, levels: int) -> bool:
-    """False where JSON text has too few brackets to be nested in more than `levels` levels."""
+    """False if a JSON text has too few opening brackets to be nested in more than `levels` levels."""
     return text.count(b"{") + text.count(b"[") >= levels
 
 

@@ -1,15 +1,15 @@
-"""Beginnings: what was made of the messages that a conversation began with the last time.
+"""Cached prefixes: the transcript of the messages that a conversation had at its last request.
 
-A conversation's next request has the same messages, and a few behind them. They are known one by one
-(`proxy/request/message_cache.py`); what is made of them together, the transcript with its digests and sums, is kept
-here, so that a turn costs its new messages and not a step for each old one. The last message is left out of it: clients
-rewrite that one. So are the system messages at the head: agents put the time of day into them, and applications the
-name of a user.
+The next request of a conversation repeats its messages and adds a few. The message cache recognises them one by one
+(`proxy/request/message_cache.py`). The transcript built from all of them, with its digests and sums, is kept here, so
+that a turn costs its new messages and not a step for each old one. A prefix is without the last message of a request,
+which clients rewrite, and without the system messages at its head, into which agents put the time of day and
+applications the name of a user.
 
-A beginning hangs on its last element and is found by looking back from a request's end. It is forgotten with that
-element, or soon after another of its own was. A conversation has one for each of what counts its tokens, which moves on
-with each request, and the first one stays where it was: others may go on from there. What it says depends on bytes
-alone, like the elements.
+A prefix is stored on its last element and found by searching backwards from the end of a request. It is dropped when
+the cache drops that element, or soon after it has dropped another one of the prefix. A conversation has one prefix for
+each counter of tokens, which moves on with every request; the first one stays where it was too, because other
+conversations may continue from there. Like the elements, a prefix depends on bytes alone.
 """
 
 from __future__ import annotations
@@ -21,82 +21,87 @@ from proxy.calibration.features import Features, of_messages
 from proxy.request.message_cache import Element
 from strategies.core.transcript import SYSTEM_ROLES, Message, Transcript
 
-LEAST = 16
-"""Messages from which on a beginning saves anything."""
-MOST_KINDS = 4
-"""Beginnings that one element has, each counted by something else."""
-MOST_NEW = 64
-"""Messages behind a beginning up to which it is looked for; a turn adds fewer."""
+LEAST_MESSAGES = 16
+"""The fewest messages for which a prefix saves anything."""
+MOST_COUNTERS = 4
+"""The most prefixes on one element, each counted by another counter."""
+MOST_NEW_MESSAGES = 64
+"""How many messages from the end of a request a prefix is searched; a turn adds fewer."""
 
 
-class Summed(NamedTuple):
-    """A transcript, and what the tokens of its chain are made of."""
+class CountedTranscript(NamedTuple):
+    """A transcript, and the features of its chain from which calibration foretells the upstream's count."""
 
     transcript: Transcript
     features: Features
 
     @classmethod
-    def of(cls, messages: Iterable[Message]) -> Summed:
-        """That of some messages."""
+    def of(cls, messages: Iterable[Message]) -> CountedTranscript:
+        """The transcript of some messages."""
         transcript = Transcript.of(messages)
         return cls(transcript, of_messages(transcript.chain))
 
-    def followed(self, messages: Iterable[Message]) -> Summed:
-        """That of the same messages with more behind them."""
-        longer = self.transcript.followed(messages)
-        return Summed(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
+    def followed(self, messages: Iterable[Message]) -> CountedTranscript:
+        """The transcript with more messages after its own."""
+        longer = self.transcript.extended_by(messages)
+        return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
 
-    def led_by(self, systems: Sequence[Message]) -> Summed:
-        """That of the same messages with system messages before them."""
-        return Summed(self.transcript.led_by(systems), self.features)
+    def led_by(self, systems: Sequence[Message]) -> CountedTranscript:
+        """The transcript with system messages before its own."""
+        return CountedTranscript(self.transcript.with_leading_systems(systems), self.features)
 
 
 class CachedPrefix(NamedTuple):
-    """Some elements, and what was made of them by what counted their tokens; `is_first` where none was known before."""
+    """The first elements of a message list, and the transcript that was built from them."""
 
     elements: Sequence[Element]
     counted_by: str
-    made: Summed
+    """The name of the counter that counted the tokens of the transcript."""
+    counted: CountedTranscript
     is_first: bool
+    """Whether it was stored when the list had no prefix yet; such a prefix stays where it is."""
 
     @property
-    def is_kept(self) -> bool:
-        """Whether none of its elements was forgotten."""
+    def is_intact(self) -> bool:
+        """Whether all of its elements are still in the message cache."""
         return all(each.cost for each in self.elements)
 
 
-def behind_systems(elements: Sequence[Element]) -> int:
-    """Where in a message list the first one stands that is no system message."""
+def end_of_systems(elements: Sequence[Element]) -> int:
+    """The index of the first element that is not a system message."""
     return next((i for i, each in enumerate(elements) if each.role not in SYSTEM_ROLES), len(elements))
 
 
-def beginning_of(elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
-    """The beginning of a message list, without the system messages at its head, as it was the last time; or None."""
-    for element in reversed(elements[-MOST_NEW:]):
-        for known in element.beginnings:
-            if known.counted_by == counted_by:
-                return known if known.elements == elements[: len(known.elements)] else None
+def find_prefix(elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
+    """The cached prefix of a message list that has no system messages at its head; None if there is none."""
+    for element in reversed(elements[-MOST_NEW_MESSAGES:]):
+        for prefix in element.prefixes:
+            if prefix.counted_by == counted_by:
+                return prefix if prefix.elements == elements[: len(prefix.elements)] else None
     return None
 
 
-def remember(elements: Sequence[Element], counted_by: str, known: CachedPrefix | None) -> None:
-    """Keeps the beginning of such a list, all but the last; `known` is the one that was found for it."""
-    first, end = len(known.elements) if known else 0, len(elements) - 1
-    # One that is not kept would never let go of what holds it, nor be counted among what is.
-    if end < LEAST or first >= end or not all(each.cost for each in elements[first:end]):
+def store_prefix(elements: Sequence[Element], counted_by: str, found: CachedPrefix | None) -> None:
+    """Stores the prefix of a message list, all elements but the last; `found` is what `find_prefix` gave for the list.
+
+    The new prefix takes the place of `found`, unless that is a first one.
+    """
+    start, end = len(found.elements) if found else 0, len(elements) - 1
+    # An element outside of the cache would never be made to drop its prefixes, nor be counted in the cache's size.
+    if end < LEAST_MESSAGES or start >= end or not all(each.cost for each in elements[start:end]):
         return
-    added = [each.counted[counted_by] for each in elements[first:end]]
-    if known is None:
-        made = Summed.of(added)
+    added = [each.messages[counted_by] for each in elements[start:end]]
+    if found is None:
+        counted = CountedTranscript.of(added)
     else:
-        if not known.is_first:
-            known.elements[-1].beginnings = _others(known.elements[-1], counted_by)
-        made = known.made.followed(added)
+        if not found.is_first:
+            found.elements[-1].prefixes = _other_prefixes(found.elements[-1], counted_by)
+        counted = found.counted.followed(added)
     last = elements[end - 1]
-    beginning = CachedPrefix(elements[:end], counted_by, made, is_first=known is None)
-    last.beginnings = (*_others(last, counted_by)[-(MOST_KINDS - 1) :], beginning)
+    prefix = CachedPrefix(elements[:end], counted_by, counted, is_first=found is None)
+    last.prefixes = (*_other_prefixes(last, counted_by)[-(MOST_COUNTERS - 1) :], prefix)
 
 
-def _others(element: Element, counted_by: str) -> tuple[CachedPrefix, ...]:
-    """The beginnings of an element that something else counted."""
-    return tuple(each for each in element.beginnings if each.counted_by != counted_by)
+def _other_prefixes(element: Element, counted_by: str) -> tuple[CachedPrefix, ...]:
+    """The prefixes of an element that other counters counted."""
+    return tuple(each for each in element.prefixes if each.counted_by != counted_by)

@@ -1,13 +1,13 @@
-"""The request body: read where each member stands, so that what is not changed keeps its bytes.
+"""Reads a request body and writes the changed one, so that everything left unchanged keeps its bytes.
 
-A scan (`proxy/request/envelope.py`) gives every member's value and its place in the text; and since only spans are
-replaced, nothing that we do not touch is ever written again. A changed body differs inside `messages`, by the removed
-`condenser` member, and in the value of `model` where it carried a suffix.
+A scan (`proxy/request/envelope.py`) gives the value of every member and its place in the text. `Body.spliced` replaces
+only the spans that change and never encodes anything else again: inside `messages`, the value of `model` where it
+carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
-Messages are most of a body, and most of them came with the request before. So where it is told what was `seen`, the
-array of messages is read apart, by comparing bytes, and only the rest around it is scanned (`Hole`), once for all
-requests that have it alike. What cannot be read in this way, for what reason ever, is read as a whole: that alone
-decides what is refused, and how it is said.
+Messages make up most of a body, and most of them came with an earlier request. Given a cache of messages, `read`
+compares the array of messages with the cached bytes and leaves it out of the scanned text (`Hole`); the text around it
+is cached as well. If this fast path fails for any reason, the whole body is parsed instead. Only that slow path decides
+which bodies are refused, and with which message.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.request.envelope import TOO_DEEP, Envelope, Member, check_depth, skip
+from proxy.request.envelope import TOO_DEEP, Envelope, Member, check_depth, skip_space
 from proxy.request.message_cache import Element, MessageCache, Span, are_text
 from proxy.request.nesting import DEEPEST
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"
+"""The member in which a client may put the proxy's own controls; it is never forwarded."""
 
 
 class Hole(NamedTuple):
-    """What was left out of a body's text: [start, end) of its bytes, just before the end of the array of messages."""
+    """The messages that are missing from `Body.envelope.text`: bytes [start, end) of the body.
+
+    They belong just before the closing bracket of the array of messages.
+    """
 
     start: int
     end: int
@@ -37,24 +41,27 @@ class Hole(NamedTuple):
 
 @dataclass(frozen=True)
 class Body:
-    """A chat completion request as it came in.
-
-    The text of `envelope` is that of `data`, without the messages where they were read apart (`hole`). `alone` are
-    those of its `elements` that were not found by one of the `spans`.
-    """
+    """A chat completion request as it came in."""
 
     data: bytes
+    """The body, decompressed."""
     envelope: Envelope
+    """The members and the text they stand in: all of `data`, or `data` without the messages if there is a `hole`."""
     elements: Sequence[Element]
-    alone: Sequence[Element]
+    """The messages, in append mode after those that the store supplied."""
+    singles: Sequence[Element]
+    """The elements that are not in one of the `spans`."""
     spans: Sequence[Span] = ()
+    """Runs of cached messages that were recognised as one piece."""
     hole: Hole | None = None
-    supplied: int = 0
+    """The messages that `envelope` is without."""
+    supplied_bytes: int = 0
+    """Bytes of `elements` if append mode supplied the history, else 0."""
 
     @property
     def size(self) -> int:
-        """Bytes of the request, with those of the messages that were supplied in append mode."""
-        return len(self.data) + self.supplied
+        """Bytes of the request; in append mode an upper bound, which counts the appended messages twice."""
+        return len(self.data) + self.supplied_bytes
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -63,16 +70,16 @@ class Body:
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether no message has anything whose tokens its bytes do not bound, such as a picture."""
-        return are_text(self.spans) and are_text(self.alone)
+        """Whether all messages are text only; of a picture, for example, the bytes do not bound the tokens."""
+        return are_text(self.spans) and are_text(self.singles)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
-        """The same request with all `elements` as its messages."""
-        supplied = sum(len(each.data) for each in elements)
-        return replace(self, elements=elements, alone=elements, spans=(), supplied=supplied)
+        """The same request with these `elements` as its messages: the stored history and its own."""
+        supplied_bytes = sum(len(each.data) for each in elements)
+        return replace(self, elements=elements, singles=elements, spans=(), supplied_bytes=supplied_bytes)
 
     def get(self, key: str) -> Any:
-        """The parsed value of a member, or None; not for `messages`."""
+        """The parsed value of a member other than `messages`, or None."""
         return self.envelope.values.get(key)
 
     @property
@@ -80,22 +87,22 @@ class Body:
         """All members but the messages."""
         return self.envelope.values
 
-    def written(self, key: str) -> str:
-        """The text of a member's value as it came in, or ""; not for `messages`."""
-        return self.envelope.written(key)
+    def raw_value(self, key: str) -> str:
+        """The JSON text of the value of a member other than `messages`, as it came in, or ""."""
+        return self.envelope.raw_value(key)
 
     def tools_with(self, tool: str) -> str:
-        """The text of `tools` with one more; those that are there keep their bytes."""
-        return f"{self.written('tools')[:-1]},{tool}]" if self.get("tools") else f"[{tool}]"
+        """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
+        return f"{self.raw_value('tools')[:-1]},{tool}]" if self.get("tools") else f"[{tool}]"
 
     def spliced(
         self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
     ) -> bytes:
-        """The bytes to forward: `messages` and `model` replaced where given, the extension removed.
+        """The bytes to forward: without the extension, and with `messages` and `model` replaced if given.
 
-        `members` are other members with their text; those that are not there come last.
+        `members` maps other members to their new JSON text; those that the body does not have are added at its end.
         """
-        edits = [self._setting(key, text) for key, text in (members or {}).items()]
+        edits = [self._member_edit(key, text) for key, text in (members or {}).items()]
         if messages is not None:
             edits.append((*self._span("messages"), messages))
         if model is not None:
@@ -109,8 +116,8 @@ class Body:
             edits.append((at, at, self.data[self.hole.start : self.hole.end]))
         return _edited(self.envelope.text, edits)
 
-    def _setting(self, key: str, text: str) -> tuple[int, int, bytes]:
-        """The edit that gives a member a value."""
+    def _member_edit(self, key: str, text: str) -> tuple[int, int, bytes]:
+        """The edit that sets a member to a value, or adds it."""
         if key in self.members:
             return (*self._span(key), text.encode())
         end = max(member.end for member in self.members.values())
@@ -118,50 +125,50 @@ class Body:
 
     def _span(self, key: str) -> tuple[int, int]:
         member = self.members[key]
-        return member.at, member.end
+        return member.value_start, member.end
 
     def _removal(self, key: str) -> tuple[int, int]:
-        """The member with the comma that its going makes idle."""
+        """The span of a member and of one comma beside it, if there is any."""
         member, text = self.members[key], self.envelope.text
-        after = skip(text, member.end)
+        after = skip_space(text, member.end)
         if text[after] == ",":
-            return member.start, skip(text, after + 1)
+            return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
-        is_first = before < 0 or skip(text, before + 1) < member.start
+        is_first = before < 0 or skip_space(text, before + 1) < member.start
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes, seen: MessageCache | None = None) -> Body:
-    """Reads a body, of what was `seen` before nothing again; raises `BadRequest` that says what is wrong and where."""
-    if seen is not None:
+def read(data: bytes, cache: MessageCache | None = None) -> Body:
+    """Reads a body, without parsing again what is in the `cache`; raises `BadRequest` that says what is wrong where."""
+    if cache is not None:
         try:
-            body = _read_apart(data, seen)
+            body = _read_with_cache(data, cache)
         except (ValueError, RecursionError, BadRequest):
-            body = None  # reading the whole says what is wrong, or that nothing is
+            body = None  # only the slow path knows whether anything is wrong, and what
         if body is not None:
             return body
-    return _read_whole(data)
+    return _parse_all(data)
 
 
-def _read_apart(data: bytes, seen: MessageCache) -> Body | None:
-    """The body, its messages read by themselves; None where they are not what stands at the first `"messages":[`."""
+def _read_with_cache(data: bytes, cache: MessageCache) -> Body | None:
+    """The body, its messages read through the cache; None if the first `"messages":[` is not the member `messages`."""
     opening = _MESSAGES.search(data)
     if opening is None:
         return None
     start = opening.end()
-    elements, alone, spans, end = seen.run(data, start)
-    envelope = seen.envelopes.around(data[:start], data[end:])
-    return None if envelope is None else Body(data, envelope, elements, alone, spans, Hole(start, end))
+    elements, singles, spans, end = cache.read_array(data, start)
+    envelope = cache.envelopes.read(data[:start], data[end:])
+    return None if envelope is None else Body(data, envelope, elements, singles, spans, Hole(start, end))
 
 
-def _read_whole(data: bytes) -> Body:
+def _parse_all(data: bytes) -> Body:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        envelope = Envelope.of(text)
-        elements = _elements(envelope.members)
+        envelope = Envelope.parse(text)
+        elements = _parsed_elements(envelope.members)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
@@ -171,7 +178,8 @@ def _read_whole(data: bytes) -> Body:
     return Body(data, envelope, elements, elements)
 
 
-def _elements(members: Mapping[str, Member]) -> list[Element]:
+def _parsed_elements(members: Mapping[str, Member]) -> list[Element]:
+    """The messages of a fully parsed body; raises `BadRequest` that names the one that is wrong."""
     member = members.get("messages")
     if member is None:
         raise BadRequest("The request body has no 'messages'.", param="messages")
@@ -188,6 +196,7 @@ def _elements(members: Mapping[str, Member]) -> list[Element]:
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """The text as UTF-8, each span [start, end) of `edits` replaced by its bytes."""
     parts: list[bytes] = []
     done = 0
     for start, end, new in sorted(edits):

@@ -1,1 +1,1 @@
-"""The endpoints: each parses, awaits one coroutine, and writes."""
+"""The endpoints: each parses its request, awaits one coroutine, and writes the response."""

@@ -1,4 +1,4 @@
-"""`/_condenser/…`: sessions and their memory for an operator. Without a token, nothing of it is there."""
+"""`/_condenser/…`: lets an operator see and edit sessions and their memory. Without a token set, it does not exist."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PRIVATE = {"cache-control": "no-store"}
 
 
 async def admin(request: Request) -> Response:
-    """Answers whoever has the token: 404 where there is none at all, 401 for a wrong one."""
+    """Answers a request that has the token: 404 if the settings have no token, 401 if the request has a wrong one."""
     services: Services = request.app.state.services
-    if services.admin.closed:
+    if services.admin.is_closed:
         raise HTTPException(HTTPStatus.NOT_FOUND)
-    given = first(request.scope["headers"], b"authorization") or ""
-    if not services.admin.allows(given.encode("latin-1")):
+    authorization = first(request.scope["headers"], b"authorization") or ""
+    if not services.admin.allows(authorization.encode("latin-1")):
         raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
     try:
         document = await _answer(request, services)
@@ -46,12 +46,12 @@ async def admin(request: Request) -> Response:
 
 
 async def _answer(request: Request, services: Services) -> Document | list[Document] | None:
-    """The document at a path; None where there is nothing."""
-    # As it came: an id may have a slash, which is %2F there.
+    """The document at the path, or None."""
+    # The raw path: an id may contain a slash, which stands there as %2F.
     path = [unquote(each) for each in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
     match path:
         case ["sessions", name] if request.method == "GET" and name:
-            return await services.admin.found(name, request.query_params.get("tenant"))
+            return await services.admin.find_session(name, request.query_params.get("tenant"))
         case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
             return None
         case ["sessions", tenant, session, "memory", *more]:
@@ -65,7 +65,7 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
         case "GET", ["stats"]:
             return await admin.stats()
         case "GET", ["sessions"]:
-            return await admin.listed(query.get("tenant"), query.get("id"))
+            return await admin.list_sessions(query.get("tenant"), query.get("id"))
         case "GET", ["sessions", tenant, session]:
             return await admin.session(SessionKey(tenant, session))
         case "DELETE", ["sessions", tenant, session]:
@@ -84,9 +84,9 @@ async def _memory(
 ) -> Document | list[Document] | None:
     match request.method, more:
         case "GET", []:
-            return await memory.listed(key)
+            return await memory.list_cards(key)
         case "GET", ["export"]:
-            return await memory.exported(key)
+            return await memory.export_cards(key)
         case "GET", ["search"]:
             return await memory.search(key, *_search(request.query_params))
         case "POST", []:
@@ -105,22 +105,22 @@ async def _memory(
 
 
 def _not_allowed(methods: str) -> HTTPException:
-    """The error for another method than those that a path has."""
+    """The error for a path that has only these methods."""
     return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": methods})
 
 
 def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
-    """What is searched, on which branch, and how many hits are wanted; raises `BadRequest`."""
-    asked, top_k = query.get("query", ""), query.get("top_k", str(TOP_K))
-    if not asked.strip():
+    """The text to search for, the branch, and the number of hits; raises `BadRequest`."""
+    text, top_k = query.get("query", ""), query.get("top_k", str(TOP_K))
+    if not text.strip():
         raise BadRequest("'query' must say what to search.", param="query")
     if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MOST_HITS:
         raise BadRequest(f"'top_k' must be a number from 1 to {MOST_HITS}.", param="top_k")
-    return asked, query.get("branch", MAIN), int(top_k)
+    return text, query.get("branch", MAIN), int(top_k)
 
 
 async def _body(request: Request) -> object:
-    """The JSON of a request; raises `BadRequest` and `BodyTooLarge`."""
+    """The JSON body of a request; raises `BadRequest` and `BodyTooLarge`."""
     data = b""
     async for part in request.stream():
         data += part

@@ -15,23 +15,23 @@ from proxy.version import VERSION
 
 
 async def livez(_request: Request) -> Response:
-    """Answers while the event loop does; asks nothing of anything else."""
+    """Says that the event loop runs; checks nothing else."""
     return JSONResponse({"status": "ok"})
 
 
 async def readyz(request: Request) -> Response:
-    """Ready as soon as requests can be served, which a store that is out does not prevent."""
+    """Says that requests can be served, which they can even without the store; with the state of each part."""
     return JSONResponse(await readiness(request.app.state.services))
 
 
 async def metrics(request: Request) -> Response:
-    """Metrics for Prometheus."""
+    """The metrics in the format of Prometheus."""
     services: Services = request.app.state.services
     return Response(services.telemetry.exposition(), media_type="text/plain; version=0.0.4")
 
 
 async def readiness(services: Services) -> dict[str, Any]:
-    """The state of each part, without addresses' credentials."""
+    """The state of each part; addresses are shown without credentials."""
     store = await store_state(services)
     tokenizers = {row.name: row.state for row in services.tokenizers.status()}
     return {

@@ -1,4 +1,4 @@
-"""Everything else under `/v1/`: as it comes, in both directions."""
+"""Passes on everything else under `/v1/` unchanged, in both directions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from proxy.condensing.decision import Action
 from proxy.errors import ProxyError
-from proxy.http.headers import encoded, first, to_upstream
+from proxy.http.headers import encode_headers, first, to_upstream
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.routes.reading import Unread
 from proxy.services import Services
@@ -16,58 +16,61 @@ from proxy.upstream import UpstreamReply, UpstreamRequest
 GENERATING = frozenset(
     ("completions", "responses", "messages", "embeddings", "moderations", "images", "audio", "videos", "realtime")
 )
-"""What is under `/v1/` and asks a model, with all that is below it."""
+"""The first path segments under `/v1/` of endpoints that ask a model."""
 
 Pairs = list[tuple[str, str]]
 
 
 async def pass_through(request: Request) -> Response:
-    """Forwards a request unread and relays the reply."""
+    """Forwards a request without reading it and relays the reply."""
     services: Services = request.app.state.services
     segment = request.scope["path"].removeprefix("/v1/").partition("/")[0]
     is_bypassed = request.method == "POST" and segment in GENERATING
-    ours = _bypassed(services, f"/v1/{segment}") if is_bypassed else []
+    own_headers = _note_bypass(services, f"/v1/{segment}") if is_bypassed else []
     incoming = Incoming(request.receive)
-    return await _relayed(services, incoming, _forwarded(request, incoming, services), ours)
+    return await _relay(services, incoming, _upstream_request(request, incoming, services), own_headers)
 
 
 async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> Response:
-    """The same for a completion that is not read."""
+    """Forwards a chat completion request that is not read and relays the reply."""
     services: Services = request.app.state.services
-    ours = _bypassed(services, "/v1/chat/completions", unread.reason)
-    return await _relayed(services, incoming, _forwarded(request, incoming, services, unread.body), ours)
+    own_headers = _note_bypass(services, "/v1/chat/completions", unread.reason)
+    return await _relay(services, incoming, _upstream_request(request, incoming, services, unread.body), own_headers)
 
 
-def _bypassed(services: Services, path: str, reason: str = "") -> Pairs:
-    """What is said of a request for a reply that is passed on as it is."""
-    services.telemetry.bypassed(path, reason)
+def _note_bypass(services: Services, path: str, reason: str = "") -> Pairs:
+    """Counts a request that asks a model and is not condensed; returns the headers that say so."""
+    services.telemetry.record_bypass(path, reason)
     return [("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])]
 
 
-async def _relayed(services: Services, incoming: Incoming, forwarded: UpstreamRequest, ours: Pairs) -> Response:
+async def _relay(services: Services, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> Response:
     try:
-        reply = await incoming.unless_gone(_sent(services, incoming, forwarded))
+        reply = await incoming.unless_gone(_send(services, incoming, forwarded))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except ProxyError as error:
-        error.headers = ours
+        error.headers = own_headers
         raise
-    return Relay(incoming, reply, encoded(ours))
+    return Relay(incoming, reply, encode_headers(own_headers))
 
 
-async def _sent(services: Services, incoming: Incoming, forwarded: UpstreamRequest) -> UpstreamReply:
+async def _send(services: Services, incoming: Incoming, forwarded: UpstreamRequest) -> UpstreamReply:
     if isinstance(forwarded.body, bytes):
+        # A disconnect is noticed only after the client's body has been read to its end.
         async for _ in incoming.body():
             pass
     return await services.upstream.send(forwarded)
 
 
-def _forwarded(request: Request, incoming: Incoming, services: Services, body: bytes | None = None) -> UpstreamRequest:
-    """The request with its body, as a stream where it has one that was not read; then its length is kept if given."""
-    given = request.scope["headers"]
-    headers = to_upstream(given, services.own_key)
-    length = first(given, b"content-length")
-    has_body = length not in (None, "0") or first(given, b"transfer-encoding") is not None
+def _upstream_request(
+    request: Request, incoming: Incoming, services: Services, body: bytes | None = None
+) -> UpstreamRequest:
+    """The request to forward. A body that was not read is streamed, with its content length if the client sent one."""
+    received = request.scope["headers"]
+    headers = to_upstream(received, services.own_key)
+    length = first(received, b"content-length")
+    has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
     if has_body and length is not None and body is None:
         headers.append((b"content-length", length.encode()))
     return UpstreamRequest(

@@ -1,7 +1,7 @@
-"""What a request for a completion says: from what came in to what the driver takes.
+"""Reads a chat completion request into the form that the condenser takes.
 
-A body that cannot be read is refused. Two are not: one in an encoding that we do not unpack, and one that is to be left
-as it is anyway (`off`). They are `Unread`, and go on as they came.
+A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and a
+body that is not to be changed anyway (strategy `off`). These raise `Unread` and are forwarded as they came.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.http.content_encoding import ENCODING, decoder, encoding_of, unpacked
+from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
 from proxy.http.headers import to_upstream
 from proxy.reasons import Reason
 from proxy.reply.relay import Incoming
@@ -20,7 +20,7 @@ from proxy.services import Services
 
 
 class Unread(Exception):
-    """A request that goes on unread, and the `body` that was taken in of it; None where nothing was."""
+    """The request is to be forwarded without being read; `body` is its body if that was received already."""
 
     def __init__(self, reason: Reason, body: bytes | None = None) -> None:
         super().__init__(reason)
@@ -29,30 +29,30 @@ class Unread(Exception):
 
 
 async def read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
-    """The request as the driver takes it; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
+    """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
-    undoing = decoder(encoding) if (encoding := encoding_of(headers)) else None
-    if encoding and undoing is None:
+    decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
+    if encoding and decoder is None:
         _check_may_go_unread(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
-    data = await _body_of(incoming, limit)
+    data = await _receive_body(incoming, limit)
     try:
-        body = wire.read(data if undoing is None else await unpacked(data, undoing, limit), services.seen)
+        body = wire.read(data if decoder is None else await decode_body(data, decoder, limit), services.message_cache)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
-        said = controls.read(headers, None, None)
-        if said.needs_reading or not _is_off(said, services):
+        from_headers = controls.read(headers, None, None)
+        if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
         raise Unread(Reason.UNREADABLE_BODY, data) from None
-    asked = _asked(request, services, body)
-    return _packed(asked, data) if encoding else asked
+    chat_request = _chat_request(request, services, body)
+    return _with_encoded_body(chat_request, data) if encoding else chat_request
 
 
-async def _body_of(incoming: Incoming, limit: int) -> bytes:
-    """The request's body; raises `BodyTooLarge` as soon as it is."""
+async def _receive_body(incoming: Incoming, limit: int) -> bytes:
+    """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
     parts: list[bytes] = []
     size = 0
-    while (part := await incoming.part()) is not None:
+    while (part := await incoming.read_part()) is not None:
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
@@ -60,7 +60,7 @@ async def _body_of(incoming: Incoming, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _asked(request: Request, services: Services, body: wire.Body) -> ChatRequest:
+def _chat_request(request: Request, services: Services, body: wire.Body) -> ChatRequest:
     headers, client = request.scope["headers"], request.scope.get("client")
     model, suffix = controls.split_model(body.get("model"))
     return ChatRequest(
@@ -68,27 +68,27 @@ def _asked(request: Request, services: Services, body: wire.Body) -> ChatRequest
         headers=to_upstream(headers, services.own_key),
         body=body,
         model=model or "",
-        renamed=suffix is not None,
+        has_suffix=suffix is not None,
         query=request.scope["query_string"],
         controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
-        asked_at=services.clock(),
+        received_at=services.clock(),
     )
 
 
-def _packed(asked: ChatRequest, data: bytes) -> ChatRequest:
-    """A request that came packed; what is asked on its behalf does not."""
-    how = [pair for pair in asked.headers if pair[0] == ENCODING]
-    plain = [pair for pair in asked.headers if pair[0] != ENCODING]
-    return asked._replace(headers=plain, packed=data, packed_as=how)
+def _with_encoded_body(request: ChatRequest, data: bytes) -> ChatRequest:
+    """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
+    encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
+    headers = [pair for pair in request.headers if pair[0] != ENCODING]
+    return request._replace(headers=headers, encoded_body=data, encoding_headers=encoding_headers)
 
 
-def _is_off(said: Controls, services: Services) -> bool:
-    """Whether a request is `off` by what its headers and the settings say, if not by its body."""
-    return said.strategy.is_off if said.strategy is not None else services.settings.strategy == "off"
+def _is_off(from_headers: Controls, services: Services) -> bool:
+    """Whether the headers of a request, or else the settings, choose the strategy `off`."""
+    return from_headers.strategy.is_off if from_headers.strategy is not None else services.settings.strategy == "off"
 
 
-def _check_may_go_unread(said: Controls, encoding: str) -> None:
-    """Raises `BadRequest` where a request wants what only a body that is read can give."""
-    if said.needs_reading:
+def _check_may_go_unread(from_headers: Controls, encoding: str) -> None:
+    """Raises `BadRequest` if the headers ask for something that takes a body that can be read."""
+    if from_headers.needs_reading:
         message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
         raise BadRequest(message, param="Content-Encoding")

@@ -1,1 +1,10 @@
-"""What a long-running process is made of: tasks, threads, bounded memories, garbage, secrets in files."""
+"""Tools of a long-running process.
+
+owned_tasks   tasks that the app owns, whoever waits for them
+waiters       counts the clients that wait for background work
+offload       runs long work in a thread
+lru           bounded caches
+holding       a context manager that many requests share
+garbage       schedules full garbage collections
+secret_files  secrets in files beside the SQLite store
+"""

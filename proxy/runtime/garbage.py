@@ -1,9 +1,9 @@
-"""Garbage: when the interpreter looks through all that lives.
+"""Schedules full garbage collections for moments when no request is under way.
 
-A full collection takes tens of milliseconds with the messages that are kept, and nobody is served meanwhile. There is
-little for it to find: what a request leaves is free when it is over (`Decision.let_go`), but for what failed or broke
-off. So what is there at the start is left out for good, and a full collection waits until no request is under way, or
-until the last one is long ago. Collections of what is young go on as ever; they take little.
+A full collection takes tens of milliseconds with the messages that are cached, and no request is served meanwhile. It
+finds little: what a request allocates is freed when it is over (`Decision.drop_callbacks`), unless it failed or broke
+off. So objects that exist at the start are excluded for good, and a full collection waits until no request is under
+way, or until the last collection is long ago. Collections of young objects go on as usual; they take little time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-PAUSE = 10.0  # seconds between two looks whether it is quiet
-MOST_PUT_OFF = 60  # looks after which a collection is made though it is not
+PAUSE = 10.0  # seconds between two checks whether a collection may run
+MOST_PUT_OFF = 60  # checks after which a collection runs even if requests are under way
 _NEVER = 1_000_000_000
 
 
 @asynccontextmanager
-async def tended(is_quiet: Callable[[], bool], pause: float = PAUSE) -> AsyncIterator[None]:
-    """Full collections of this process are made as said above; one at a time, for a process that serves one app."""
+async def scheduled_collections(is_quiet: Callable[[], bool], pause: float = PAUSE) -> AsyncIterator[None]:
+    """Runs this process's full collections as described above, while it holds; for a process that serves one app."""
     young, middle, old = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(young, middle, _NEVER)
-    collecting = asyncio.create_task(_collecting(is_quiet, pause))
+    collecting = asyncio.create_task(_collect_when_quiet(is_quiet, pause))
     try:
         yield
     finally:
@@ -33,7 +33,7 @@ async def tended(is_quiet: Callable[[], bool], pause: float = PAUSE) -> AsyncIte
         gc.unfreeze()
 
 
-async def _collecting(is_quiet: Callable[[], bool], pause: float) -> None:
+async def _collect_when_quiet(is_quiet: Callable[[], bool], pause: float) -> None:
     put_off = 0
     while True:
         await asyncio.sleep(pause)

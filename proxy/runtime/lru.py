@@ -1,4 +1,4 @@
-"""Bounded memories: values by key, of which the one that was left alone for longest goes first."""
+"""Bounded caches that drop the least recently used value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """At most `most` values; a look (`get`) is no use, `put` and `use` are."""
+    """A cache of at most `most` values; `put` and `use` count as uses, `get` and `first` do not."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -21,16 +21,16 @@ class Lru(Generic[K, V]):
         return len(self._kept)
 
     def get(self, key: K) -> V | None:
-        """The value at a key, None where there is none."""
+        """The value of a key; None if there is none."""
         return self._kept.get(key)
 
     def first(self, keys: Iterable[K]) -> V | None:
-        """The value at the first of the keys that has one, None where there is none."""
+        """The value of the first of the keys that has one; None if none has."""
         kept = self._kept
         return next((kept[key] for key in keys if key in kept), None)
 
     def use(self, key: K, make: Callable[[], V]) -> V:
-        """The value at a key, made where there is none."""
+        """The value of a key, made if there is none."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -39,21 +39,21 @@ class Lru(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Keeps a value in place of the one before; where that is one too many, the oldest goes."""
+        """Sets the value of a key; drops the least recently used value if there are too many."""
         self._kept[key] = value
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def items(self) -> ItemsView[K, V]:
-        """Keys and values, the oldest first."""
+        """Keys and values, the least recently used first."""
         return self._kept.items()
 
 
 class SizedLru(Generic[K, V]):
-    """Values of `most` bytes together, by what they are said to take; the last one is kept in any case.
+    """A cache of at most `most` bytes, by the sizes given with the values; the newest value is kept in any case.
 
-    A value that grows is put anew.
+    A value that grows must be put again with its new size.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,7 +65,7 @@ class SizedLru(Generic[K, V]):
         return len(self._kept)
 
     def use(self, key: K) -> V | None:
-        """The value at a key, None where there is none; a look is a use."""
+        """The value of a key, None if there is none; counts as a use."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -73,7 +73,7 @@ class SizedLru(Generic[K, V]):
         return kept[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keeps a value of so many bytes in place of the one before."""
+        """Sets the value of a key; `size` is in bytes."""
         self.forget(key)
         self._kept[key] = value, size
         self._size += size
@@ -81,6 +81,6 @@ class SizedLru(Generic[K, V]):
             self._size -= self._kept.popitem(last=False)[1][1]
 
     def forget(self, key: K) -> None:
-        """Drops the value at a key, if there is one."""
+        """Drops the value of a key, if there is one."""
         if (kept := self._kept.pop(key, None)) is not None:
             self._size -= kept[1]

@@ -1,6 +1,6 @@
-"""Work that is too long for the event loop goes to a thread, and what is short does not pay for one.
+"""Runs long work in a thread and short work on the event loop, which is cheaper.
 
-Planning is pure Python: in a thread it takes as long, but others get their turn between its steps.
+Planning is pure Python, so it takes as long in a thread, but the event loop gets its turn between its steps.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGE = 120
-"""Messages from which on planning may take more than some milliseconds."""
+"""From this many messages on, planning may take more than some milliseconds."""
 MESSAGE_TOKENS = 250
-"""Tokens that a message is taken to have: a longer one counts for several."""
+"""A message with more tokens than this counts as several."""
 
 
-def loaded(messages: int, tokens: int) -> int:
-    """How many messages work has to do with that reads their texts: few long ones are as much as many."""
+def message_load(messages: int, tokens: int) -> int:
+    """The load of work that reads messages, as a number of messages; a long message counts as several."""
     return max(messages, tokens // MESSAGE_TOKENS)
 
 
-async def offloaded(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `work`, which takes time in proportion to so many messages."""
+async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of `work`, whose time is in proportion to `messages`."""
     if messages < LARGE:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Secrets in files beside the embedded store: made once, readable by their owner only."""
+"""Secret files beside the SQLite store: created once, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 _SQLITE = "sqlite:///"
 
 
-def embedded(store_url: str) -> Path | None:
-    """The file that the store is; None where it is none."""
+def sqlite_file(store_url: str) -> Path | None:
+    """The file of a SQLite store; None for other stores."""
     return Path(store_url.removeprefix(_SQLITE)) if store_url.startswith(_SQLITE) else None
 
 
-def beside(store_url: str, name: str) -> Path | None:
-    """The place of a file of that name beside the store; None where the store is no file."""
-    file = embedded(store_url)
+def path_beside(store_url: str, name: str) -> Path | None:
+    """The path of a file of this name beside a SQLite store; None for other stores."""
+    file = sqlite_file(store_url)
     return file.parent / name if file else None
 
 
-def made_once(path: Path) -> bytes:
-    """The secret in `path`, made if there is none; of several processes that start at once all read the same one."""
+def read_or_create(path: Path) -> bytes:
+    """The secret in `path`, created if there is none; processes that start at once all get the same one."""
     if path.exists():
         return path.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -30,7 +30,7 @@ def made_once(path: Path) -> bytes:
     with os.fdopen(handle, "wb") as file:
         file.write(secrets.token_hex(32).encode())
     try:
-        # A link is made whole or not at all, and never over another's.
+        # Linking is atomic, and fails if another process was first.
         os.link(written, path)
     except FileExistsError:
         pass

@@ -1,7 +1,7 @@
-"""Waiters: who waits for a piece of work that was begun for nobody.
+"""Counts the clients that wait for a piece of background work.
 
-Such work may have to stand back for long. Once a client waits for what comes of it, it is that client's work: what it
-still asks for goes as a client's request does, for as long as somebody waits.
+Background work may have to stand back for long. Once a client waits for its result, it is that client's work: its calls
+are made as a client's requests are, for as long as somebody waits.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from contextlib import contextmanager
 
 
 class Waiters:
-    """Those who wait for one piece of work, by their number."""
+    """How many wait for one piece of work."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._told: set[Callable[[], None]] = set()
+        self._callbacks: set[Callable[[], None]] = set()
 
     @property
     def any(self) -> bool:
-        """Whether somebody waits."""
+        """Whether anybody waits."""
         return self._count > 0
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Holds while one more waits."""
+    def waiting(self) -> Iterator[None]:
+        """A context to hold while waiting."""
         self._count += 1
-        for tell in tuple(self._told):
-            tell()
+        for callback in tuple(self._callbacks):
+            callback()
         try:
             yield
         finally:
             self._count -= 1
 
     @contextmanager
-    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Has `tell` called whenever somebody begins to wait, while this holds."""
-        self._told.add(tell)
+    def notifying(self, callback: Callable[[], None]) -> Iterator[None]:
+        """A context in which `callback` is called whenever somebody begins to wait."""
+        self._callbacks.add(callback)
         try:
             yield
         finally:
-            self._told.discard(tell)
+            self._callbacks.discard(callback)
 
 
 NOBODY = Waiters()
-"""Those who wait for work that nobody can wait for: there are never any."""
+"""The waiters of work that nobody can wait for; there are never any."""

@@ -1,6 +1,6 @@
-"""What an operator sees of sessions, and may delete: documents made from the store, for whoever has the token.
+"""Sessions for an operator, who may list, read and delete them: JSON documents, for holders of the admin token.
 
-The documents have the text of conversations where the store keeps it, so they go to nobody else and into no log.
+Where the store keeps the text of conversations, the documents have it too. So they go to nobody else and into no log.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from proxy.errors import BadRequest
 from proxy.memory.scopes import SOURCE as SCOPE
 from proxy.memory.scopes import key_of_shown
 from proxy.request.identity import session_key
-from proxy.runtime.secret_files import beside, made_once
-from proxy.sessions.append import history
-from proxy.sessions.blocks import Stored
+from proxy.runtime.secret_files import path_beside, read_or_create
+from proxy.sessions.append import history_at
+from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Branch, Session
 from proxy.sessions.stored import StoredSessions
@@ -39,15 +39,18 @@ Document = dict[str, Any]
 
 
 class Admin:
-    """Sessions for an operator. All but `allows` raise `StoreError`; a `token` of None lets nobody in."""
+    """Reads and deletes sessions for an operator. All methods but `allows` raise `StoreError`.
+
+    A `token` of None lets nobody in.
+    """
 
     def __init__(self, stored: StoredSessions, token: str | None) -> None:
         self._stored = stored
         self._token = token.encode() if token else None
 
     @property
-    def closed(self) -> bool:
-        """Whether there is no token that would open it."""
+    def is_closed(self) -> bool:
+        """Whether there is no token, so that nobody is let in."""
         return self._token is None
 
     def allows(self, authorization: bytes) -> bool:
@@ -55,19 +58,19 @@ class Admin:
         scheme, _, given = authorization.partition(b" ")
         return self._token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self._token)
 
-    async def listed(self, tenant: str | None = None, name: str | None = None) -> Document:
-        """A row for each session, newest first: of all or of one tenant, and of one name where that is given."""
+    async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
+        """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
         names = None if name is None else {name, session_key(name), key_of_shown(name)}
         keys = [key for key in await self._stored.store.sessions(tenant) if names is None or key.session in names]
-        loaded = [each async for each in self._loaded(keys)]
+        loaded = [each async for each in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.session} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
 
-    async def found(self, name: str, tenant: str | None = None) -> Document | None:
-        """The one session with a key or an id, of all tenants or of one; raises `BadRequest` where several have it."""
-        listed = await self.listed(tenant, name)
+    async def find_session(self, name: str, tenant: str | None = None) -> Document | None:
+        """The session with this key or id, of all tenants or one; raises `BadRequest` where several have it."""
+        listed = await self.list_sessions(tenant, name)
         keys = [SessionKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
         if len(keys) > 1:
             places = ", ".join(f"{key.tenant}/{key.session}" for key in keys)
@@ -79,33 +82,33 @@ class Admin:
         return await self.session(keys[0]) if keys else None
 
     async def session(self, key: SessionKey) -> Document | None:
-        """One session with all that is kept of it; None where there is none."""
+        """All that is stored of one session; None where there is none."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
         try:
-            return await asyncio.to_thread(_whole, key, session, blocks)
+            return await asyncio.to_thread(_document, key, session, blocks)
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
     async def delete(self, key: SessionKey) -> bool:
-        """Removes all of a session, also one that cannot be read; whether there was one."""
+        """Deletes a session, also one that cannot be read. Returns whether there was one."""
         return await self._stored.in_time(self._stored.store.delete(key))
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Removes all sessions of a tenant, what was never saved included; how many there were."""
+        """Deletes all sessions of a tenant, those that were never saved included. Returns how many there were."""
         keys = await self._stored.store.sessions(tenant)
         for key in keys:
             await self.delete(key)
         return len(keys)
 
     async def stats(self) -> Document:
-        """Counts over all sessions that live."""
+        """Counts over all sessions that have not expired."""
         totals: Counter[str] = Counter()
         tenants: set[str] = set()
-        async for key, session in self._loaded(await self._stored.store.sessions()):
+        async for key, session in self._each_session(await self._stored.store.sessions()):
             if session is not None and session.source != SCOPE:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
@@ -115,8 +118,8 @@ class Admin:
         names = (*counted, *own, "prompt_tokens", "cached_tokens", "completion_tokens")
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
-    async def _loaded(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
-        """Each session that was saved, one after the other, so that requests come in between; None for a broken one."""
+    async def _each_session(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
+        """Each session that was saved, read one by one so that requests get their turn; None for a broken one."""
         for key in keys:
             try:
                 session = await self._stored.in_time(self._stored.load(key))
@@ -130,28 +133,31 @@ class Admin:
 
 
 def admin_token(settings: Settings) -> str | None:
-    """The token of the settings, else the one beside the store, made where only this machine can ask; else None."""
-    if settings.admin.token is not None:
-        return settings.admin.token.get_secret_value()
-    path = token_file(settings)
-    return (made_once(path).decode("ascii", "replace").strip() or None) if path else None
+    """The token of the settings, else the one in the token file, which is created if need be; None if there is neither.
 
-
-def token_file(settings: Settings) -> Path | None:
-    """The file that has the token of a proxy with these settings; None where no file has it."""
-    if settings.admin.token is not None or not is_loopback(settings.host):
-        return None
-    return beside(settings.store.url, TOKEN_FILE)
-
-
-def known_token(settings: Settings, url: str | None = None) -> str | None:
-    """The token as one who asks `url` finds it: of the settings, else of the file if that can be read.
-
-    The file's goes to no other machine: only a proxy on this one can have made it.
+    There is a token file only for a proxy that listens on a loopback address.
     """
     if settings.admin.token is not None:
         return settings.admin.token.get_secret_value()
-    path = beside(settings.store.url, TOKEN_FILE)
+    path = token_file(settings)
+    return (read_or_create(path).decode("ascii", "replace").strip() or None) if path else None
+
+
+def token_file(settings: Settings) -> Path | None:
+    """The file that holds the token of a proxy with these settings; None where no file does."""
+    if settings.admin.token is not None or not is_loopback(settings.host):
+        return None
+    return path_beside(settings.store.url, TOKEN_FILE)
+
+
+def known_token(settings: Settings, url: str | None = None) -> str | None:
+    """The token for a client of the proxy at `url`: of the settings, else of the token file if that can be read.
+
+    The file's token is sent to no other machine, since only a proxy on this one can have made it.
+    """
+    if settings.admin.token is not None:
+        return settings.admin.token.get_secret_value()
+    path = path_beside(settings.store.url, TOKEN_FILE)
     try:
         local = url is None or is_loopback(urlsplit(url).hostname or "")
         return path.read_text("ascii").strip() if path and local else None
@@ -160,7 +166,7 @@ def known_token(settings: Settings, url: str | None = None) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only; a name that is no address counts as reached from others."""
+    """Whether a host can be reached from this machine only; a name other than `localhost` counts as reachable."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -189,26 +195,27 @@ def _head(key: SessionKey, session: Session) -> Document:
     }
 
 
-def _whole(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
-    found = StoredHistory.of(blocks)
+def _document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+    stored = StoredHistory.of(blocks)
     return {
         "object": "session",
         **_head(key, session),
         "parent": session.parent,
         "settings": dict(session.settings),
         "totals": dict(session.totals),
-        "branches": [_branch(each, found.tree) for each in session.branches],
+        "branches": [_branch(each, stored.tree) for each in session.branches],
         "condensations": [
-            {**_condensation(each), "saved_tokens": session.saved.get(each.id, 0)} for each in session.condensations
+            {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)}
+            for each in session.condensations
         ],
         "judging": dict(session.judging),
         "memory": json.loads(to_json(session.cards())),
         "verdicts": [encode_verdict(each) for each in session.verdicts],
-        "appended": [each.value for each in history(session.line, found.appended).elements],
+        "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
     }
 
 
-def _branch(branch: Branch, tree: Tree[Stored]) -> Document:
+def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
     """A branch with its messages from the first one on; null for one whose text was not kept."""
     return {
         "name": branch.name,
@@ -220,13 +227,13 @@ def _branch(branch: Branch, tree: Tree[Stored]) -> Document:
     }
 
 
-def _messages(line: Iterable[Stored]) -> Iterator[Any]:
+def _messages(line: Iterable[StoredMessage]) -> Iterator[Any]:
     for each in line:
         yield None if each.raw is None else loads(each.raw)
 
 
 def _condensation(condensation: Condensation) -> Document:
-    """A condensation as it is stored: `[from, to]` is a run of kept messages, all else are messages of ours."""
+    """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other a message of ours."""
     document: Document = json.loads(encode_condensation(condensation))
     del document["v"]
     return {**document, "standing": condensation.standing}

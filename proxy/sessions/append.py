@@ -1,9 +1,11 @@
-"""Append mode: the client sends only what is new, the proxy supplies what came before.
+"""Append mode: the client sends only its new messages, and the proxy supplies the stored ones before them.
 
-Each append stores one immutable block: the messages that were sent and the reply, linked to the block before. The
-session names its newest block. A head, `<count>-<digest>`, is the chain up to the last message that was sent; the
-reply belongs to it. With `If-Head` an append is guarded: it must name the newest head, or be the very append that led
-to it, which then replaces it, reply and all. Messages and reply are stored together or not at all.
+Each append stores one immutable block: the messages that the client sent and the reply, linked to the block before.
+The session names its newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to
+the last message that the client sent; the reply is stored under that head. A client guards an append with `If-Head`:
+it must name the newest head. If it names the head before, and its messages lead to the newest one, it repeats the
+append that was stored last, and replaces that append, the reply included. Messages and reply are stored together or not
+at all.
 """
 
 from __future__ import annotations
@@ -24,73 +26,76 @@ NO_HEAD = f"0-{ROOT.hex()}"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """An appended history as it is stored: its head and the name of its newest block."""
+class Tip:
+    """Where an appended history ends: its head, as headers show it, and the name of its newest block."""
 
     head: str = NO_HEAD
     block: str = ""
 
 
-NO_LINE = Line()
+NO_TIP = Tip()
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is stored: messages up to and with the newest reply, and the same as before the newest append."""
+    """An appended history up to and with its newest reply, and the same history before its newest append."""
 
-    line: Line = NO_LINE
+    tip: Tip = NO_TIP
     elements: tuple[Element, ...] = ()
-    line_before: Line = NO_LINE
+    tip_before: Tip = NO_TIP
     elements_before: tuple[Element, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One append: what it builds on, what the client sent, its head, and the head that stands until it is stored."""
+    """One append that is not stored yet: the tip it builds on, the messages that the client sent, and its head.
 
-    before: Line
+    `current_head` is the newest stored head, which stays valid until the append is stored.
+    """
+
+    base: Tip
     sent: tuple[Element, ...]
     head: str
-    standing: str = NO_HEAD
+    current_head: str = NO_HEAD
 
-    def block(self, reply: Mapping[str, Any]) -> tuple[Line, bytes]:
-        """The block that stores this append with its reply, and the line that it makes."""
+    def block(self, reply: Mapping[str, Any]) -> tuple[Tip, bytes]:
+        """The tip of the history after this append, and the block that stores the append with its reply."""
         document = {
             "v": VERSION,
-            "before": [self.before.head, self.before.block],
+            "before": [self.base.head, self.base.block],
             "messages": [element.raw for element in self.sent],
             "reply": dump(reply),
         }
         data = json.dumps(document).encode()
-        return Line(self.head, blake2b(data, digest_size=16).hexdigest()), data
+        return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
 
 
-class Appended(NamedTuple):
-    """What one append has stored: the line that it builds on, its messages, and the reply as the last of them."""
+class StoredAppend(NamedTuple):
+    """One append as it was stored: the tip it builds on, and its messages with the reply as the last of them."""
 
-    before: Line
+    base: Tip
     elements: tuple[Element, ...]
 
 
-def appended_in(document: Mapping[str, Any]) -> Appended | None:
-    """The append in a block's document; None in a block of what clients have sent again and again."""
+def decode_append(document: Mapping[str, Any]) -> StoredAppend | None:
+    """The append in a block's document; None for a block of a client that sends its whole history each time."""
     if "before" not in document:
         return None
     raws = (*document["messages"], document["reply"])
-    return Appended(Line(*document["before"]), tuple(Element.of(raw) for raw in raws))
+    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw) for raw in raws))
 
 
-def history(line: Line, blocks: Mapping[str, Appended]) -> History:
-    """The history that ends with `line`; raises `KeyError` where a block is missing."""
-    runs: list[Appended] = []
-    at = line
+def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
+    """The history that ends at `tip`; raises `KeyError` where a block is missing."""
+    appends: list[StoredAppend] = []
+    at = tip
     while at.block:
-        runs.append(blocks[at.block])
-        at = runs[-1].before
-    elements = [element for run in reversed(runs) for element in run.elements]
-    newest = len(runs[0].elements) if runs else 0
-    before = runs[0].before if runs else NO_LINE
-    return History(line, tuple(elements), before, tuple(elements[: len(elements) - newest]))
+        appends.append(blocks[at.block])
+        at = appends[-1].base
+    elements = [element for each in reversed(appends) for element in each.elements]
+    newest = len(appends[0].elements) if appends else 0
+    before = appends[0].base if appends else NO_TIP
+    return History(tip, tuple(elements), before, tuple(elements[: len(elements) - newest]))
 
 
 def head_of(count: int, digest: bytes) -> str:
@@ -104,15 +109,16 @@ def head_after(elements: Sequence[Element]) -> str:
     return head_of(len(digests), digests[-1]) if digests else NO_HEAD
 
 
-def appended(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:
-    """The append of `sent`, and the whole history with it.
+def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:
+    """The append of the `sent` messages to a stored history, and the whole history with them.
 
-    Raises `HeadMismatch` with the newest head where the guard names another one, unless this very append led to it.
+    Raises `HeadMismatch` with the newest head where `if_head` names another one, unless this is a repetition of the
+    append that led to the newest head.
     """
-    line, before = stored.line, stored.elements
-    if if_head is not None and if_head != line.head:
-        line, before = stored.line_before, stored.elements_before
-        if if_head != line.head or head_after((*before, *sent)) != stored.line.head:
-            raise HeadMismatch(stored.line.head, if_head)
-    whole = (*before, *sent)
-    return Append(line, tuple(sent), head_after(whole), stored.line.head), whole
+    base, before = stored.tip, stored.elements
+    if if_head is not None and if_head != base.head:
+        base, before = stored.tip_before, stored.elements_before
+        if if_head != base.head or head_after((*before, *sent)) != stored.tip.head:
+            raise HeadMismatch(stored.tip.head, if_head)
+    history = (*before, *sent)
+    return Append(base, tuple(sent), head_after(history), stored.tip.head), history

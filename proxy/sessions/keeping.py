@@ -1,12 +1,13 @@
-"""Keeping a conversation: from a decided request back to the store.
+"""Writes a conversation back to the store after a request was decided.
 
-A condensation is recorded before the view made from it is sent, and the first writer of one wins. The session itself
-is settled when the upstream has taken the request: its branch moves on, its new messages become a block, its totals
-rise. The document has a revision, so a writer that was late reads again and applies its turn to what it finds.
+A condensation is recorded before the view made from it is sent; the first writer of a record wins. The session itself
+is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its totals
+rise. The session's document has a revision, so a writer that comes too late reads the document again and applies its
+turn to that.
 
-Every write goes on in a task of the app when nobody waits for it any more. The last byte of a reply waits for its
-session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case: a store
-that was slow until then, and is well again, is not given up on. Where it is not settled by then, that is logged.
+Every write goes on in a task of the app even if nobody waits for it any more. The last byte of a reply waits for its
+session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case, so that
+a store that was slow and has recovered is still waited for. A session that is not settled by then is logged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from proxy.calibration.anchor import Anchor
 from proxy.memory.scopes import with_shared
 from proxy.reply.usage import Usage
 from proxy.request import identity as names
-from proxy.sessions.append import NO_LINE, Line
+from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, MemoryBlock, Session
@@ -44,80 +45,97 @@ _log = logging.getLogger(__name__)
 
 
 class SessionUpdate(NamedTuple):
-    """What one request adds to its session; an append builds on the line `before`.
-
-    `usage` is what the upstream reported, `anchor` what calibration makes of it for the branch's next request, `reply`
-    how the reply ends. The view's head has `covered` so many messages; `patch` are the hidden rounds that followed it,
-    which have cost `memory_tokens`.
-    """
+    """What one request changes in its session."""
 
     transcript: Transcript
+    """The history that the client sent, or in append mode all of it."""
     settings: dict[str, object]
+    """Settings that stick to a session with an explicit id."""
     tokens_before: int
+    """Tokens of the transcript."""
     tokens_after: int
+    """Tokens of the view."""
     own_tokens: int
+    """Tokens of the model calls that we made for it."""
     applied: str
-    line: Line | None = None
-    before: Line = NO_LINE
+    """The id of the condensation in the view; "" for none."""
+    tip: Tip | None = None
+    """Where the history ends after an append; None outside of append mode."""
+    tip_before: Tip = NO_TIP
+    """The tip that an append builds on."""
     blocks: Mapping[str, bytes] = MappingProxyType({})
+    """The block of an append, by its name."""
     block: MemoryBlock = NO_MEMORY_BLOCK
+    """The memory block that the view shows."""
     usage: Usage | None = None
+    """What the upstream reported."""
     anchor: Anchor | None = None
+    """What calibration keeps of the usage for the branch's next request."""
     reply: str = ""
+    """How the reply ends."""
     covered: int = 0
+    """How many messages the view's head covers."""
     patch: Overlay | None = None
+    """The hidden rounds that followed the view."""
     memory_tokens: int = 0
+    """Tokens that the hidden rounds have cost."""
 
 
 class Keeper:
-    """Stores sessions and condensations; one per app. `ttl` is in seconds; `with_text` keeps clients' messages."""
+    """Stores sessions and condensations; one per app. `ttl` is in seconds; `keeps_text` keeps clients' messages."""
 
-    def __init__(self, stored: StoredSessions, *, ttl: int, clock: Callable[[], float], with_text: bool = True) -> None:
+    def __init__(
+        self, stored: StoredSessions, *, ttl: int, clock: Callable[[], float], keeps_text: bool = True
+    ) -> None:
         self._stored = stored
         self._ttl = ttl
         self._clock = clock
-        self._with_text = with_text
-        # Writers of one process take turns; only those of other replicas are met by trying again.
-        self._settling: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+        self._keeps_text = keeps_text
+        # Writers of one process take turns, so a retry is needed only where another replica wrote first.
+        self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
-    def cards(self, found: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
-        """Memory cards as they are recorded with a condensation; none where no text may be kept."""
+    def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
+        """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-        made = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in found)
-        return tuple(made) if self._with_text else ()
+        dated = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
+        return tuple(dated) if self._keeps_text else ()
 
-    def pieces(self, view: View) -> tuple[Piece, ...]:
+    def pieces_to_record(self, view: View) -> tuple[Piece, ...]:
         """The pieces of a view's head as they are recorded.
 
-        Where no texts are kept, the first user message is one of them: a client that trims it later still has its task.
-        Elsewhere the stored history has it already.
+        Where the store keeps no texts, the first user message is among them, so that it stays in views when the client
+        trims it later. Otherwise the stored history has it.
         """
         pieces = head_pieces(view)
-        return pieces if self._with_text else with_task(pieces, view.transcript)
+        return pieces if self._keeps_text else with_task(pieces, view.transcript)
 
-    async def keep(self, found: Recognised, made: Condensation) -> Condensation:
-        """Records a condensation; what the store holds of that name, ours or another writer's. Raises `StoreError`."""
-        kept = await self._stored.write(self._keep(found.key, made), found.patience)
-        await self._share(found, kept)
+    async def record_standing(self, recognised: Recognised, condensation: Condensation) -> Condensation:
+        """Records a condensation that a view applies; returns the one that is stored, ours or another writer's.
+
+        Raises `StoreError`.
+        """
+        kept = await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
+        await self._share(recognised, kept)
         return kept
 
-    async def _keep(self, key: SessionKey, made: Condensation) -> Condensation:
-        name = record_name(made.digest, made.depth)
-        data = await self._stored.store.put_record(key, name, encode_condensation(made), self._ttl)
-        await self._stored.store.stand(key, name)
-        return self._stored.condensation(data, standing=True) or made
+    async def _put_standing(self, key: SessionKey, condensation: Condensation) -> Condensation:
+        name = record_name(condensation.digest, condensation.depth)
+        data = await self._stored.store.put_record(key, name, encode_condensation(condensation), self._ttl)
+        await self._stored.store.mark_standing(key, name)
+        return self._stored.condensation(data, standing=True) or condensation
 
-    async def prepare(self, found: Recognised, made: Condensation) -> Condensation:
-        """Records a condensation that no view applies yet; what the store holds of that name. Raises `StoreError`."""
-        name, data = record_name(made.digest, made.depth), encode_condensation(made)
-        putting = self._stored.store.put_record(found.key, name, data, self._ttl)
-        kept = self._stored.condensation(await self._stored.write(putting, found.patience), standing=False) or made
-        await self._share(found, kept)
+    async def record_prepared(self, recognised: Recognised, condensation: Condensation) -> Condensation:
+        """Records a condensation that no view applies yet; returns the one that is stored. Raises `StoreError`."""
+        name, record = record_name(condensation.digest, condensation.depth), encode_condensation(condensation)
+        putting = self._stored.store.put_record(recognised.key, name, record, self._ttl)
+        data = await self._stored.write(putting, recognised.patience)
+        kept = self._stored.condensation(data, standing=False) or condensation
+        await self._share(recognised, kept)
         return kept
 
-    async def _share(self, found: Recognised, kept: Condensation) -> None:
-        """Puts the cards of a condensation into the scope that its request names; a failure costs only that."""
-        scope = found.scope
+    async def _share(self, recognised: Recognised, kept: Condensation) -> None:
+        """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
+        scope = recognised.scope
         if scope is None or not kept.cards:
             return
         now = self._clock()
@@ -126,91 +144,93 @@ class Keeper:
             return with_shared(stored, scope.name, kept.cards, now)
 
         try:
-            await self._stored.write(self._stored.change(scope.key, shared, self._ttl), found.patience)
+            await self._stored.write(self._stored.change(scope.key, shared, self._ttl), recognised.patience)
         except StoreError as error:
             _log.warning("cards were not shared: %s", error)
 
-    async def stand(self, found: Recognised, made: Condensation) -> None:
-        """Marks a condensation as applied by a view that is forwarded; raises `StoreError`."""
-        standing = self._stored.store.stand(found.key, record_name(made.digest, made.depth))
-        await self._stored.write(standing, found.patience)
+    async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
+        """Marks a condensation as applied by a forwarded view; raises `StoreError`."""
+        marking = self._stored.store.mark_standing(recognised.key, record_name(condensation.digest, condensation.depth))
+        await self._stored.write(marking, recognised.patience)
 
-    async def made_since(self, found: Recognised, digests: Sequence[bytes]) -> Condensation | None:
-        """A condensation that stands in this chain and was recorded since the session was read; None without one."""
-        return next(iter(standing_in(await self.recorded_since(found), digests)), None)
+    async def standing_since(self, recognised: Recognised, digests: Sequence[bytes]) -> Condensation | None:
+        """A condensation for this chain that was recorded since the session was read; None if there is none."""
+        return next(iter(standing_in(await self.recorded_since(recognised), digests)), None)
 
-    async def recorded_since(self, found: Recognised) -> list[Condensation]:
-        """All that was recorded since the session was read, prepared ones too; nothing where the store fails."""
+    async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
+        """The condensations recorded since the session was read, prepared ones too; none where the store fails."""
         try:
-            session = await found.patience.read(self._stored.load(found.key))
+            session = await recognised.patience.read(self._stored.load(recognised.key))
         except StoreError:
             return []
-        seen = {(each.id, each.standing) for each in found.condensations}
+        seen = {(each.id, each.standing) for each in recognised.condensations}
         return [each for each in session.condensations if (each.id, each.standing) not in seen] if session else []
 
-    async def amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool = True) -> None:
-        """Changes a session apart from its turns; a failure is logged, and a session that is gone stays so.
+    async def amend(
+        self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool = True
+    ) -> None:
+        """Changes a session outside of a turn; a failure is logged, and a session that was deleted stays deleted.
 
-        It `opens` one that was not stored yet when its request came.
+        With `creates`, a session that was not stored when its request came is created.
         """
         try:
-            amending = self._in_turn(found.key, lambda: self._amend(found, change, opens=opens))
-            await self._stored.write(amending, found.patience)
+            amending = self._in_turn(recognised.key, lambda: self._amend(recognised, change, creates=creates))
+            await self._stored.write(amending, recognised.patience)
         except StoreError as error:
             _log.warning("a session was not amended: %s", error)
 
     async def _in_turn(self, key: SessionKey, work: Callable[[], Awaitable[None]]) -> None:
-        async with self._settling.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             await work()
 
-    async def _amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool) -> None:
+    async def _amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
         def changed(stored: Session | None) -> Session | None:
-            session = stored or (self._new(found) if opens and not found.session else None)
+            session = stored or (self._new(recognised) if creates and not recognised.session else None)
             return change(session) if session else None
 
-        await self._stored.change(found.key, changed, self._ttl)
+        await self._stored.change(recognised.key, changed, self._ttl)
 
-    def named(self, found: Recognised, digests: Sequence[bytes]) -> tuple[str, str]:
-        """The id of a request's session, and the branch that the request is on, by its chain digests."""
-        session = found.session
-        return (session.id, session.branch_for(digests)) if session else (_new_id(found), MAIN)
+    def id_and_branch(self, recognised: Recognised, digests: Sequence[bytes]) -> tuple[str, str]:
+        """The id of a request's session, and the name of the branch that its chain continues or opens."""
+        session = recognised.session
+        return (session.id, session.branch_name_for(digests)) if session else (_new_id(recognised), MAIN)
 
-    def _new(self, found: Recognised) -> Session:
+    def _new(self, recognised: Recognised) -> Session:
         return Session(
-            id=_new_id(found),
-            source=found.identity.source,
+            id=_new_id(recognised),
+            source=recognised.identity.source,
             created_at=self._clock(),
-            parent=found.parent,
-            inherited=found.inherited,
-            forked=found.inherited,
+            parent=recognised.parent,
+            inherited=recognised.inherited,
+            forked_after=recognised.inherited,
         )
 
-    async def settle(self, found: Recognised, turn: SessionUpdate) -> None:
-        """Stores the session after this request, as its last step; a failure is logged, for the reply must not suffer.
+    async def settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
+        """Stores the session after this request; a failure is only logged, since the reply must not suffer from it.
 
-        A caller that ends meanwhile changes nothing: it is stored all the same, and whole.
+        A caller that is cancelled meanwhile changes nothing: the session is stored all the same, and completely.
         """
         try:
-            settling = self._in_turn(found.key, lambda: self._settle(found, turn))
-            await self._stored.write(settling, found.patience, is_last=True)
+            settling = self._in_turn(recognised.key, lambda: self._settle(recognised, turn))
+            await self._stored.write(settling, recognised.patience, is_last=True)
         except StoreError as error:
             _log.warning("the session was not stored before the reply's last byte: %s", error)
 
-    async def _settle(self, found: Recognised, turn: SessionUpdate) -> None:
+    async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         for _ in range(TRIES):
-            if _is_overtaken(found.session, turn):
+            if _is_overtaken(recognised.session, turn):
                 raise StoreError("store-contended", "another append to this history was stored first")
-            before = found.session or self._new(found)
-            session = _advanced(before, turn, self._clock())
-            index = _nodes(turn.transcript) if session.derived else ()
-            if await self._saved(found.key, self._ways(before, session, turn), index):
+            before = recognised.session or self._new(recognised)
+            session = _session_after(before, turn, self._clock())
+            index = _nodes(turn.transcript) if session.is_derived else ()
+            if await self._save_first(recognised.key, self._variants(before, session, turn), index):
                 return
-            found = _parted(found._replace(session=await self._stored.load(found.key)), turn)
+            recognised = _forked_if_moved(recognised._replace(session=await self._stored.load(recognised.key)), turn)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _saved(self, key: SessionKey, ways: Sequence[_Way], index: Sequence[str]) -> bool:
-        """Whether the write won, in the first of some ways that is within the quotas."""
-        *others, last = ways
+    async def _save_first(self, key: SessionKey, variants: Sequence[_Variant], index: Sequence[str]) -> bool:
+        """Writes the first variant that is within the quotas; False where another writer was first."""
+        *others, last = variants
         for session, blocks in others:
             try:
                 return await self._stored.save(key, session, self._ttl, blocks, index)
@@ -219,32 +239,34 @@ class Keeper:
                     raise
         return await self._stored.save(key, last.session, self._ttl, last.blocks, index)
 
-    def _ways(self, before: Session, session: Session, turn: SessionUpdate) -> list[_Way]:
-        """How a session may be stored: over its quota it goes on without text, but in append mode.
+    def _variants(self, before: Session, session: Session, turn: SessionUpdate) -> list[_Variant]:
+        """The forms in which a session may be stored, the fullest first: over its quota it is stored without blocks.
 
-        A fork that goes on stores what it shares with its parent. Where that is too much, it inherits it as before.
+        In append mode there is only one form. A fork that goes on also stores the blocks that it shares with its
+        parent; where these exceed the quota, it goes on inheriting them.
         """
-        if turn.line is not None:
-            return [_Way(session, turn.blocks)]
+        if turn.tip is not None:
+            return [_Variant(session, turn.blocks)]
         *shared, own = [
-            new_block(turn.transcript, run.start, run.stop, with_text=self._with_text)
-            for run in before.new_in(turn.transcript.digests)
+            new_block(turn.transcript, run.start, run.stop, keeps_text=self._keeps_text)
+            for run in before.unstored_in(turn.transcript.digests)
         ]
         inheriting = session._replace(inherited=before.inherited)
-        whole = {name: data for block in (*shared, own) for name, data in block.items()}
-        return [_Way(session, whole), *([_Way(inheriting, own)] if any(shared) else ()), _Way(inheriting, {})]
+        blocks = {name: data for block in (*shared, own) for name, data in block.items()}
+        without_shared = [_Variant(inheriting, own)] if any(shared) else []
+        return [_Variant(session, blocks), *without_shared, _Variant(inheriting, {})]
 
 
-class _Way(NamedTuple):
-    """A session to be stored, with the blocks that it has more."""
+class _Variant(NamedTuple):
+    """A session to be stored, with the blocks to add."""
 
     session: Session
     blocks: Mapping[str, bytes]
 
 
-def _new_id(found: Recognised) -> str:
-    """The id of a session that is not stored yet."""
-    return names.shown(found.identity.id) if found.identity.id else found.key.session
+def _new_id(recognised: Recognised) -> str:
+    """The id of a session that is to be created."""
+    return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.session
 
 
 def is_small(tokens: int, window: int | None) -> bool:
@@ -253,55 +275,55 @@ def is_small(tokens: int, window: int | None) -> bool:
 
 
 def _is_overtaken(session: Session | None, turn: SessionUpdate) -> bool:
-    """Whether another append was stored since this one was supplied; the very same one is replaced."""
-    if turn.line is None:
+    """Whether another append was stored since this one was supplied; a repetition of this one does not count."""
+    if turn.tip is None:
         return False
-    line = session.line if session else NO_LINE
-    return line != turn.before and line.head != turn.line.head
+    tip = session.tip if session else NO_TIP
+    return tip != turn.tip_before and tip.head != turn.tip.head
 
 
-def _parted(found: Recognised, turn: SessionUpdate) -> Recognised:
-    """A derived session that another request has taken elsewhere meanwhile is not this one's any more: it forks.
+def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
+    """`recognised` under a new key if another request has moved its derived session on to another history meanwhile.
 
-    One without branches was only amended, by a vote or a late summary of this very request.
+    A session without branches was only amended, by a vote or a late summary of this very request.
     """
-    session = found.session
+    session = recognised.session
     if (
         session is None
-        or not session.derived
+        or not session.is_derived
         or not session.branches
-        or session.branch_of(turn.transcript.digests) is not None
+        or session.find_branch(turn.transcript.digests) is not None
     ):
-        return found
-    key = SessionKey(found.key.tenant, names.random_session())
-    return found._replace(key=key, session=None, parent=session.id, inherited=0)
+        return recognised
+    key = SessionKey(recognised.key.tenant, names.new_derived_id())
+    return recognised._replace(key=key, session=None, parent=session.id, inherited=0)
 
 
-def _advanced(session: Session, turn: SessionUpdate, now: float) -> Session:
-    """The session as it stands after a turn."""
+def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session:
+    """The session after a turn."""
     digests = turn.transcript.digests
-    patched = session.patched(turn.patch, digests, turn.covered)
-    moved, _branch = patched.advanced(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
-    settings = session.settings if session.derived else turn.settings
-    saved = session.saved_with(turn.applied, turn.tokens_before - turn.tokens_after)
-    totals = session.raised(
+    patched = session.with_patch(turn.patch, digests, turn.covered)
+    moved, _branch = patched.with_turn(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
+    settings = session.settings if session.is_derived else turn.settings
+    saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
+    totals = session.totals_with(
         requests=1,
         client_tokens=turn.tokens_before,
         forwarded_tokens=turn.tokens_after,
         own_tokens=turn.own_tokens,
         **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
-        **_reported(turn.usage),
+        **_usage_totals(turn.usage),
     )
-    return moved._replace(settings=settings, line=turn.line or session.line, totals=totals, saved=saved)
+    return moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
 
 
-def _reported(usage: Usage | None) -> dict[str, int]:
-    """The totals that a usage raises; tokens as the upstream counts them."""
+def _usage_totals(usage: Usage | None) -> dict[str, int]:
+    """What a usage adds to the totals; tokens as the upstream counts them."""
     if usage is None:
         return {}
     return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
 def _nodes(transcript: Transcript) -> tuple[str, ...]:
-    """The chain digests that lead to a session: its head, and the node before it."""
+    """The chain digests under which a session is indexed: its head, and the node before it."""
     return tuple(digest.hex() for digest in transcript.digests[-2:])

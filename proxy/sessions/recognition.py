@@ -1,10 +1,10 @@
-"""Recognising a conversation: from a request to its session.
+"""Finds the session of a request: by an explicit id, or by the chain of its messages.
 
-An explicit id names its session. Without one the chain index is asked for the longest known prefix of the transcript;
-a session that is to be continued is verified, for the index is only a hint. A derived session never holds two
-conversations: what forks from it gets a new id and a link to its parent, whose condensations it may read.
+Without an id the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
+session that it names is read and verified before it is continued. A derived session never holds two conversations: a
+transcript that forks from it gets a new id and a link to its parent, whose condensations it may read.
 
-Whatever fails is told in `failure`, and the request goes on as if nothing were known.
+A failure of the store is reported in `Recognised.failure`, and the request goes on as if nothing were stored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.http.headers import Headers
-from proxy.memory.scopes import Scope, scope_key, shared_by
+from proxy.memory.scopes import Scope, cards_of_scope, scope_key
 from proxy.request import identity as names
 from proxy.request.identity import Identity
 from proxy.runtime.lru import Lru
-from proxy.sessions.append import History, history
+from proxy.sessions.append import History, history_at
 from proxy.sessions.histories import Histories
-from proxy.sessions.restoring import Restored
-from proxy.sessions.session import Session, is_answered_alike
+from proxy.sessions.restoring import MissingMessages
+from proxy.sessions.session import Session, has_node, is_answered_alike
 from proxy.sessions.stored import Patience, StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.alignment import LEAST_RUN, align
@@ -30,82 +30,90 @@ from strategies.core.transcript import Role, Transcript
 
 _CANDIDATES = 4
 _NEWEST = 16
-"""Nodes that are asked for first: a conversation that goes on is found by one of its last."""
+"""Nodes that are looked up first: a conversation that goes on is found by one of its last."""
 _ANCESTORS = 8
 _REMEMBERED = 1_000
-"""Ends of conversations of which it is known which sessions their next turn will have to read."""
+"""Ends of conversations for which the sessions that their next turn will have to read are remembered."""
 
 _log = logging.getLogger(__name__)
 
 
 class Recognised(NamedTuple):
-    """The session of a request. `session` is None where it is new; `key` is where it is or would be stored.
-
-    Of a fork the first `inherited` messages are its `parent`'s too. `patience` is what the request has left for the
-    store. `patches` are hidden rounds, the newest last. `scope` is what its session shares cards with.
-    """
+    """The session of a request, as far as the store has it."""
 
     identity: Identity
+    """How the request names its session."""
     key: SessionKey
-    shown: str
+    """Where the session is stored, or would be."""
+    shown_id: str
+    """The session's id as headers show it."""
     patience: Patience
+    """How long the request may still wait for the store."""
     session: Session | None = None
+    """None where the session is new, or could not be read."""
     condensations: tuple[Condensation, ...] = ()
+    """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
+    """Hidden rounds of the session and of its ancestors, the newest last."""
     parent: str | None = None
+    """The stored name of the session that a new one forks from."""
     inherited: int = 0
+    """How many first messages a new fork shares with its parent."""
     failure: str = ""
-    restored: Restored | None = None
+    """The reason of a `StoreError`; "" where the store has answered."""
+    missing: MissingMessages | None = None
+    """The messages that a client left out which sends a window of its history."""
     scope: Scope | None = None
+    """The scope in which the session shares memory cards."""
 
     def last_applied(self, transcript: Transcript) -> str | None:
-        """What the last view of this transcript's branch applied; None where the branch is not known.
+        """The id of the condensation in the last view of this transcript's branch; None where that is not known.
 
-        A derived conversation that is new to us has sent its own messages until now: what others that begin like it
-        have applied is used only where it must be condensed anyway.
+        It is "" for a new derived conversation: its requests were sent uncondensed until now, and the condensations of
+        others that begin alike are used only where it must be condensed anyway.
         """
         if self.session is None:
             return "" if self.is_derived else None
-        branch = self.session.branch_of(transcript.digests)
+        branch = self.session.find_branch(transcript.digests)
         return branch.applied if branch else None
 
-    def apart(self) -> Recognised:
-        """The same for work that its request does not wait for: it has a patience of its own."""
-        return self._replace(patience=self.patience.anew())
+    def with_fresh_patience(self) -> Recognised:
+        """The same with a full patience, for work that the request does not wait for."""
+        return self._replace(patience=self.patience.fresh())
 
     @property
     def is_derived(self) -> bool:
-        """Whether it was recognised by its chain."""
+        """Whether the session is found by the chain rather than by an id."""
         return self.identity.id is None
 
 
 class Recogniser:
-    """Finds sessions; one per app. `headers` are those that may name one, in order."""
+    """Finds sessions; one per app. `headers` are the names of headers that may hold an id, in order."""
 
     def __init__(
         self,
         stored: StoredSessions,
         headers: Sequence[str],
-        new_session: Callable[[], str] = names.random_session,
+        new_session: Callable[[], str] = names.new_derived_id,
     ) -> None:
         self._stored = stored
         self._histories = Histories(stored)
-        self._headers = names.listed(headers)
+        self._headers = names.lowered_names(headers)
         self._new_session = new_session
-        self._lately: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
+        self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
 
     def identify(self, given: str | None, headers: Headers, body: Mapping[str, object]) -> Identity:
-        """Which session a request names; raises `BadRequest`."""
+        """How a request names its session; raises `BadRequest`."""
         return names.identify(given, headers, body, self._headers)
 
     def patience(self) -> Patience:
-        """How long one request waits for the store, in all that is done for it."""
+        """The patience of a new request: how long it waits for the store in all."""
         return self._stored.patience()
 
     async def recognise(
         self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience
     ) -> Recognised:
-        """The session of a transcript; a store that fails is told in the result."""
+        """The session of a transcript; a failure of the store is reported in the result."""
         blank = self._blank(tenant, identity, transcript, patience)
         try:
             return await patience.read(self._recognise(tenant, blank, transcript))
@@ -113,13 +121,13 @@ class Recogniser:
             _log.warning("the store failed: %s", error)
             return blank._replace(failure=error.reason)
 
-    async def scoped(self, found: Recognised, name: str, *, read: bool) -> Recognised:
-        """A session with the scope of that name, and with its cards where they are to be `read` and can be."""
+    async def with_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
+        """The same with the scope of that name; with `read` its cards are read too, unless the store fails."""
         key = scope_key(found.key.tenant, name)
         scope = Scope(key, name)
         if read and not found.failure:
             try:
-                scope = scope._replace(cards=shared_by(await found.patience.read(self._stored.load(key))))
+                scope = scope._replace(cards=cards_of_scope(await found.patience.read(self._stored.load(key))))
             except StoreError as error:
                 _log.warning("the cards of a scope were not read: %s", error)
         return found._replace(scope=scope)
@@ -127,11 +135,11 @@ class Recogniser:
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
             key = SessionKey(tenant, names.session_key(identity.id))
-            return Recognised(identity, key, names.shown(identity.id), patience)
+            return Recognised(identity, key, names.printable_id(identity.id), patience)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
         key = SessionKey(tenant, self._new_session())
-        return Recognised(identity, key, names.provisional(tenant, opening), patience)
+        return Recognised(identity, key, names.provisional_id(tenant, opening), patience)
 
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
@@ -139,12 +147,12 @@ class Recogniser:
         session = await self._loaded(blank.key)
         if session is None:
             return blank
-        if blank.identity.weak and session.branch_of(transcript.digests) is None:
+        if blank.identity.weak and session.find_branch(transcript.digests) is None:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
         found = blank._replace(session=session, condensations=session.condensations, patches=session.patches)
-        if session.branches and session.branch_of(transcript.digests) is None:
-            return found._replace(restored=await self._align(found, session, transcript))
+        if _may_be_a_window(session, transcript):
+            return found._replace(missing=await self._align(found, session, transcript))
         return found
 
     async def _loaded(self, key: SessionKey) -> Session | None:
@@ -153,8 +161,8 @@ class Recogniser:
             self._histories.forget(key)
         return session
 
-    async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> Restored | None:
-        """What a client that sends a window of its history has left out, or None where that is not what it did."""
+    async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> MissingMessages | None:
+        """The messages left out by a client that sends a window of its history; None where it does not do that."""
         if len(transcript.chain) < LEAST_RUN:
             return None
         heads = {branch.head for branch in session.branches}
@@ -165,69 +173,71 @@ class Recogniser:
         if alignment is None:
             return None
         missing = history.tree.line(alignment.before)[1 if alignment.kept_first else 0 :]
-        return Restored(tuple(missing), alignment.kept_first, history) if missing else None
+        return MissingMessages(tuple(missing), alignment.kept_first, history) if missing else None
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
-        """The derived session that this transcript continues, or a fork of the one it shares most with."""
+        """The derived session that this transcript continues, or a fork of the one that it shares most with."""
         nodes = transcript.digests[::-1]
-        likely = self._lately.first((tenant, node) for node in nodes[:_NEWEST]) or ()
-        looked = Looked(self._stored, tenant, likely)
-        found = await self._derived(looked, blank, transcript, nodes[:_NEWEST]) or await self._derived(
-            looked, blank, transcript, nodes[_NEWEST:]
+        likely = self._recent_paths.first((tenant, node) for node in nodes[:_NEWEST]) or ()
+        lookup = SessionLookup(self._stored, tenant, likely)
+        found = await self._match(lookup, blank, transcript, nodes[:_NEWEST]) or await self._match(
+            lookup, blank, transcript, nodes[_NEWEST:]
         )
         if found is None:
             return blank
-        line = (found.key.session, *looked.line(found.session.parent if found.session else found.parent))
+        path = (found.key.session, *lookup.path(found.session.parent if found.session else found.parent))
         for node in nodes[:2]:
-            self._lately.put((tenant, node), line)
+            self._recent_paths.put((tenant, node), path)
         return found
 
-    async def _derived(
-        self, looked: Looked, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
+    async def _match(
+        self, lookup: SessionLookup, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
     ) -> Recognised | None:
-        """The same by some nodes of the chain, newest first; None where none of them leads to a session."""
+        """The session by some nodes of the chain, newest first; None where none of them leads to a derived session."""
         digests = [digest.hex() for digest in nodes]
-        found = await looked.names(digests) if digests else {}
+        indexed = await lookup.names(digests) if digests else {}
         nearest: tuple[str, Session] | None = None
-        for name in list(dict.fromkeys(found[each] for each in digests if each in found))[:_CANDIDATES]:
-            session = await looked.session(name)
-            if session is None or not session.derived:
+        for name in list(dict.fromkeys(indexed[each] for each in digests if each in indexed))[:_CANDIDATES]:
+            session = await lookup.session(name)
+            if session is None or not session.is_derived:
                 continue
-            branch = session.branch_of(transcript.digests)
-            if branch is not None and is_answered_alike(branch, transcript):
-                known = await _knowing(looked, blank, session)
-                return known._replace(key=SessionKey(looked.tenant, name), shown=name, session=session)
-            # Its later messages may be those of a conversation that this one goes the same way as, and lags behind.
+            branch = session.find_branch(transcript.digests)
+            # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
+            if branch is not None and is_answered_alike(branch, transcript, must_be_known=nearest is not None):
+                recognised = await _with_records(lookup, blank, session)
+                return recognised._replace(key=SessionKey(lookup.tenant, name), shown_id=name, session=session)
+            # Not continued: another conversation may have sent the same messages and be ahead of this one.
             nearest = nearest or (name, session)
         if nearest is None:
             return None
         name, session = nearest
-        node = next(digest for digest in nodes if found.get(digest.hex()) == name)
+        node = next(digest for digest in nodes if indexed.get(digest.hex()) == name)
         inherited = transcript.digests.index(node) + 1
-        known = await _knowing(looked, blank, session)
-        # No line of forks grows out of conversations that begin alike: nobody would follow it to its end.
-        parent = name if session.passes_on(inherited) else session.parent
-        return known._replace(parent=parent, inherited=inherited)
+        recognised = await _with_records(lookup, blank, session)
+        # A fork links to the nearest session that has more for it, so that chains of forks of conversations that begin
+        # alike stay short.
+        parent = name if session.has_more_for_fork(inherited) else session.parent
+        return recognised._replace(parent=parent, inherited=inherited)
 
-    async def history(self, tenant: str, identity: Identity, patience: Patience) -> History:
-        """What append mode has stored under an explicit id; raises `StoreError`."""
+    async def appended_history(self, tenant: str, identity: Identity, patience: Patience) -> History:
+        """The history that append mode has stored under an explicit id; raises `StoreError`."""
         return await patience.read(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
 
     async def _history(self, key: SessionKey) -> History:
         session = await self._loaded(key)
-        if session is None or not session.line.block:
+        if session is None or not session.tip.block:
             return History()
-        stored = await self._histories.history(key, session, [session.line.block])
+        stored = await self._histories.history(key, session, [session.tip.block])
         try:
-            return history(session.line, stored.appended)
+            return history_at(session.tip, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
 
 
-class Looked:
-    """What one request has read of a tenant's sessions, each once; those that are `likely` come with the first names.
+class SessionLookup:
+    """Reads a tenant's sessions for one request, each once; the `likely` ones are read together with the index.
 
-    What is likely is a guess that saves a step: it may name sessions that are gone, or lead elsewhere.
+    Which sessions are likely is a guess that saves a round trip: they may be gone, or not be needed.
     """
 
     def __init__(self, stored: StoredSessions, tenant: str, likely: Sequence[str]) -> None:
@@ -237,7 +247,7 @@ class Looked:
         self._sessions: dict[str, Session | None] = {}
 
     async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
-        """The sessions that the index names, by digest."""
+        """The names of sessions that the index has for these digests, by digest."""
         likely, self._likely = self._likely, ()
         found, sessions = await self._stored.find(self.tenant, digests, likely)
         self._sessions.update(sessions)
@@ -250,16 +260,16 @@ class Looked:
         return self._sessions[name]
 
     async def ancestors(self, session: Session) -> list[Session]:
-        """The sessions that it forked from, nearest first."""
-        known: list[Session] = []
+        """The sessions that it forked from, nearest first, at most `_ANCESTORS`."""
+        ancestors: list[Session] = []
         parent = session.parent
-        while parent and len(known) < _ANCESTORS and (ancestor := await self.session(parent)):
-            known.append(ancestor)
+        while parent and len(ancestors) < _ANCESTORS and (ancestor := await self.session(parent)):
+            ancestors.append(ancestor)
             parent = ancestor.parent
-        return known
+        return ancestors
 
-    def line(self, name: str | None) -> Iterator[str]:
-        """The name of a session and those of its ancestors, as far as they were read."""
+    def path(self, name: str | None) -> Iterator[str]:
+        """The name of a session and the names of its ancestors, as far as they were read."""
         for _ in range(_ANCESTORS):
             if not name:
                 return
@@ -268,9 +278,21 @@ class Looked:
             name = session.parent if session else None
 
 
-async def _knowing(looked: Looked, blank: Recognised, session: Session) -> Recognised:
-    """The same with what a session and its ancestors have recorded."""
-    line = [session, *await looked.ancestors(session)]
-    known = tuple(each for one in line for each in one.condensations)
-    patches = tuple(each for one in reversed(line) for each in one.patches)
-    return blank._replace(condensations=known, patches=patches)
+def _may_be_a_window(session: Session, transcript: Transcript) -> bool:
+    """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
+
+    It may also be one if it continues a branch with the last message rewritten, beside other branches: that branch may
+    have begun as such a window itself.
+    """
+    branch = session.find_branch(transcript.digests)
+    if branch is None:
+        return bool(session.branches)
+    return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)
+
+
+async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
+    """`blank` with the condensations and hidden rounds of a session and its ancestors."""
+    sessions = [session, *await lookup.ancestors(session)]
+    condensations = tuple(each for one in sessions for each in one.condensations)
+    patches = tuple(each for one in reversed(sessions) for each in one.patches)
+    return blank._replace(condensations=condensations, patches=patches)

@@ -1,7 +1,7 @@
-"""What the store holds of sessions, as this process has read or written it.
+"""A cache of decoded sessions and condensations, keyed by the bytes that they are stored in.
 
-Bytes say all: a document or a record with the same ones is the same, so it is decoded and checked once, whichever
-process wrote it. What was left alone for longest is forgotten when all of it together exceeds a number of bytes.
+A document or record with the same bytes has the same content, so it is decoded and checked once, whichever process
+wrote it. When the cached ones exceed a number of bytes together, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strategies.core.condensation import Condensation
 
 MOST_BYTES = 16 * 1024 * 1024
 MOST_DOCUMENTS = 128 * 1024
-"""Bytes of documents, of some hundred sessions; decoded they take five times as much."""
+"""Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
 
 
 class Records:
@@ -34,22 +34,24 @@ class Records:
             session = decode_document(snapshot.meta)
             if session is None:
                 return None
-            self.wrote(snapshot.meta, session)
+            self.put_session(snapshot.meta, session)
         standing = snapshot.standing
         records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
-        known = tuple(each for each in records if each is not None)
-        return session._replace(condensations=known, revision=snapshot.revision)
+        readable = tuple(each for each in records if each is not None)
+        return session._replace(condensations=readable, revision=snapshot.revision)
 
-    def wrote(self, meta: bytes, session: Session) -> None:
-        """Keeps a session whose document is `meta`, so that it is not decoded when it is read."""
+    def put_session(self, meta: bytes, session: Session) -> None:
+        """Caches a session whose document is `meta`, so that reading it again decodes nothing."""
         self._documents.put(meta, session, len(meta))
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         """The condensation in a record, None where a newer version wrote it; raises one of `UNREADABLE`."""
-        name = blake2b(data, digest_size=16).digest()
-        read = self._records.use(name)
-        if read is None:
-            read = (decode_condensation(data, standing=standing),)
-            self._records.put(name, read, len(data))
-        (found,) = read
-        return found if found is None or found.standing is standing else replace(found, standing=standing)
+        key = blake2b(data, digest_size=16).digest()
+        cached = self._records.use(key)
+        if cached is None:
+            cached = (decode_condensation(data, standing=standing),)
+            self._records.put(key, cached, len(data))
+        (condensation,) = cached
+        if condensation is None or condensation.standing is standing:
+            return condensation
+        return replace(condensation, standing=standing)

@@ -1,11 +1,12 @@
-"""Sessions: what is known of a conversation between its requests, and how a request finds its branch.
+"""A session: what is stored of a conversation between its requests, and how a request finds its branch.
 
-A session holds settings that stick, branches, and the condensations of all branches. A branch is known by its head:
-the chain digest of the last message that a client sent on it, with the digest before that one, since a client may
-rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its chain; the
-longest counts. What diverges earlier is a fork: a new branch under an explicit id, a new session for a derived one.
+A session has sticky settings, branches, and the condensations of all branches. A branch is identified by its head, the
+chain digest of the last message that a client sent on it, and by the chain digest before that, since a client may
+rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its chain; of
+several such branches it continues the longest. A transcript that diverges earlier is a fork: a new branch if the
+session has an explicit id, a new session if it is derived.
 
-Everything here is pure; the driver reads and writes.
+Sessions are immutable values, and everything here is pure; the driver reads and writes.
 """
 
 from __future__ import annotations
@@ -17,22 +18,21 @@ from typing import Any, NamedTuple
 
 from proxy.calibration.anchor import Anchor
 from proxy.reply.ending import ending
-from proxy.sessions.append import NO_LINE, Line
+from proxy.sessions.append import NO_TIP, Tip
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, Literal, Overlay
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Role, Transcript
-from strategies.memory.merging import settled
+from strategies.memory.merging import settled_cards
 
 MAIN = "main"
 MOST_BRANCHES = 64
 MOST_VERDICTS = 16
 MOST_PATCHES = 64
 MOST_PATCH_CHARS = 512 * 1024
-# What was first seen within one step counts as seen together, and what is older than the horizon as old.
-SEEN_STEP = 300.0
-SEEN_HORIZON = 24 * 3600.0
+SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
+SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 
 
 class MemoryBlock(NamedTuple):
@@ -48,84 +48,102 @@ NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A line of history: `count` chain messages up to the digest `head`; `before` is the node ahead of it.
-
-    `applied` is the id of the condensation in its last view, "" for none. `seen` has pairs of a chain length and the
-    time at which the messages up to it had come, in order. `block` is the memory block of its last user message.
-    `anchor` is what the upstream has counted for its last view that has a count. `reply` is how the reply to its head
-    ends, "" where that is not known.
-    """
+    """A line of history in a session."""
 
     name: str
+    """`main`, `b2`, `b3`, …"""
     head: bytes
+    """The chain digest of the last message that a client sent on it."""
     before: bytes
+    """The chain digest before that message."""
     count: int
+    """How many chain messages lead up to the head."""
     last_used: float = 0.0
+    """When a request last moved it, in seconds since the epoch."""
     applied: str = ""
+    """The id of the condensation in its last view; "" for none."""
     seen: tuple[tuple[int, float], ...] = ()
+    """Pairs of a chain length and the time by which the messages up to it had come, in order."""
     block: MemoryBlock = NO_MEMORY_BLOCK
+    """The memory block of its last user message."""
     anchor: Anchor | None = None
+    """The upstream's token count of the last view that has one."""
     reply: str = ""
+    """How the reply to its head ends; "" where that is not known."""
 
 
 class Session(NamedTuple):
-    """One session as it is stored. `settings` are those that stick; `totals` are counts of tokens and requests.
-
-    `saved` are tokens, by the id of the condensation that has left them out of the requests that rested on it.
-
-    `line` is the history that append mode has stored. `verdicts` are the newest ones of judges, oldest first, and
-    `judging` is the last state of judgement, for people. `added` are memory cards that a person wrote, `forgotten` the
-    ids of those that a person does not want. `patches` are hidden rounds, the newest last. It `forked` behind so
-    many messages of its parent, whose blocks are that one's until it goes on: so long they are `inherited`.
-    """
+    """One session as it is stored."""
 
     id: str
+    """The id that headers show."""
     source: str
+    """Where the id came from: the name of a header or body member, or `derived`."""
     created_at: float
+    """Seconds since the epoch."""
     parent: str | None = None
+    """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
+    """Settings that stick to the session."""
     branches: tuple[Branch, ...] = ()
-    opened: int = 0
+    """The branches that were used last, at most `MOST_BRANCHES`."""
+    branches_opened: int = 0
+    """How many branches were ever opened."""
     totals: Mapping[str, int] = NOTHING
-    saved: Mapping[str, int] = NOTHING
+    """Sums over all requests: counts of requests and of tokens."""
+    saved_tokens: Mapping[str, int] = NOTHING
+    """The tokens that each condensation left out of the requests it was applied to, by its id."""
     condensations: tuple[Condensation, ...] = ()
-    line: Line = NO_LINE
+    """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
+    tip: Tip = NO_TIP
+    """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()
+    """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
-    added: tuple[MemoryCard, ...] = ()
-    forgotten: tuple[str, ...] = ()
+    """The last state of judgement, for people to read."""
+    added_cards: tuple[MemoryCard, ...] = ()
+    """Memory cards that a person wrote."""
+    forgotten_ids: tuple[str, ...] = ()
+    """Ids of the memory cards that a person does not want."""
     patches: tuple[Overlay, ...] = ()
+    """Hidden rounds, the newest last."""
     inherited: int = 0
-    forked: int = 0
+    """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
+    forked_after: int = 0
+    """How many first messages the session shares with its parent."""
     revision: int = 0
+    """How many times it was saved."""
 
     @property
-    def derived(self) -> bool:
-        """Whether it was recognised by its chain, not named."""
+    def is_derived(self) -> bool:
+        """Whether requests find it by their chain rather than by an id."""
         return self.source == "derived"
 
-    def branch_of(self, digests: Sequence[bytes]) -> Branch | None:
-        """The branch that a transcript with these chain digests continues, or None for a new one."""
-        found = [branch for branch in self.branches if continues(branch, digests, answered=self.derived)]
-        if len(found) < 2:
-            return found[0] if found else None
-        return max(found, key=lambda branch: (shared(branch, digests), branch.last_used))
+    def find_branch(self, digests: Sequence[bytes]) -> Branch | None:
+        """The branch that a transcript with these chain digests continues; None where it opens a new one."""
+        continued = [branch for branch in self.branches if continues(branch, digests, answered=self.is_derived)]
+        if len(continued) < 2:
+            return continued[0] if continued else None
+        return max(continued, key=lambda branch: (common_length(branch, digests), branch.last_used))
 
-    def branch_for(self, digests: Sequence[bytes]) -> str:
+    def branch_name_for(self, digests: Sequence[bytes]) -> str:
         """The name of the branch that a transcript with these chain digests continues, or opens."""
-        return self._name_of(self.branch_of(digests))
+        return self._name_of(self.find_branch(digests))
 
     def _name_of(self, branch: Branch | None) -> str:
-        return branch.name if branch else branch_name(self.opened + 1)
+        return branch.name if branch else branch_name(self.branches_opened + 1)
 
-    def new_in(self, digests: Sequence[bytes]) -> tuple[range, ...]:
-        """The messages of a transcript whose blocks it does not have: runs that end at its end, or where it forked."""
-        end, branch = len(digests), self.branch_of(digests)
+    def unstored_in(self, digests: Sequence[bytes]) -> tuple[range, ...]:
+        """Which messages of a transcript have no blocks in this session yet, as ranges; each is stored as one block.
+
+        The last range ends with the transcript; one before it holds the messages that are inherited from the parent.
+        """
+        end, branch = len(digests), self.find_branch(digests)
         if branch is None:
             return (range(0 if self.branches else self.inherited, end),)
-        return range(self.inherited), range(shared(branch, digests), end)
+        return range(self.inherited), range(common_length(branch, digests), end)
 
-    def advanced(
+    def with_turn(
         self,
         digests: Sequence[bytes],
         now: float,
@@ -134,43 +152,46 @@ class Session(NamedTuple):
         anchor: Anchor | None = None,
         reply: str = "",
     ) -> tuple[Session, Branch]:
-        """The session with the branch of this transcript moved to its end, or opened; `reply` is how that ends."""
-        old = self.branch_of(digests)
-        opened = self.opened + (old is None)
+        """The session with the transcript's branch moved to its end, or opened, and that branch.
+
+        `reply` is how the reply to the transcript ends.
+        """
+        old = self.find_branch(digests)
+        opened = self.branches_opened + (old is None)
         name = self._name_of(old)
-        seen = seen_since(old.seen if old else (), shared(old, digests) if old else 0, len(digests), now)
+        seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
         branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor, reply)
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
-        # A fork that goes on is a conversation of its own: from now on it has all of its blocks.
+        # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0
-        return self._replace(branches=tuple(kept), opened=opened, inherited=inherited), branch
+        return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited), branch
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
-        """The memory cards of condensations, by default all of the session's, and those that a person wrote.
+        """The memory cards of condensations, by default of all of the session's, and those that a person wrote.
 
-        Oldest first; what a later card contradicts is among them, marked.
+        Oldest first. A card that a later one contradicts is among them, marked as superseded.
         """
-        known = self.condensations if condensations is None else condensations
-        made = [card for each in sorted(known, key=lambda each: each.created_at) for card in each.cards]
-        told = sorted((*made, *self.added), key=lambda card: card.created_at)
-        return [card for card in settled(tuple(told)) if card.id not in self.forgotten]
+        sources = self.condensations if condensations is None else condensations
+        recorded = [card for each in sorted(sources, key=lambda each: each.created_at) for card in each.cards]
+        cards = sorted((*recorded, *self.added_cards), key=lambda card: card.created_at)
+        return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
 
-    def judged(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
-        """The session with one more verdict, and the state of judgement after it."""
+    def with_verdict(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
+        """The session with one more verdict and the state of judgement after it."""
         return self._replace(verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
 
-    def passes_on(self, count: int) -> bool:
-        """Whether a fork behind its first `count` messages gets anything from it that its own parent has not."""
+    def has_more_for_fork(self, count: int) -> bool:
+        """Whether a fork after `count` messages gains anything from it that it would not gain from its parent."""
         records = [each.covered for each in self.condensations] + [each.at for each in self.patches]
-        return count > self.forked or any(covered <= count for covered in records)
+        return count > self.forked_after or any(covered <= count for covered in records)
 
-    def patched(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
-        """The session with the hidden rounds of a request with these chain digests, if it had any.
+    def with_patch(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
+        """The session with the hidden rounds of one request, if it had any; `digests` are the request's chain.
 
-        They take the place of those that another reply to the same message had. What the view's head covers goes, and
-        of all the rest the oldest beyond the bounds.
+        They replace the hidden rounds of another reply to the same message. Hidden rounds within the first `covered`
+        messages, which the view's head covers, are dropped; so are the oldest ones beyond the bounds.
         """
         if patch is None and not self.patches:
             return self
@@ -181,25 +202,26 @@ class Session(NamedTuple):
         most = sum(1 for size in sizes if size <= MOST_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
 
-    def saved_with(self, condensation: str, tokens: int) -> Mapping[str, int]:
-        """What is `saved` after one more request that rests on a condensation, "" for none."""
+    def saved_after(self, condensation: str, tokens: int) -> Mapping[str, int]:
+        """The tokens saved, after one more request with this condensation in its view ("" for none)."""
         if not condensation:
-            return self.saved
-        return {**self.saved, condensation: self.saved.get(condensation, 0) + max(tokens, 0)}
+            return self.saved_tokens
+        return {**self.saved_tokens, condensation: self.saved_tokens.get(condensation, 0) + max(tokens, 0)}
 
-    def raised(self, **more: int) -> dict[str, int]:
-        """Its totals with so many more."""
+    def totals_with(self, **more: int) -> dict[str, int]:
+        """The session's totals with `more` added to them."""
         return {**self.totals, **{key: self.totals.get(key, 0) + count for key, count in more.items()}}
 
-    def counted(self, **more: int) -> Session:
-        """The session with its totals raised."""
-        return self._replace(totals=self.raised(**more))
+    def with_totals(self, **more: int) -> Session:
+        """The session with `more` added to its totals."""
+        return self._replace(totals=self.totals_with(**more))
 
 
 def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bool:
-    """Whether a transcript goes on from the branch's head, or from the node before it: the last message was rewritten.
+    """Whether a transcript goes on from the branch's head, or from the node before it with the last message rewritten.
 
-    Where that must be `answered`, something has to follow it; else it may be another conversation that began alike.
+    With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
+    another conversation that began alike.
     """
     if has_node(digests, branch.count, branch.head):
         return True
@@ -208,22 +230,25 @@ def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bo
     return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
 
 
-def is_answered_alike(branch: Branch, transcript: Transcript) -> bool:
-    """Whether a transcript that continues a branch, and has rewritten its last message, may be the same conversation.
+def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
+    """Whether a transcript that continues a branch may be the same conversation, if it has rewritten the last message.
 
-    Clients rewrite a user's message, not what a tool has said, and the reply that follows it is the one that was given
-    to it, as far as that is known. What a client began for the assistant is completed by the reply itself.
+    Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
+    that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
+    client began is completed by the reply itself.
     """
     if has_node(transcript.digests, branch.count, branch.head):
         return True
     rewritten, *since = transcript.chain[branch.count - 1 :]
     if rewritten.role is not Role.USER:
         return rewritten.role is Role.ASSISTANT
-    return not branch.reply or (bool(since) and ending(since[0].text) == branch.reply)
+    if not branch.reply:
+        return not must_be_known
+    return bool(since) and ending(since[0].text) == branch.reply
 
 
-def shared(branch: Branch, digests: Sequence[bytes]) -> int:
-    """How many messages a transcript that continues a branch has in common with it."""
+def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
+    """How many messages a transcript that continues a branch shares with it."""
     return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
 
 
@@ -231,8 +256,10 @@ def _size(patch: Overlay) -> int:
     return sum(len(piece.raw) for piece in patch.pieces if isinstance(piece, Literal))
 
 
-def seen_since(seen: Sequence[tuple[int, float]], shared: int, count: int, now: float) -> tuple[tuple[int, float], ...]:
-    """When the first `count` messages of a branch had come, of which `shared` were there before; a few pairs only."""
+def first_seen_after(
+    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
+) -> tuple[tuple[int, float], ...]:
+    """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
     kept = [(min(length, shared), at) for length, at in seen if min(length, shared) > 0]
     old = [pair for pair in kept if now - pair[1] > SEEN_HORIZON][-1:]
     recent = [pair for pair in kept if now - pair[1] <= SEEN_HORIZON]

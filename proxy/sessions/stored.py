@@ -1,9 +1,9 @@
-"""Sessions as they are stored, and how long anybody waits for that.
+"""Reads and writes sessions, with a bound on how long a request waits for the store.
 
-A request has one `Patience` for all its store work, from its arrival to the last byte of its reply. What is read when
-it is used up is not read, as if the store were out; what was read before stays valid. What is written is always
-attempted, in a task that the app owns: patience says how long it is waited for, and neither its end nor that of the
-client cuts a write short. Whatever a store hands out that cannot be read is the store's failure, told like any other.
+A request has one `Patience` for all its store work, from its arrival to the last byte of its reply. A read after the
+patience is used up fails as if the store were down; what was read before stays valid. A write is always attempted, in
+a task that the app owns: patience bounds how long the request waits for it, and neither the end of patience nor a
+client that leaves cuts a write short. Stored bytes that cannot be decoded are reported as a failure of the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 TRIES = 8
 LAST_SHARE = 0.25
-"""The share of a whole patience that the last step is waited for at the least, however much the others took."""
+"""The share of the whole patience that the last write gets at least, however much the steps before it took."""
 
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
@@ -33,29 +33,32 @@ _log = logging.getLogger(__name__)
 
 
 class Patience:
-    """How many seconds one piece of work yet waits for the store; each of its steps takes from what is `left`.
+    """A budget of seconds for which one piece of work waits for the store; each step spends from `remaining`.
 
-    What a step takes is its time on the loop's clock, so steps at the same time count each for itself.
+    A step spends its time on the loop's clock, so steps that run at the same time are each charged in full.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.whole = seconds
-        self.left = seconds
+        self.total = seconds
+        self.remaining = seconds
 
-    def anew(self) -> Patience:
-        """The whole again, for another piece of work."""
-        return Patience(self.whole)
+    def fresh(self) -> Patience:
+        """A full budget of the same size, for another piece of work."""
+        return Patience(self.total)
 
     def spend(self, seconds: float) -> None:
-        """Takes what was waited for elsewhere."""
-        self.left = max(self.left - seconds, 0.0)
+        """Charges seconds that were waited elsewhere."""
+        self.remaining = max(self.remaining - seconds, 0.0)
 
     async def read(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; raises `StoreError` where it takes longer than is left, before it begins on nothing."""
-        left = self.left
+        """The result of `work`; raises `StoreError` where it takes longer than what remains.
+
+        Where nothing remains, `work` is not begun.
+        """
+        left = self.remaining
         if left <= 0:
             work.close()
-            raise StoreError("store-timeout", f"{self.whole} s were used up before")
+            raise StoreError("store-timeout", f"{self.total} s were used up before")
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
@@ -67,15 +70,15 @@ class Patience:
             self.spend(clock() - began)
 
     async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
-        """The result of a task that goes on by itself; raises `StoreError` where it takes longer than is left.
+        """The result of a task, which goes on by itself; raises `StoreError` where it takes longer than what remains.
 
-        It is waited for `at_least` so many seconds.
+        The task gets `at_least` that many seconds.
         """
-        most = max(self.left, at_least)
+        most = max(self.remaining, at_least)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            # A store in this process is done at the task's first step.
+            # A store in this process finishes at the task's first step.
             await asyncio.sleep(0)
             if not task.done():
                 await asyncio.wait({task}, timeout=most)
@@ -87,22 +90,22 @@ class Patience:
 
 
 class StoredSessions:
-    """A store, the seconds that one piece of work may wait for it, and the writes under way; one per app."""
+    """Sessions in a store; one per app. `timeout` is how many seconds one piece of work may wait for the store."""
 
     def __init__(self, store: SessionStore, timeout: float) -> None:
         self.store = store
         self._timeout = timeout
         self._records = Records()
-        self._writing: set[asyncio.Task[Any]] = set()
-        # Those of one process take turns; only those of other replicas are met by trying again.
-        self._changing: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+        self._writes: set[asyncio.Task[Any]] = set()
+        # Writers of one process take turns, so a retry is needed only where another replica wrote first.
+        self._change_locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
     def patience(self) -> Patience:
-        """That of a new piece of work."""
+        """The patience of a new piece of work."""
         return Patience(self._timeout)
 
     async def blocks(self, key: SessionKey, session: Session) -> dict[str, bytes]:
-        """All blocks of a session, with those of the parents that it inherits messages from; raises `StoreError`."""
+        """All blocks of a session and of the parents that it inherits messages from; raises `StoreError`."""
         blocks = await self.store.blocks(key)
         parent: Session | None = session
         while parent and parent.inherited and parent.parent:
@@ -118,9 +121,9 @@ class StoredSessions:
     async def find(
         self, tenant: str, digests: Sequence[str], likely: Sequence[str]
     ) -> tuple[Mapping[str, str], dict[str, Session | None]]:
-        """The names of sessions by the digests that lead to them, and all that are `likely`; raises `StoreError`."""
+        """The names of sessions by the digests that lead to them, and the `likely` sessions; raises `StoreError`."""
         found = await self.store.find(tenant, digests, likely)
-        return found.sessions, {name: self._session(found.read.get(name)) for name in likely}
+        return found.sessions, {name: self._session(found.snapshots.get(name)) for name in likely}
 
     def _session(self, snapshot: Snapshot | None) -> Session | None:
         try:
@@ -138,28 +141,28 @@ class StoredSessions:
     async def save(
         self, key: SessionKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
     ) -> bool:
-        """Writes a session with its new blocks and what shall lead to it; False where another writer was first.
+        """Writes a session, its new blocks, and index entries for the digests in `index`.
 
-        Raises `StoreError`.
+        Returns False where another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
         if not await self.store.save(key, Write(meta, session.revision, ttl, blocks, index)):
             return False
-        self._records.wrote(meta, session._replace(condensations=()))
+        self._records.put_session(meta, session._replace(condensations=()))
         return True
 
     async def change(
         self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int
     ) -> Session | None:
-        """Writes what `change` makes of a session, of the newest one while other writers come first.
+        """Writes the session that `change` returns for the stored one; tries again where other writers come first.
 
-        It is given None where there is no session, and gives None where there is nothing to write; so does this.
-        Raises `StoreError`.
+        `change` gets None where there is no session, and returns None where nothing is to be written; then this
+        returns None too. Raises `StoreError`.
         """
-        async with self._changing.setdefault(key, asyncio.Lock()):
+        async with self._change_locks.setdefault(key, asyncio.Lock()):
             for _ in range(TRIES):
                 session = await self.load(key)
-                # Cards are compared with each other, which takes its time.
+                # In a thread, since comparing memory cards with each other takes time.
                 changed = await asyncio.to_thread(change, session)
                 if changed is None:
                     return None
@@ -168,39 +171,39 @@ class StoredSessions:
         raise StoreError("store-contended", "other writers were always first")
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a piece of work of one step; raises `StoreError` where it takes longer than the limit."""
+        """The result of work that has one step; raises `StoreError` where it takes longer than the timeout."""
         return await self.patience().read(work)
 
     async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
-        """The result of `work`, which is done in a task of its own within the limit, waited for or not.
+        """The result of `work`, which runs in a task of its own within the timeout, whether or not anybody waits.
 
-        Raises `StoreError` where it fails, or is not done when patience is used up. What `is_last` is waited for a
-        share of the whole patience in any case.
+        Raises `StoreError` where it fails, or is not done when the patience is used up. The last write of a request
+        (`is_last`) gets at least `LAST_SHARE` of the whole patience.
         """
         task = asyncio.create_task(self.in_time(work))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
+        self._writes.add(task)
+        task.add_done_callback(self._write_done)
         try:
-            return await patience.wait_for(task, LAST_SHARE * patience.whole if is_last else 0.0)
+            return await patience.wait_for(task, LAST_SHARE * patience.total if is_last else 0.0)
         except asyncio.CancelledError:
-            task.add_done_callback(_tell)
+            task.add_done_callback(_log_failure)
             raise
 
-    def _written(self, task: asyncio.Task[Any]) -> None:
-        """A store's failure is told to who waits for the write; who does so no longer has told of that."""
-        self._writing.discard(task)
+    def _write_done(self, task: asyncio.Task[Any]) -> None:
+        """Logs a defect; a `StoreError` is raised to the waiting caller, or logged by `_log_failure` if it has left."""
+        self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, StoreError):
             _log.error("a write failed", exc_info=error)
 
     async def close(self) -> None:
-        """Lets the writes under way end, each within the limit."""
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=self._timeout)
+        """Waits for the writes under way, each of which ends within the timeout."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=self._timeout)
 
 
-def _tell(task: asyncio.Task[Any]) -> None:
-    """Says that a write has failed in place of who waited for it, and has left."""
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    """Logs that a write has failed whose caller was cancelled."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, StoreError):
         _log.warning("a write that nobody waited for any longer failed: %s", error)

@@ -1,15 +1,10 @@
-"""Settings: what they are (`tables`), what their values may be (`values`), and where they come from (`loading`)."""
+"""Settings: what they are (`loading`, `tables`) and what their values may be (`values`).
 
-from proxy.settings.loading import (
-    CONFIG_VARIABLE,
-    PREFIX,
-    LogFormat,
-    Settings,
-    SettingsError,
-    environment_tree,
-    load_settings,
-    sources,
-)
+`sources` reads them from where they stand, and `wording` says what is wrong with them.
+"""
+
+from proxy.settings.loading import LogFormat, Settings, load_settings
+from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, SettingsError, environment_tree, sources
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -1,4 +1,4 @@
-"""The tables of the settings: what each of them holds, its defaults and its bounds."""
+"""The tables of the settings: one class for each, with its keys, their defaults and their bounds."""
 
 from __future__ import annotations
 
@@ -27,55 +27,74 @@ from strategies.core.ledger import LedgerCaps
 
 
 class Table(BaseModel):
+    """The base of all tables: an unknown key is an error, and values do not change."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProfileSettings(Table):
-    """What a server takes of what we put into a request; what it refuses is learned from its errors besides."""
+    """Which forms of messages a server accepts. What it refuses is also learned from its errors."""
 
     alternate_roles: bool = False
+    """User and assistant messages must take turns."""
     assistant_name: bool = True
+    """An assistant message may have a name."""
     empty_assistant: bool = True
+    """An assistant message may have no content."""
     middle_system: bool = True
+    """A system message may follow other messages."""
     stream_options: bool = True
+    """`stream_options` is accepted, which `usage_probe` adds."""
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
+    """The parameter that bounds our own calls. None: the first, and the second where the first is refused."""
 
     def to_profile(self) -> Profile:
-        """The profile as it is gone by."""
+        """The profile as the rest of the proxy uses it."""
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return Profile(form, self.stream_options, self.token_limit)
 
 
 class UpstreamSettings(Table):
-    """Where requests go; an address without a path gets `/v1`.
-
-    Without `api_key` the caller's own credential is passed on. With `discover` the server at the address is asked which
-    windows its models have. `profile` says what it takes.
-    """
+    """Where requests go."""
 
     base_url: HttpAddress = "https://api.openai.com/v1"
+    """The server's address; one without a path gets `/v1`."""
     api_key: Secret | None = None
+    """The key to send. None: the caller's own credential is passed on."""
     connect_timeout: float = Field(5.0, gt=0)
+    """Seconds in which a connection must be made."""
     read_timeout: float = Field(600.0, gt=0)
+    """Seconds for which the server may send nothing."""
     max_connections: int = Field(1_000, gt=0)
+    """The most connections to the server at the same time."""
     discover: bool = True
+    """The server is asked which windows its models have."""
     learned_ttl: int = Field(24 * 3600, gt=0)
+    """Seconds for which a learned window, or that a model accepts no tools, is believed."""
     profile: ProfileSettings = ProfileSettings()
+    """Which forms of messages the server accepts."""
 
 
 class StoreSettings(Table):
-    """Where sessions are kept. `ttl` in seconds, renewed by each turn; `timeout` for one request's store work.
-
-    `content = "digests"` keeps no text of clients' messages: digests, counts and pieces of our own only. The quotas are
-    bytes as they are stored; 0 means none.
-    """
+    """Where sessions are kept."""
 
     url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
+    """The store's address; see `proxy.store`."""
     ttl: int = Field(7 * 24 * 3600, gt=0)
+    """Seconds for which a session is kept after its last turn."""
     timeout: float = Field(1.0, gt=0)
+    """Seconds that one request may wait for the store in all."""
     content: Literal["full", "digests"] = "full"
+    """`digests` keeps no text of clients' messages: only digests, counts and pieces of our own."""
     max_session_bytes: int = Field(0, ge=0)
+    """The most bytes of one session, as they are stored; 0 means no limit."""
     max_tenant_bytes: int = Field(0, ge=0)
+    """The most bytes of all sessions of one tenant, as they are stored; 0 means no limit."""
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the text of clients' messages is stored, and not only their digests."""
+        return self.content == "full"
 
     @field_validator("url")
     @classmethod
@@ -91,7 +110,7 @@ class StoreSettings(Table):
 
 
 class MarkSettings(Table):
-    """Shares of usable; see `strategies.core.budget.Marks`. `reserve` is in tokens."""
+    """When to condense: shares of the usable tokens (see `strategies.core.budget.Marks`), and `reserve` in tokens."""
 
     prepare: float = Field(0.70, gt=0, le=1)
     trigger: float = Field(0.85, gt=0, le=1)
@@ -100,33 +119,31 @@ class MarkSettings(Table):
     reserve: int | None = Field(None, ge=0)
 
     def to_marks(self) -> Marks:
-        """The marks as the core has them."""
+        """The shares as the strategies use them."""
         return Marks(self.prepare, self.trigger, self.target, self.step)
 
 
 class ModelRole(Table):
-    """A model that we ask ourselves. What is not set is the request's own upstream, key and model.
-
-    `timeout` in seconds for one call. `max_tokens` is the most that an answer may be asked to have; like `temperature`
-    it is sent only where it is set.
-    """
+    """A model that the proxy calls itself; where `base_url`, `api_key` or `model` is None, as the request has it."""
 
     base_url: HttpAddress | None = None
     api_key: Secret | None = None
     model: Text | None = None
     timeout: float = Field(300.0, gt=0)
+    """Seconds for one call."""
     temperature: float | None = Field(None, ge=0, le=2)
+    """Sent only where it is set."""
     max_tokens: int | None = Field(None, gt=0)
+    """The most tokens that an answer is allowed; sent only where it is set."""
 
 
 class SummarizerRole(ModelRole):
-    """The model that writes summaries. `window` in tokens is its own where it is another than the request's.
-
-    `form = "continue"` has the request's model go on from the view itself, so that the upstream's cache is hit.
-    """
+    """The model that writes summaries."""
 
     window: int | None = Field(None, ge=256)
+    """Its context length in tokens, where that differs from the request's."""
     form: Literal["isolated", "continue"] = "isolated"
+    """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit."""
 
     @model_validator(mode="after")
     def _continues_with_the_same_model(self) -> Self:
@@ -146,54 +163,56 @@ Mode = Literal["on", "idle", "off"]
 
 
 class BackgroundSettings(Table):
-    """Model calls that no client waits for: when they may be made, and how many at once to one server.
-
-    `idle` makes them only while no client's request is under way there. `allowance` is the share of a session's prompt
-    tokens that votes and embeddings together may spend, besides one window.
-    """
+    """Model calls of our own that no client waits for."""
 
     mode: Mode = "on"
+    """When they may be made; `idle`: only while no client's request is under way at that server."""
     concurrency: int = Field(8, gt=0)
+    """The most such calls at the same time to one server."""
     allowance: float = Field(0.10, ge=0)
+    """The share of a session's prompt tokens that votes and embeddings together may spend, besides one window."""
 
 
 class MemorySettings(Table):
-    """How what was condensed away reaches the model again; what a request or a session says comes first.
-
-    `max_tokens` and `top_k` bound a block that is put before a user message, `max_rounds` the searches for one reply.
-    With `scopes` the sessions of a tenant may share cards. `embeddings_model` is asked for vectors, by which passages
-    are ranked too; the vector of a query is waited for so many seconds in a search, and before a block is chosen.
-    """
+    """How messages that were condensed away reach the model again."""
 
     default: Literal["off", "inject", "tool", "inject+tool"] = "off"
+    """The mode where neither request nor session sets one."""
     max_tokens: int = Field(800, ge=64)
+    """The most tokens of a block that is put before a user message."""
     top_k: int = Field(5, gt=0)
+    """The most passages of such a block."""
     max_rounds: int = Field(3, gt=0)
+    """The most rounds of searches for one reply."""
     scopes: bool = False
+    """Sessions of one tenant may share memory cards."""
     embeddings_model: str = ""
+    """The model that makes vectors, by which passages are ranked too; "" ranks them by words alone."""
     embeddings_search_wait: float = Field(0.3, ge=0)
+    """Seconds that a search waits for the vector of its query."""
     embeddings_inject_wait: float = Field(0.0, ge=0)
+    """Seconds that a request waits for the vector of its query before a block is chosen."""
 
 
 class LedgerSettings(Table):
-    """The most tokens of what replacements carry word for word; see `strategies.core.ledger`."""
+    """The most tokens of rules and facts that replacements repeat word for word; see `strategies.core.ledger`."""
 
     rules_max_tokens: int = Field(1_000, ge=0)
     facts_max_tokens: int = Field(300, ge=0)
 
     def to_caps(self) -> LedgerCaps:
-        """The caps as the core has them."""
+        """The caps as the strategies use them."""
         return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens)
 
 
 class TokenizerSettings(Table):
-    """Where the rank files are; by default those that were installed with the program."""
+    """What tokens are counted with: the folder of the rank files, by default the one installed with the program."""
 
     ranks_dir: Annotated[Path | None, BeforeValidator(not_empty)] = None
 
 
 class TenantSettings(Table):
-    """Whose sessions are whose: by `credential`, all one (`fixed`), or `header:NAME` from a trusted proxy."""
+    """Who owns a session: the `credential`'s tenant, one for all (`fixed`), or `header:NAME` of a trusted proxy."""
 
     source: str = Field("credential", alias="from")
     trusted_proxies: Networks = ("127.0.0.1", "::1")
@@ -202,8 +221,8 @@ class TenantSettings(Table):
     @field_validator("source")
     @classmethod
     def _known(cls, value: str) -> str:
-        kind, _, name = value.partition(":")
-        if kind == "header" and name:
+        source, _, name = value.partition(":")
+        if source == "header" and name:
             header_name(name)
         elif value not in ("credential", "fixed"):
             raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
@@ -211,7 +230,7 @@ class TenantSettings(Table):
 
 
 class AdminSettings(Table):
-    """Who may see and delete sessions: whoever has the token. Unset: one is made where only this machine can ask."""
+    """Who may see and delete sessions: whoever has the token. If unset, one is made where only this machine can ask."""
 
     token: Secret | None = None
 
@@ -239,38 +258,36 @@ class LimitSettings(Table):
 
 
 class PriceSettings(Table):
-    """What a million tokens cost: of a prompt, of what of it came from a cache, of a reply; in any one currency.
-
-    Without `cached_input` what came from a cache costs as much as the rest.
-    """
+    """What a million tokens cost, in any one currency."""
 
     input: float = Field(ge=0)
+    """Tokens of a prompt."""
     cached_input: float | None = Field(None, ge=0)
+    """Tokens of a prompt that the upstream had in its cache. None: they cost as much as the others."""
     output: float = Field(0.0, ge=0)
+    """Tokens of a reply."""
 
     def to_prices(self) -> Prices:
-        """The prices as they are reckoned with."""
+        """The prices with the default of `cached_input` filled in."""
         return Prices(self.input, self.input if self.cached_input is None else self.cached_input, self.output)
 
 
 class CostSettings(Table):
-    """When a condensation that is not needed yet pays, for models that have prices.
-
-    It must have paid back after `payback_turns`. `cache_lifetime` is for how many seconds the upstream keeps a prompt
-    in its cache.
-    """
+    """When a condensation that is not needed yet is worth its cost, for models that have prices."""
 
     payback_turns: float = Field(8.0, ge=0)
+    """Turns within which it must save what it costs."""
     cache_lifetime: float = Field(300.0, ge=0)
+    """Seconds for which the upstream keeps a prompt in its cache."""
 
 
 def background_mode(value: object) -> object:
-    """A mode, for which `true` and `false` may stand too."""
+    """`value`, with `true` and `false` as the modes `on` and `off`."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class ModelSettings(Table):
-    """Settings for models whose name matches; the first match wins."""
+    """Settings for the models whose names match; the first entry that matches wins. None leaves a key to the tables."""
 
     match: Text
     window: int | None = Field(None, ge=256)
@@ -286,12 +303,12 @@ class ModelSettings(Table):
 
     @property
     def held_back(self) -> int | None:
-        """Tokens for the reply: `marks.reserve`, else `reserve`, which means the same."""
-        named = self.marks.reserve if self.marks else None
-        return self.reserve if named is None else named
+        """Tokens held back for the reply: `marks.reserve`, else `reserve`, which means the same."""
+        in_marks = self.marks.reserve if self.marks else None
+        return self.reserve if in_marks is None else in_marks
 
 
 def data_directory() -> Path:
-    """Where the user's data lives."""
+    """The folder for this user's data: `$XDG_DATA_HOME/condenser`, by default in `~/.local/share`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "condenser"

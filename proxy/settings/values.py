@@ -1,7 +1,7 @@
-"""What the values of settings may be, where that is not a matter of type and bounds.
+"""Checks of settings' values that go beyond types and bounds.
 
-No message quotes a value that may hold a secret. What is empty is refused and never taken for the default: it is mostly
-a variable of a shell that is not set.
+No message quotes a value that may hold a secret. An empty value is refused and never stands for the default, since it
+mostly comes from a shell variable that is not set.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from proxy.http.trusted_proxies import network
-from strategies import TABLE, parse
+from proxy.pipeline_names import why_no_pipeline
+from proxy.quoting import not_this
+from strategies import parse
 
 _SCHEMES = ("http://", "https://")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def http_address(value: str) -> str:
-    """An address without a slash at its end, with `/v1` where it has no path.
+    """The address without a slash at its end, and with `/v1` where it has no path.
 
-    Raises `ValueError` for what is none, and for one that holds a credential, for addresses are shown to everyone. Each
-    call puts its own path behind it, so it must end with one.
+    Raises `ValueError` for a text that is no address, and for an address with a credential, because addresses are shown
+    to everyone. Each call appends its own path, so nothing may follow the path of the address.
     """
     if not value.startswith(_SCHEMES):
         raise ValueError("must start with http:// or https://")
@@ -45,41 +47,41 @@ def _names_a_server(value: str) -> bool:
         parts = urlsplit(value)
         return bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return False  # what it says quotes the address
+        return False  # the message of the error quotes the address
 
 
 def known_strategy(value: str) -> str:
-    """`value` if it is a pipeline; raises `ValueError` that lists the names."""
+    """`value` if it names a pipeline; raises `ValueError` that says which stage is wrong."""
     if parse(value) is None:
-        raise ValueError(f"unknown strategy '{value}'; known: {', '.join(TABLE)}, joined with '+'")
+        raise ValueError(why_no_pipeline(value))
     return value
 
 
 def not_empty(value: object) -> object:
     """`value` unless it is an empty text; raises `ValueError`."""
     if value == "":
-        raise ValueError("is empty; leave it out where nothing is meant")
+        raise ValueError("is empty; leave it out to have the default")
     return value
 
 
 def header_name(value: str) -> str:
     """`value` if a header can have that name; raises `ValueError`."""
     if not _HEADER.fullmatch(value):
-        raise ValueError(f"'{value}' is no name of a header")
+        raise ValueError(f"must be the name of a header{not_this(value)}")
     return value
 
 
-def peers(value: str) -> str:
-    """`value` if it is an address or a network; raises `ValueError`."""
+def network_address(value: str) -> str:
+    """`value` if it is an IP address or a network; raises `ValueError`."""
     try:
         network(value)
     except ValueError:
-        raise ValueError(f"'{value}' is no address, and no network such as 10.0.0.0/8") from None
+        raise ValueError(f"must be an address, or a network such as 10.0.0.0/8{not_this(value)}") from None
     return value
 
 
-def in_a_list(value: object) -> object:
-    """A text as the list of what stands between its commas; anything else as it is."""
+def split_at_commas(value: object) -> object:
+    """A text split at its commas; any other value as it is."""
     return [each.strip() for each in value.split(",")] if isinstance(value, str) else value
 
 
@@ -87,5 +89,5 @@ HttpAddress = Annotated[str, AfterValidator(http_address)]
 KnownStrategy = Annotated[str, AfterValidator(known_strategy)]
 Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
-Networks = Annotated[tuple[Annotated[str, AfterValidator(peers)], ...], BeforeValidator(in_a_list)]
-HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(in_a_list)]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], BeforeValidator(split_at_commas)]
+HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(split_at_commas)]

@@ -1,4 +1,4 @@
-"""Session stores: `open_store` picks one by the scheme of a URL.
+"""Session stores; `open_store` picks one by the scheme of a URL.
 
     sqlite:///sessions.db     a file, relative; four slashes make it absolute
     memory://                 SQLite without a file, gone with the process
@@ -6,15 +6,15 @@
     redis+sentinel://         redis+sentinel://[[user]:password@]host:port[,host:port...]/service[/db]
     redis+cluster://          redis+cluster://[[user]:password@]host:port[,host:port...]
 
-A client library is imported by the scheme that needs it. A URL may hold credentials: whatever is logged or
-raised shows `redacted(url)`.
+A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
+`redacted(url)`.
 
-Around each store is compression, and below it around Redis a breaker; in a cluster each node has its own
-(`compress`, `breaker`). Quotas are held by the stores themselves (`quotas`).
+Every store is wrapped in compression (`compress`), and Redis below that in a circuit breaker (`breaker`); in a cluster
+each node has its own breaker. Quotas are enforced by the stores themselves (`quotas`).
 
-The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except
-with `store-quota`: it did not. All writes may be repeated, and a `save` that had happened is then told that its
-revision is stale.
+The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except with
+`store-quota`: then it did not. All writes may be repeated; repeating a `save` that did happen returns False, since its
+revision is stale by then.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ async def open_store(
     max_session_bytes: int = 0,
     max_tenant_bytes: int = 0,
 ) -> SessionStore:
-    """The store at `url`. SQLite is opened at once, Redis by the first call: it may be down when we start.
+    """Opens the store at `url`. SQLite is opened at once, Redis by the first call, since it may be down when we start.
 
-    `clock` decides what has expired in SQLite; Redis uses its own. The quotas are bytes as stored, 0 for none. Raises
-    ValueError for a URL that cannot be right and StoreError for a store that cannot be opened.
+    `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. Raises
+    ValueError for a URL that is not valid, and StoreError for a store that cannot be opened.
     """
     quotas = Quotas(max_session_bytes, max_tenant_bytes)
     scheme, _, place = url.partition("://")
@@ -74,7 +74,7 @@ async def open_store(
 
 
 def redacted(url: str) -> str:
-    """`url` without user, password and options. Works on text: a malformed URL must not leak either."""
+    """`url` without user, password and options. It does not parse the URL: a malformed one must not leak either."""
     scheme, separator, place = url.partition("://")
     if not separator:
         return "***"  # nothing tells what part of this is secret

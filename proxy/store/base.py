@@ -1,23 +1,23 @@
-"""What a session store does: little, and that atomically.
+"""The protocol of session stores: a few operations, each of them atomic.
 
-A store keeps bytes and knows nothing of strategies. One session has, under its key:
+A store keeps bytes and knows nothing of strategies. A session has, under its key:
 
     meta      one document that changes, guarded by a revision: a writer that has not seen the newest one loses
     records   immutable documents by name; the first writer of a name wins and all others get its bytes
     standing  the names of records that a forwarded view has applied
     blocks    immutable runs of messages by the chain digest that they end with
 
-and the tenant has a chain index: from a chain digest to the session whose history it is part of. An index
-entry is a hint: it is written after the session, may outlive it, and is verified by the reader.
+A tenant has a chain index, which maps a chain digest to the session whose history it is part of. An index entry is a
+hint: it is written after the session, may outlive it, and is verified by the reader.
 
-Every key holds the tenant, so no call can reach another tenant's data. All of a session's time to live is
-renewed by each `save`.
+Every key contains the tenant, so no call can reach another tenant's data. Each `save` renews the time to live of all
+that a session has.
 
-Facts belong to no session and to no tenant: what was learned of an upstream. They are found by a name, each for a
-time, and the last writer wins: a fact that is lost or stale is learned again.
+Facts belong to no session and to no tenant: they hold what was learned of an upstream. A fact has a name and a time to
+live, and the last writer wins: a fact that is lost or stale is learned again.
 
-A tenant has leases besides, each by its name and for seconds: who holds one does a piece of work that others would do
-too, and may leave them what came of it. They save work and decide nothing.
+A tenant also has leases, by name and for a number of seconds. The holder of a lease does a piece of work that others
+would do too, and may hand its result over to them. Leases only save work: correctness never depends on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 
 
 class StoreError(Exception):
-    """The store did not do what was asked, or not in time; `reason` is a kebab-case word for a header."""
+    """The store could not do an operation, or not in time; `reason` is a kebab-case word for a header."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -44,7 +44,7 @@ class SessionKey(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A session as one consistent read gave it; `revision` counts its saves, from 1."""
+    """A session as one consistent read returns it; `revision` counts its saves, from 1."""
 
     meta: bytes
     revision: int
@@ -54,104 +54,107 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change of a session: `revision` is that of the snapshot it was made from, 0 for a new session.
-
-    `blocks` are added where absent. `index` lists chain digests that shall lead to this session. `ttl` is in
-    seconds.
-    """
+    """One change of a session."""
 
     meta: bytes
+    """The new document."""
     revision: int
+    """The revision of the snapshot that the change was made from; 0 for a new session."""
     ttl: int
+    """Seconds that the session lives from now on."""
     blocks: Mapping[str, bytes] = field(default_factory=dict)
+    """New blocks by name; one that exists already stays as it is."""
     index: Sequence[str] = ()
+    """Chain digests under which the session is to be found."""
 
 
-class Found(NamedTuple):
-    """What the index was asked for: `sessions` by digest, and of those that were read with it what there is."""
+class FindResult(NamedTuple):
+    """The result of `find`: names of sessions by chain digest, and the snapshots that were read with them, by name."""
 
     sessions: Mapping[str, str] = MappingProxyType({})
-    read: Mapping[str, Snapshot] = MappingProxyType({})
+    snapshots: Mapping[str, Snapshot] = MappingProxyType({})
 
 
 class Lease(NamedTuple):
-    """What came of asking for a lease: it is `held` by who asked, or another's, or over and something was `left`.
+    """The state of a lease.
 
-    Where nobody asks for it, but looks at it only, it is `held` by anybody.
+    As the result of `lease`, `held` says whether the caller holds it; as the result of `read_lease`, whether anybody
+    does. `handover` is the result that its last holder handed over; empty for none.
     """
 
     held: bool
-    left: bytes = b""
+    handover: bytes = b""
 
 
 class SessionStore(Protocol):
-    """The protocol of all stores. Every method raises `StoreError`, and nothing else, when it cannot."""
+    """The protocol of all stores. Methods raise `StoreError` where they fail, and nothing else."""
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        """The session, or None where it is unknown or has expired."""
+        """The session; None where it is unknown or has expired."""
         ...
 
     async def save(self, key: SessionKey, write: Write) -> bool:
-        """Writes if the stored revision is `write.revision`; False, and nothing written, if it is not."""
+        """Writes if the stored revision is `write.revision`; else writes nothing and returns False."""
         ...
 
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
-        """Keeps `record` unless one of that name exists; the bytes that are kept."""
+        """Stores `record` unless one of that name exists. Returns the bytes that are stored."""
         ...
 
-    async def stand(self, key: SessionKey, name: str) -> None:
-        """Marks a record as applied by a forwarded view; again is harmless."""
+    async def mark_standing(self, key: SessionKey, name: str) -> None:
+        """Marks a record as applied by a forwarded view. May be repeated."""
         ...
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """The blocks of a session by their names: all of them, or those of `names` that there are."""
+        """The blocks of a session by name: all of them, or those of `names` that exist."""
         ...
 
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
-        """The sessions that the chain index names, by digest; digests that lead nowhere are left out.
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
+        """Looks chain digests up in the index; those that it does not have are left out.
 
-        Sessions that are `likely` to be among them are read in the same step, each as `load` does.
+        The `likely` sessions are read in the same round trip, each as `load` does.
         """
         ...
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        """Takes a lease for `ttl` seconds unless another has it or has left something; its holder renews it so.
+        """Takes a lease for `ttl` seconds, unless another holder has it or has handed a result over.
 
-        `name` and `holder` are as safe in a key as a session's, and each attempt at a work has a holder of its own.
+        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a session
+        key; each attempt at a piece of work has a holder of its own.
         """
         ...
 
-    async def leased(self, tenant: str, name: str) -> Lease:
-        """How a lease stands now; takes and changes nothing."""
+    async def read_lease(self, tenant: str, name: str) -> Lease:
+        """The state of a lease; changes nothing."""
         ...
 
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
-        """Ends a lease that the holder still has. Unless `left` is empty, whoever asks in `ttl` seconds is given it."""
+    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
+        """Ends a lease if the holder still has it. A `handover` that is not empty can be read for `ttl` seconds."""
         ...
 
-    async def recall(self, name: str) -> bytes | None:
-        """The fact of that name, as safe in a key as a session's; None where there is none, or its time is over."""
+    async def get_fact(self, name: str) -> bytes | None:
+        """The fact of that name; None where there is none, or it has expired. Names are as in `lease`."""
         ...
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
-        """Keeps a fact for `ttl` seconds from now, in place of the one that has its name."""
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
+        """Stores a fact for `ttl` seconds, in place of the one with its name."""
         ...
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
-        """All keys, of one tenant or of all, under which something lives, in order; also one that was never saved.
+        """All keys of one tenant or of all tenants that have data, in order; also those that were never saved.
 
-        It looks at the whole store: for operators, never for a request.
+        Scans the whole store, so it is for operators and never for a request.
         """
         ...
 
     async def delete(self, key: SessionKey) -> bool:
-        """Removes all of a session; whether there was one."""
+        """Deletes all data of a session. Returns whether there was a session."""
         ...
 
     async def ping(self) -> None:
-        """Returns when the store answers."""
+        """Returns once the store has answered."""
         ...
 
     async def close(self) -> None:
-        """Ends all work and connections."""
+        """Ends all operations, and closes all connections."""
         ...

@@ -1,18 +1,19 @@
-"""A breaker before a store: while it is out, calls fail at once instead of each waiting for its bound.
+"""A circuit breaker in front of a store: while the store is down, calls fail at once instead of timing out one by one.
 
     closed --- failures in a row, within a window ---> open --- cool-down is over ---> half-open
        ^                                                 ^                                  |
        +-------------- the probe succeeded --------------+-------- the probe failed -------+
 
-Half-open lets one call through, the probe, and refuses all others. Each probe that fails doubles the cool-down, up
-to a bound. A call belongs to the state that it began in: one that ends after the state has changed says nothing.
+Half-open lets one call through, the probe, and refuses all others. Each failed probe doubles the cool-down, up to a
+bound. A call counts only in the state that it began in: one that ends after the state has changed is ignored.
 
-What counts is whether the store answers in time. A stale revision, an unknown session, a quota, a full or read-only
-server are answers; time-outs, refused connections, no free connection, and errors nobody expected are failures. A
-caller that gives up changes nothing: the call goes on by itself, and its end counts.
+Only whether the store answers in time matters. A stale revision, an unknown session, an exceeded quota, and a full or
+read-only server are answers; time-outs, refused connections, no free connection, and unexpected errors are failures. A
+caller that gives up changes nothing: its call goes on by itself, and is counted when it ends.
 
-`Circuit` is the state and holds no clock, `Breaker` keeps it for something that is asked, and `BreakingStore` is a
-store around another. The nodes of a cluster have a breaker each, so that one that is out does not shut off the rest.
+`Circuit` is the state machine and has no clock, `Breaker` runs one on a clock, and `BreakingStore` is a store around
+another with a breaker. In a cluster each node has its own breaker, so that a node that is down does not shut off the
+others.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 
 T = TypeVar("T")
 
-# The store answered, though not as one would wish.
+# Errors that are answers: the store works, but refuses or cannot do the operation.
 ANSWERS = frozenset(
     {"store-closed", "store-contended", "store-corrupt", "store-full", "store-quota", "store-read-only", "store-schema"}
 )
 
-CLOSING = 2.0  # seconds in which every call of a store has ended
+CLOSING = 2.0  # seconds that closing waits for running calls; every call of a store ends within them
 
 _log = logging.getLogger(__name__)
 
@@ -57,47 +58,53 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """The state of a breaker; `age` counts its changes, and a call is known by the age that it began at."""
+    """The state of a breaker, immutable. A call remembers the `age` that it began at; times are in seconds."""
 
     thresholds: Thresholds = Thresholds()
+    """When it opens, and for how long."""
     state: State = State.CLOSED
+    """The state it is in."""
     age: int = 0
+    """How many changes of state there were."""
     failures: tuple[float, ...] = ()
+    """The times of the failures that count while it is closed."""
     cool_down: float = 0.0
+    """Seconds of the last cool-down; 0 after a success."""
     until: float = 0.0
+    """When the cool-down is over, while it is open."""
 
-    def asked(self, now: float) -> tuple[Circuit, bool]:
-        """A call wants to begin: the circuit after it, and whether it may."""
+    def admit(self, now: float) -> tuple[Circuit, bool]:
+        """The circuit after a call wants to begin, and whether it may."""
         if self.state is State.CLOSED:
             return self, True
         if self.state is State.OPEN and now >= self.until:
-            return self._in(State.HALF_OPEN), True
+            return self._changed_to(State.HALF_OPEN), True
         return self, False
 
-    def succeeded(self, began: int) -> Circuit:
-        """A call that began at that age was answered."""
+    def after_success(self, began: int) -> Circuit:
+        """The circuit after a call that began at this age was answered."""
         if began != self.age:
             return self
         if self.state is State.CLOSED:
             return replace(self, failures=()) if self.failures else self
-        return replace(self._in(State.CLOSED), cool_down=0.0)
+        return replace(self._changed_to(State.CLOSED), cool_down=0.0)
 
-    def failed(self, began: int, now: float) -> Circuit:
-        """A call that began at that age failed."""
+    def after_failure(self, began: int, now: float) -> Circuit:
+        """The circuit after a call that began at this age failed."""
         if began != self.age:
             return self
         recent = (*(at for at in self.failures if now - at <= self.thresholds.window), now)
         if self.state is State.CLOSED and len(recent) < self.thresholds.failures:
             return replace(self, failures=recent)
         longer = min(self.cool_down * 2, self.thresholds.longest_cool_down) or self.thresholds.cool_down
-        return replace(self._in(State.OPEN), cool_down=longer, until=now + longer)
+        return replace(self._changed_to(State.OPEN), cool_down=longer, until=now + longer)
 
-    def _in(self, state: State) -> Circuit:
+    def _changed_to(self, state: State) -> Circuit:
         return replace(self, state=state, age=self.age + 1, failures=())
 
 
 class Breaker:
-    """The circuit of `name`, as errors and the log call it; `clock` is monotonic, in seconds.
+    """A circuit on a monotonic `clock`, in seconds; errors and the log call what it protects by `name`.
 
     `transitions` counts how often each state was entered.
     """
@@ -107,40 +114,40 @@ class Breaker:
         self._name = name
         self._clock = clock
         self._circuit = Circuit(thresholds or Thresholds())
-        self._why = ""
+        self._last_error = ""
 
     @property
     def state(self) -> State:
-        """The state after the last call; an open breaker whose cool-down is over half-opens by the next one."""
+        """The state after the last call; an open breaker whose cool-down is over becomes half-open at the next call."""
         return self._circuit.state
 
     def begin(self) -> int:
-        """A ticket for a call, to be given to `end` whatever becomes of it; raises StoreError `store-unavailable`."""
+        """A ticket for a call, which must be given to `end` in any case; raises StoreError `store-unavailable`."""
         now = self._clock()
-        circuit, may = self._circuit.asked(now)
-        self._become(circuit)
-        if not may:
+        circuit, admitted = self._circuit.admit(now)
+        self._enter(circuit)
+        if not admitted:
             wait = f"for {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "until its probe ends"
-            raise StoreError("store-unavailable", f"{self._name} is not asked {wait}, since {self._why}")
+            raise StoreError("store-unavailable", f"{self._name} is not asked {wait}, since {self._last_error}")
         return circuit.age
 
     def end(self, ticket: int, error: BaseException | None) -> None:
-        """How a call that has begun ended."""
+        """Counts the end of a call that has begun: `error` is what it raised, None for success."""
         if error is None or (isinstance(error, StoreError) and error.reason in ANSWERS):
-            self._become(self._circuit.succeeded(ticket))
+            self._enter(self._circuit.after_success(ticket))
             return
         if ticket == self._circuit.age:
-            self._why = str(error) or type(error).__name__
-        self._become(self._circuit.failed(ticket, self._clock()))
+            self._last_error = str(error) or type(error).__name__
+        self._enter(self._circuit.after_failure(ticket, self._clock()))
 
-    def _become(self, circuit: Circuit) -> None:
+    def _enter(self, circuit: Circuit) -> None:
         before, self._circuit = self._circuit, circuit
         if circuit.age == before.age:
             return
         self.transitions[circuit.state] += 1
         match circuit.state:
             case State.OPEN:
-                _log.warning("%s is not asked for %.0f s: %s", self._name, circuit.cool_down, self._why)
+                _log.warning("%s is not asked for %.0f s: %s", self._name, circuit.cool_down, self._last_error)
             case State.HALF_OPEN:
                 _log.info("%s is asked once", self._name)
             case State.CLOSED:
@@ -148,7 +155,7 @@ class Breaker:
 
 
 class BreakingStore:
-    """`SessionStore` that asks `inner` unless its breaker is open, and then raises `store-unavailable`."""
+    """`SessionStore` that passes calls to `inner`; raises `store-unavailable` while the breaker is open."""
 
     def __init__(self, inner: SessionStore, breaker: Breaker) -> None:
         self._inner = inner
@@ -165,29 +172,29 @@ class BreakingStore:
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
         return await self._call(lambda: self._inner.put_record(key, name, record, ttl))
 
-    async def stand(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda: self._inner.stand(key, name))
+    async def mark_standing(self, key: SessionKey, name: str) -> None:
+        await self._call(lambda: self._inner.mark_standing(key, name))
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         return await self._call(lambda: self._inner.blocks(key, names))
 
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(lambda: self._inner.find(tenant, digests, likely))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         return await self._call(lambda: self._inner.lease(tenant, name, holder, ttl))
 
-    async def leased(self, tenant: str, name: str) -> Lease:
-        return await self._call(lambda: self._inner.leased(tenant, name))
+    async def read_lease(self, tenant: str, name: str) -> Lease:
+        return await self._call(lambda: self._inner.read_lease(tenant, name))
 
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
-        await self._call(lambda: self._inner.release(tenant, name, holder, left, ttl))
+    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
+        await self._call(lambda: self._inner.release(tenant, name, holder, handover, ttl))
 
-    async def recall(self, name: str) -> bytes | None:
-        return await self._call(lambda: self._inner.recall(name))
+    async def get_fact(self, name: str) -> bytes | None:
+        return await self._call(lambda: self._inner.get_fact(name))
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
-        await self._call(lambda: self._inner.remember(name, fact, ttl))
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
+        await self._call(lambda: self._inner.put_fact(name, fact, ttl))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda: self._inner.sessions(tenant))
@@ -199,7 +206,7 @@ class BreakingStore:
         await self._call(self._inner.ping)
 
     async def close(self) -> None:
-        """Lets the calls that are running end, each within the bounds of the inner store, and closes that."""
+        """Waits for the running calls, each of which ends within the bounds of the inner store, and closes that."""
         self._closed = True
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSING)
@@ -211,10 +218,10 @@ class BreakingStore:
         ticket = self._breaker.begin()
         task = asyncio.create_task(operation())
         self._running.add(task)
-        task.add_done_callback(lambda done: self._ended(done, ticket))
+        task.add_done_callback(lambda done: self._call_done(done, ticket))
         await asyncio.wait({task})  # cancels nothing when we are cancelled ourselves
         return task.result()
 
-    def _ended(self, task: asyncio.Task[Any], ticket: int) -> None:
+    def _call_done(self, task: asyncio.Task[Any], ticket: int) -> None:
         self._running.discard(task)
         self._breaker.end(ticket, asyncio.CancelledError() if task.cancelled() else task.exception())

@@ -1,8 +1,9 @@
-"""Sessions and condensations as bytes.
+"""Encodes sessions and condensations as bytes, and decodes them.
 
-JSON with a schema version. A reader treats a newer version as a miss; members that it does not know are not read.
-Replacement bytes are data, so that no later version of a prompt or frame changes a view that stands. Runs of kept
-messages are written as one range. Pieces are sent to upstreams, so what is stored as one is checked when it is read.
+The format is JSON with a schema version. A reader treats a newer version as a miss, and ignores members that it does
+not know. The text of replacements is stored, not the templates it was made from, so that a later version of a prompt or
+frame changes no view that stands. A run of kept messages is written as one range. Pieces are sent to upstreams, so they
+are checked when they are read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.calibration import anchor as anchors
-from proxy.sessions.append import Line
+from proxy.sessions.append import Tip
 from proxy.sessions.session import NO_MEMORY_BLOCK, Branch, MemoryBlock, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
@@ -22,14 +23,14 @@ from strategies.core.protocol import Verdict
 
 VERSION = 1
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What decoding raises for bytes that nobody of ours has written so."""
+"""The exceptions that decoding raises for bytes that are not of this format."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""One for all: `json.dumps` would make an encoder for each document."""
+"""Shared, since `json.dumps` would make an encoder for each document."""
 
 
 def encode_session(session: Session) -> bytes:
-    """The document of a session, without its condensations."""
+    """The document of a session; its condensations are stored in records of their own."""
     return _dump(
         {
             "v": VERSION,
@@ -38,10 +39,10 @@ def encode_session(session: Session) -> bytes:
             "created_at": session.created_at,
             "parent": session.parent,
             "settings": session.settings,
-            "opened": session.opened,
+            "opened": session.branches_opened,
             "totals": session.totals,
-            "saved": session.saved,
-            "line": [session.line.head, session.line.block],
+            "saved": session.saved_tokens,
+            "line": [session.tip.head, session.tip.block],
             "branches": [
                 [
                     *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
@@ -52,10 +53,10 @@ def encode_session(session: Session) -> bytes:
             "verdicts": [encode_verdict(each) for each in session.verdicts],
             "judging": session.judging,
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
-            "added": json.loads(to_json(session.added)) if session.added else [],
-            "forgotten": session.forgotten,
+            "added": json.loads(to_json(session.added_cards)) if session.added_cards else [],
+            "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
-            "forked": session.forked,
+            "forked": session.forked_after,
         }
     )
 
@@ -84,17 +85,17 @@ def decode_document(meta: bytes) -> Session | None:
         parent=document["parent"],
         settings=document["settings"],
         branches=tuple(_branch(each) for each in document["branches"]),
-        opened=document["opened"],
+        branches_opened=document["opened"],
         totals=document["totals"],
-        saved=document.get("saved", {}),
-        line=Line(*document["line"]),
+        saved_tokens=document.get("saved", {}),
+        tip=Tip(*document["line"]),
         verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
         judging=document.get("judging", {}),
         patches=tuple(_patch(*each) for each in document.get("patches", ())),
-        added=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
-        forgotten=tuple(document.get("forgotten", ())),
+        added_cards=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
+        forgotten_ids=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
-        forked=document.get("forked", 0),
+        forked_after=document.get("forked", 0),
     )
 
 
@@ -125,12 +126,12 @@ def _verdict(row: Mapping[str, Any]) -> Verdict:
 
 
 def record_name(digest: bytes, depth: int) -> str:
-    """The name of a condensation in its session: what it covers and how deep it is, so content alone."""
+    """The name of a condensation's record: the digest of what it covers, and its depth."""
     return f"{digest.hex()}:{depth}"
 
 
 def encode_condensation(condensation: Condensation) -> bytes:
-    """The record of a condensation; whether it stands is kept outside of it."""
+    """The record of a condensation; whether it stands is stored outside of the record."""
     return _dump(
         {
             "v": VERSION,
@@ -170,7 +171,10 @@ def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
 
 
 def _decode_pieces(rows: Iterable[Any], before: int) -> Iterator[Piece]:
-    """Pieces that stand for chain messages `before` an index; raises one of `UNREADABLE` where they can be none."""
+    """The pieces in a record that covers the chain messages before index `before`.
+
+    Raises one of `UNREADABLE` for pieces that are not valid there.
+    """
     for row in rows:
         if isinstance(row, list):
             start, stop = row

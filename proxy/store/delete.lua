@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS: meta, records, standing, blocks. 1 if there was a session; records without a body are none.
+-- KEYS: meta, records, standing, blocks. Returns 1 if there was a session; records alone are no session.
 local existed = redis.call('HEXISTS', KEYS[1], 'body')
 redis.call('UNLINK', unpack(KEYS))
 return existed

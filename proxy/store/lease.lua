@@ -1,6 +1,6 @@
 #!lua
--- KEYS: lease. ARGV: holder, ttl in ms. Whether it is the holder's from now on (1 or 0), and what was left for others.
--- A second run by the holder renews it.
+-- KEYS: lease. ARGV: holder, ttl in ms. Returns whether the holder has the lease now (1 or 0), and the handover of the
+-- last holder. A second run by the holder renews the lease.
 local found = redis.call('HMGET', KEYS[1], 'holder', 'left')
 if found[2] then
     return { 0, found[2] }

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- KEYS: meta, records, standing. One consistent view of a session, nil where there is none.
+-- KEYS: meta, records, standing. Returns one consistent snapshot of a session; nil if there is none.
 local meta = redis.call('HMGET', KEYS[1], 'body', 'revision')
 if not meta[1] then
     return false

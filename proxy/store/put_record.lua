@@ -1,7 +1,7 @@
 #!lua
 -- KEYS: meta, records, standing, blocks. ARGV: name, record, ttl in ms, room.
--- The bytes that are kept under the name and those of the session; nil, and nothing written, if a new record makes
--- the session larger than room (below 0: unbounded). It lives as long as its newest record, never shorter than before.
+-- Returns the record that is stored under the name, and the size of the session; writes nothing and returns nil if a
+-- new record would make the session larger than room (below 0: unbounded). The session lives at least ttl from now on.
 local size = tonumber(redis.call('HGET', KEYS[1], 'bytes') or 0) + redis.call('HSTRLEN', KEYS[1], 'body')
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
     local added = #ARGV[1] + #ARGV[2]

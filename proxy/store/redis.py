@@ -1,16 +1,17 @@
-"""The client of Redis 7 or Valkey; the only module that knows redis.
+"""The client of Redis 7 or Valkey; the only module that imports redis-py.
 
-A `Node` is one server behind a pool of connections. What is asked of it is a list of `Command`s, sent as one
-pipeline. `redis_routes` decides which node is asked, `redis_store` what.
+A `Node` is one server behind a pool of connections. It is asked a list of `Command`s, which are sent as one pipeline.
+`redis_routes` decides which node is asked, `redis_store` what it is asked.
 
-Time and repetition. redis-py would send a write again whose answer was lost, and would wait a minute for a hung
-server. Here a free connection, connecting and an exchange have a bound each, and nothing is sent twice that may
-have been executed. Three things say that it was not: a `NotSent`, a redirection, and a script that the server does
-not know; only these may be followed by another try. `_pool` is the only place that builds connections; a URL
-cannot change what it sets.
+Time-outs and retries. By default redis-py sends a write again if its answer was lost, and waits a minute for a hung
+server. Here getting a free connection, connecting and an exchange have a bound each, and a command that may have been
+executed is never sent twice. Only three things show that a command was not executed, and allow another try: a
+`NotSent`, a redirection, and a script that the server does not know. `_pool` is the only place that builds connections,
+and a URL cannot change what it sets.
 
-Errors. Whatever the client raises becomes a StoreError. What a server or a connection says has no cause attached, since
-it may quote user names; anything else is a defect, ours or the client's, which keeps its cause and is logged with it.
+Errors. Every exception of the client becomes a StoreError. Errors of a server or a connection have no cause attached,
+since their texts may quote user names. Any other exception is a defect, of ours or of the client; it is kept as the
+cause, and logged.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
-    # The first that fits; several of these derive from ConnectionError.
+    # The first match counts; several of these derive from ConnectionError.
     (exceptions.AuthenticationError, "store-refused"),
     (exceptions.AuthenticationWrongNumberOfArgsError, "store-refused"),
     (exceptions.AuthorizationError, "store-refused"),
@@ -52,48 +53,54 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ClusterDownError, "store-unavailable"),
     (OSError, "store-unavailable"),
 )
-SAID = (exceptions.RedisError, OSError)
-"""What a server, a connection or a bound of time may say; a time-out is an OSError."""
+CLIENT_ERRORS = (exceptions.RedisError, OSError)
+"""Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, and the number of connections of one process to one server."""
+    """The bounds of one process on its use of one server."""
 
     connect: float = 0.25
+    """Seconds to connect."""
     operation: float = 0.5
+    """Seconds for one exchange: a pipeline and its answers."""
     free_connection: float = 0.25
+    """Seconds to wait for a free connection."""
     call: float = 1.0
+    """Seconds for one call of the store, all its exchanges included."""
     health_check: int = 30
+    """Seconds without use after which a connection is checked before it is used again."""
     connections: int = 32
+    """The most connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a server is asked. `key` tells the slot; `source` is the text of the script that `words` name by digest."""
+    """One command. `key` determines its slot; `source` is the text of the script that `words` name by digest."""
 
     words: tuple[Word, ...]
     key: str = ""
     source: str = ""
 
     def in_full(self) -> Command:
-        """The same for a server that does not know the script, which it knows from then on."""
+        """The same command with the script's text, for a server that does not know the script yet."""
         return Command(("EVAL", self.source, *self.words[2:]), self.key)
 
 
 class NotSent(StoreError):
-    """No connection: nothing was executed, and the same may be asked again."""
+    """There was no connection: nothing was executed, and the command may be sent again."""
 
 
-class Scattered(StoreError):
-    """The keys of one command live in several slots, which the servers behind this address tell apart: nothing done."""
+class CrossSlot(StoreError):
+    """The server refuses a command with keys in several slots; nothing was executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """The answer of a node that does not serve the slot; nothing was executed. `ask`: for this once only."""
+    """The answer of a node that does not serve the slot; nothing was executed. `ask` redirects this command only."""
 
     address: Address
     slot: int
@@ -101,12 +108,12 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """The answer of a node while the keys of a slot move; nothing was executed."""
+class TryAgain:
+    """The answer of a node while the keys of a slot are moved; nothing was executed."""
 
 
 class Node:
-    """One server; `options` are those that `server_options` gave, `shown` is what errors call it."""
+    """One server; `options` come from `server_options`, `shown` is its name in errors."""
 
     def __init__(self, options: dict[str, Any], *, shown: str, limits: Limits) -> None:
         self._limits = limits
@@ -115,10 +122,10 @@ class Node:
         self._pool = _pool(options, shown, limits)
 
     async def ask(self, commands: Sequence[Command], *, asking: bool = False) -> list[Any]:
-        """The answers in order; a Redirect, Again or StoreError stands for a command that was not executed.
+        """The answers in order; a Redirect, TryAgain or StoreError stands for a command that was not executed.
 
-        Raises `NotSent`, or StoreError where it is unknown what was executed. `asking` is what Redis wants before a
-        command that it redirected for once.
+        Raises `NotSent`, or StoreError where it is unknown what was executed. With `asking`, ASKING is sent before each
+        command, as Redis requires after a redirection with `ask`.
         """
         answers = await self._exchange(commands, asking=asking)
         unknown = [n for n, each in enumerate(answers) if isinstance(each, exceptions.NoScriptError)]
@@ -126,13 +133,13 @@ class Node:
             full = [commands[n].in_full() for n in unknown]
             for n, answer in zip(unknown, await self._exchange(full, asking=asking), strict=True):
                 answers[n] = answer
-        return [self._translated(answer) for answer in answers]
+        return [self._translate(answer) for answer in answers]
 
     async def close(self) -> None:
-        """Closes all connections; what does not close in time is dropped as well."""
+        """Closes all connections; one that does not close in time is dropped."""
         try:
             await self._pool.aclose()
-        except SAID as error:
+        except CLIENT_ERRORS as error:
             _log.debug("%s", store_error(error, self._shown))
 
     async def _exchange(self, commands: Sequence[Command], *, asking: bool) -> list[Any]:
@@ -145,7 +152,7 @@ class Node:
                 await connection.send_packed_command([_packed(line) for line in lines])
                 answers = [await _answer(connection) for _ in lines]
         except BaseException as error:
-            # An answer may still come; nobody else may read it as his own.
+            # The answer may still come, and must not be read as that of the next command.
             await connection.disconnect(nowait=True)
             if not isinstance(error, Exception):
                 raise
@@ -161,15 +168,15 @@ class Node:
             raise store_error(error, self._shown, NotSent) from cause_of(error)
         return connection
 
-    def _translated(self, answer: Any) -> Any:
+    def _translate(self, answer: Any) -> Any:
         match answer:
             case exceptions.AskError():  # MovedError is one too
                 address = (answer.host or self._host, answer.port)
                 return Redirect(address, answer.slot_id, ask=not isinstance(answer, exceptions.MovedError))
             case exceptions.TryAgainError():
-                return Again()
+                return TryAgain()
             case exceptions.ClusterCrossSlotError():
-                return store_error(answer, self._shown, Scattered)
+                return store_error(answer, self._shown, CrossSlot)
             case Exception():
                 return store_error(answer, self._shown)
         return answer
@@ -184,28 +191,28 @@ async def _answer(connection: AbstractConnection) -> Any:
     try:
         return await connection.read_response(timeout=math.inf)
     except exceptions.ResponseError as error:
-        return error  # an answer like any other: those of the next commands follow
+        return error  # not raised, since the answers of the next commands follow
 
 
 def cause_of(error: Exception) -> Exception | None:
-    """What a StoreError has as its cause: nothing that a server or a connection says, but a defect, which is logged."""
-    if isinstance(error, SAID):
+    """The cause of a StoreError: None for an error of a server or a connection; a defect, which is also logged here."""
+    if isinstance(error, CLIENT_ERRORS):
         return None
     _log.error("the client of a store failed", exc_info=error)
     return error
 
 
 def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:
-    """What is said of an error of the client, or of one of its bugs."""
+    """The StoreError for an exception of the client."""
     reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
     name = type(error).__name__
-    # What a server says of credentials and permissions quotes them.
+    # A server's message about credentials or permissions quotes them.
     detail = name if reason == "store-refused" else f"{name}: {error}"
     return kind(reason, f"{shown} {detail}")
 
 
 def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnectionPool:
-    """Every connection to Redis is made by this pool."""
+    """The pool that makes every connection to Redis."""
     policy: dict[str, Any] = {
         "socket_connect_timeout": limits.connect,
         "socket_timeout": limits.operation,
@@ -213,7 +220,7 @@ def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnec
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
         "decode_responses": False,
-        # The older protocol has no pushed messages, and to connect costs no commands but AUTH and SELECT.
+        # RESP2 has no push messages, and connecting takes no commands but AUTH and SELECT.
         "protocol": 2,
         "driver_info": None,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
@@ -222,7 +229,7 @@ def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnec
         max_connections=limits.connections, timeout=limits.free_connection, **options, **policy
     )
     try:
-        # Connects nothing, and refuses options that it does not know.
+        # Does not connect, but refuses options that it does not know.
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError, exceptions.RedisError):
         raise ValueError(f"{shown}: an option in the URL is unknown or wrong") from None
@@ -230,14 +237,14 @@ def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnec
 
 
 def server_options(url: str, shown: str) -> dict[str, Any]:
-    """What a `redis[s]://` URL may say: where, as whom, which database, and how to check a certificate.
+    """The options in a `redis[s]://` URL: address, account, database, and how to check a certificate.
 
-    Raises ValueError for anything else.
+    Raises ValueError for any other option.
     """
     try:
         path, options = urlsplit(url).path, dict(parse_url(url))
     except ValueError:
-        # Its text can hold a part of the password, as one with an unescaped slash is read as a port.
+        # The error's text can hold part of the password: after an unescaped slash it is read as a port.
         raise ValueError(f"not a URL of a Redis: {shown}; escape / ? # @ in a password as %XX") from None
     if not re.fullmatch(r"/?|/\d+", path):
         raise ValueError(f"{shown}: a path can only be the number of a database")

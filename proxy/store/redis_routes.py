@@ -1,20 +1,20 @@
-"""Which server is asked: the one of the URL, the master that Sentinels name, or the node that serves a key's slot.
+"""Routes commands to the server of the URL, to the master that Sentinels name, or to the node that serves a slot.
 
-A route is given commands and returns their answers. It asks a second time only what was not executed (see
-`redis.py`), and begins nothing after `until`, the end of the caller's budget on the loop's clock.
+A route takes commands and returns their answers. It sends a command again only if it was not executed (see `redis.py`),
+and starts nothing after `until`, the end of the caller's budget on the event loop's clock.
 
-What a route knows of its servers is a guess that any answer can prove wrong: a redirection corrects one slot; a
-server that fails, or that is no master any more, makes the guess doubtful. A doubtful guess is replaced before the
-next command, by asking several servers at once and taking the first answer, so that those which hang cost nothing.
-During a fail-over the answer is the server that is down: calls fail at once until another takes its place, and the
-first call after that finds it.
+What a route knows of its servers may be out of date, and any answer can show that. A redirection corrects one slot. A
+server that fails, or that is no master any more, makes the whole map doubtful. A doubtful map is replaced before the
+next command: several servers are asked at once and the first answer is taken, so that servers which hang cost nothing.
+During a fail-over that answer names the server that is down: calls fail at once until another server takes its place,
+and the first call after that finds it.
 
-While a slot moves from node to node, Redis refuses scripts over keys of which some are not where it is asked: the
-sessions in that slot are unavailable until it has moved, and are never half written.
+While a slot moves between nodes, Redis refuses scripts if some of their keys are on the other node: the sessions in
+that slot are unavailable until it has moved, and are never half written.
 
-What Redis itself may lose: replication is asynchronous, so a fail-over forgets writes that were acknowledged and had
-not reached the replica. A revision may then be given twice and a record written again under its name. Each stays
-atomic on the server that has it; the client's next transcript heals what is missing.
+What Redis itself may lose: replication is asynchronous, so a fail-over forgets writes that were acknowledged but had
+not reached the replica. Then a revision may be used twice, and a record may be written again under its name. Each write
+stays atomic on its server, and the client's next transcript restores what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from proxy.store.base import StoreError
 from proxy.store.breaker import Breaker
-from proxy.store.redis import Address, Again, Command, Node, NotSent, Redirect
+from proxy.store.redis import Address, Command, Node, NotSent, Redirect, TryAgain
 
 T = TypeVar("T")
 Connect = Callable[[Address], Node]
@@ -38,7 +38,7 @@ SLOTS = 16_384
 TRIES = 4  # a redirection, a correction of it, and two more
 ASKED_AT_ONCE = 5  # servers that are asked for the map of a cluster
 SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
-PAUSE = 0.02  # seconds before a slot that moves is asked again
+PAUSE = 0.02  # seconds before a command to a moving slot is sent again
 
 PING = Command(("PING",))
 
@@ -46,12 +46,12 @@ _DOUBTS = frozenset({"store-loading", "store-read-only", "store-timeout", "store
 
 
 class Route(Protocol):
-    """The way to the servers behind one URL; where it `is_one_server`, one command may name any keys."""
+    """The way to the servers behind one URL. If `is_one_server`, one command may have keys of any slots."""
 
     is_one_server: bool
 
     async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
-        """All answers in order; raises StoreError where one is missing, whatever became of the others."""
+        """All answers in order; raises StoreError where any is missing, even if other commands were executed."""
         ...
 
     async def ping(self, until: float) -> None:
@@ -59,7 +59,7 @@ class Route(Protocol):
         ...
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
-        """The keys that match, of all servers that take writes; raises `store-timeout` where there is no time left."""
+        """The keys that match, of all servers that take writes; raises `store-timeout` where time runs out."""
         ...
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class Direct:
         await self.ask([PING], until)
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
-        return await _scanned(self._node.ask, pattern, until)
+        return await _scan(self._node.ask, pattern, until)
 
     async def close(self) -> None:
         await self._node.close()
@@ -102,12 +102,12 @@ class Sentinels:
         self._search: asyncio.Task[Address] | None = None
 
     async def ask(self, commands: Sequence[Command], until: float) -> list[Any]:
-        master = await self._found()
+        master = await self._find_master()
         try:
             return await self._ask(master, commands)
         except NotSent:
-            elsewhere = await self._found()
-            if elsewhere == master or _late(until):
+            elsewhere = await self._find_master()
+            if elsewhere == master or _is_past(until):
                 raise
             return await self._ask(elsewhere, commands)
 
@@ -115,8 +115,8 @@ class Sentinels:
         await self.ask([PING], until)
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
-        master = await self._found()  # the same for all steps: a cursor is its own
-        return await _scanned(lambda commands: self._ask(master, commands), pattern, until)
+        master = await self._find_master()  # one for all steps, since a cursor is valid on its own server only
+        return await _scan(lambda commands: self._ask(master, commands), pattern, until)
 
     async def close(self) -> None:
         for node in (*self._sentinels, *self._nodes):
@@ -130,10 +130,10 @@ class Sentinels:
                 self._master = None
             raise
 
-    async def _found(self) -> Address:
+    async def _find_master(self) -> Address:
         if self._master is None:
             if self._search is None:
-                self._search = asyncio.create_task(_first(self._asked(each) for each in self._sentinels))
+                self._search = asyncio.create_task(_first_answer(self._ask_sentinel(each) for each in self._sentinels))
             search = self._search
             try:
                 self._master = await search
@@ -141,7 +141,7 @@ class Sentinels:
                 self._search = None if self._search is search else self._search
         return self._master
 
-    async def _asked(self, sentinel: Node) -> Address:
+    async def _ask_sentinel(self, sentinel: Node) -> Address:
         (answer,) = complete(await sentinel.ask([self._question]))
         if answer is None:
             raise NotSent("store-unavailable", f"the Sentinel knows no service {self._service!r}")
@@ -150,9 +150,9 @@ class Sentinels:
 
 
 class Cluster:
-    """The nodes of a cluster, by the slots that they serve; `seeds` are those of the URL.
+    """The nodes of a cluster, by the slots that they serve; `seeds` are the nodes in the URL.
 
-    Each node has a breaker that `guard` makes: while one is out, its slots fail at once and the others go on.
+    `guard` makes a breaker for each node: while a node is down, its slots fail at once and the others go on.
     """
 
     is_one_server = False
@@ -175,11 +175,11 @@ class Cluster:
             sent_to = await self._ask(commands, waiting, redirects, answers)
             redirects = self._redirected(waiting, answers)
             if any(isinstance(answers[n], NotSent) for n in waiting):
-                await self._know()
+                await self._ensure_map()
             waiting = [n for n in waiting if self._may_go_on(answers[n], commands[n].key, sent_to[n])]
-            if not waiting or _late(until):
+            if not waiting or _is_past(until):
                 break
-            if any(isinstance(answers[n], Again) for n in waiting):
+            if any(isinstance(answers[n], TryAgain) for n in waiting):
                 await asyncio.sleep(PAUSE)
         return complete(answers)
 
@@ -190,11 +190,11 @@ class Cluster:
             complete(answers)
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
-        scans = [_scanned(partial(self._send, each, asking=False), pattern, until) for each in await self._masters()]
+        scans = [_scan(partial(self._send, each, asking=False), pattern, until) for each in await self._masters()]
         return {key for found in await asyncio.gather(*scans) for key in found}
 
     async def _masters(self) -> set[Address]:
-        await self._know()
+        await self._ensure_map()
         return {address for address in self._slots if address is not None}
 
     async def close(self) -> None:
@@ -204,8 +204,8 @@ class Cluster:
     async def _ask(
         self, commands: Sequence[Command], waiting: Iterable[int], redirects: Mapping[int, Redirect], answers: list[Any]
     ) -> dict[int, Address]:
-        """Asks each command of its node, all nodes at once; where each was sent."""
-        await self._know()
+        """Sends each waiting command to its node, all nodes at once. Returns the node of each."""
+        await self._ensure_map()
         groups: dict[tuple[Address, bool], list[int]] = {}
         for n in waiting:
             once = redirects.get(n)
@@ -248,7 +248,7 @@ class Cluster:
         return answers
 
     def _redirected(self, waiting: Iterable[int], answers: Sequence[Any]) -> dict[int, Redirect]:
-        """The redirections among the answers; those that hold for longer correct the map."""
+        """The redirections among the answers; permanent ones correct the map of slots."""
         redirects = {n: answers[n] for n in waiting if isinstance(answers[n], Redirect)}
         for each in redirects.values():
             if not each.ask:
@@ -256,10 +256,10 @@ class Cluster:
         return redirects
 
     def _may_go_on(self, answer: Any, key: str, sent_to: Address) -> bool:
-        """Whether a command that was answered so was not executed, and another try has a chance."""
+        """Whether the answer shows that the command was not executed, and another try may succeed."""
         if isinstance(answer, NotSent):
             return self._serving(key) != sent_to
-        return isinstance(answer, Redirect | Again)
+        return isinstance(answer, Redirect | TryAgain)
 
     def _serving(self, key: str) -> Address:
         address = self._slots[slot_of(key)]
@@ -267,12 +267,12 @@ class Cluster:
             raise StoreError("store-unavailable", f"no node of the cluster serves slot {slot_of(key)}")
         return address
 
-    async def _know(self) -> None:
-        """Returns with a map of the slots that is not doubted, or with the old one where nobody has a newer."""
+    async def _ensure_map(self) -> None:
+        """Makes sure that there is a map of slots; replaces a doubtful one where a node has a newer map."""
         if self._slots and not self._doubted:
             return
         if self._search is None:
-            self._search = asyncio.create_task(self._learn())
+            self._search = asyncio.create_task(self._fetch_map())
         search = self._search
         try:
             await search
@@ -282,17 +282,17 @@ class Cluster:
         finally:
             self._search = None if self._search is search else self._search
 
-    async def _learn(self) -> None:
+    async def _fetch_map(self) -> None:
         doubted, self._doubted = self._doubted, set()
         trusted = (self._members | frozenset(self._seeds)) - doubted or self._members
         asked = random.sample(sorted(trusted), min(ASKED_AT_ONCE, len(trusted)))
         try:
-            self._slots, self._members = await _first(self._asked(each) for each in asked)
+            self._slots, self._members = await _first_answer(self._ask_for_slots(each) for each in asked)
         except StoreError:
             self._doubted |= doubted
             raise
 
-    async def _asked(self, address: Address) -> tuple[list[Address | None], frozenset[Address]]:
+    async def _ask_for_slots(self, address: Address) -> tuple[list[Address | None], frozenset[Address]]:
         (answer,) = complete(await self._nodes[address].ask([Command(("CLUSTER", "SLOTS"))]))
         slots: list[Address | None] = [None] * SLOTS
         members = set()
@@ -306,7 +306,7 @@ class Cluster:
 
 
 class _Nodes:
-    """The nodes that were ever needed, by address; they are few, and one that left may come back."""
+    """The nodes that were ever used, by address. They are never dropped: they are few, and one that left may return."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -322,7 +322,7 @@ class _Nodes:
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: of what is between its first braces, or of all of it."""
+    """The slot of a key, by its hash tag (the text between its first braces), or by all of it."""
     start = key.find("{")
     end = key.find("}", start + 1)
     tag = key[start + 1 : end] if start >= 0 and start + 1 < end else key
@@ -330,20 +330,20 @@ def slot_of(key: str) -> int:
 
 
 def complete(answers: list[Any]) -> list[Any]:
-    """The answers if all commands were executed; else raises what one of them met."""
+    """The answers, if all commands were executed; else raises StoreError for the first that was not."""
     for answer in answers:
         match answer:
             case StoreError():
                 raise answer
             case Redirect():
                 raise StoreError("store-unavailable", "redirected too often, or part of a cluster: redis+cluster://")
-            case Again():
+            case TryAgain():
                 raise StoreError("store-unavailable", "the slot is moving to another node")
     return answers
 
 
-async def _scanned(ask: Callable[[Sequence[Command]], Awaitable[list[Any]]], pattern: str, until: float) -> set[bytes]:
-    """The keys of one server that match: step by step, since KEYS would hold up everybody else."""
+async def _scan(ask: Callable[[Sequence[Command]], Awaitable[list[Any]]], pattern: str, until: float) -> set[bytes]:
+    """The keys of one server that match, by SCAN, since KEYS would block the server for all its clients."""
     found: set[bytes] = set()
     cursor = b"0"
     while True:
@@ -352,12 +352,12 @@ async def _scanned(ask: Callable[[Sequence[Command]], Awaitable[list[Any]]], pat
         found.update(keys)
         if cursor == b"0":
             return found
-        if _late(until):
+        if _is_past(until):
             raise StoreError("store-timeout", "there are more keys than can be listed in time")
 
 
-async def _first(questions: Iterable[Awaitable[T]]) -> T:
-    """The first answer; those that are slower are dropped. Raises an error of one if there is no answer."""
+async def _first_answer(questions: Iterable[Awaitable[T]]) -> T:
+    """The first answer; slower ones are cancelled. Raises the last error if there is no answer."""
     pending = {asyncio.ensure_future(question) for question in questions}
     error: BaseException = NotSent("store-unavailable", "there is no server to ask")
     try:
@@ -377,9 +377,9 @@ async def _first(questions: Iterable[Awaitable[T]]) -> T:
 
 def _address(server: Sequence[Any], asked: str) -> Address:
     host, port = server[0], server[1]
-    # A node that does not know its own address means the one that it was asked at.
+    # A node that does not know its own address means the address at which it was asked.
     return (host.decode() if host else asked), int(port)
 
 
-def _late(until: float) -> bool:
+def _is_past(until: float) -> bool:
     return asyncio.get_running_loop().time() >= until

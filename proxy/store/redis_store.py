@@ -7,25 +7,25 @@ Keys of one session share the hash tag in braces, so they are in one slot of a c
     condenser:{<tenant>:<session>}:standing    set of names
     condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
     condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
-    condenser:{<tenant>:<name>}:lease          hash: its holder, or what that has left
+    condenser:{<tenant>:<name>}:lease          hash: its holder, or the handover of its last holder
     condenser:{<name>}:fact                    the fact
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
 
-Each operation is one script or one command, so it happens wholly or not at all, and the server renews the time to
-live in the same step. The scripts are told their keys and build none. The keys of the index live in other slots: one
-server writes them with the session's script, but in a cluster, and in what is one behind a single address, they are
-written after it. The tag with one character of the digest keeps a tenant's index in sixteen slots, so that a long
-transcript is looked up with as many commands.
+Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
+get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
+session's script, but in a cluster (also one behind a single address) they are written after it. The hash tag with one
+character of the digest keeps a tenant's index in sixteen slots: a single server looks a transcript up with one command,
+and a cluster with at most sixteen.
 
-A tenant's usage is in another slot too: it is read before a write, which is then bounded by what is left, and the
-session's new size is noted after it. Writers at the same moment can so exceed the quota by what each of them writes.
-A size is noted as a whole, never as a difference: what a lost note or a fail-over left wrong is right after the next
-write of that session, and what has expired leaves the sum by its end. Sessions from before there was a quota are
-counted from their next write on.
+A tenant's usage is in another slot too: it is read before a write, which may then use what the quota leaves, and the
+session's new size is noted afterwards. So writers at the same moment can exceed the quota by what each of them writes.
+A size is noted as an absolute number, never as a difference: if a note is lost, or a fail-over makes it wrong, the next
+write of that session corrects it, and the sizes of sessions that have expired are taken off the sum. Sessions from
+before there was a quota are counted from their next write on.
 
-Cancellation. redis-py has given the answer of a cancelled call to the next caller. So a call runs in a task of its
-own, which nobody cancels: a caller that is cancelled, or out of time, leaves it to end within its own bounds.
+Cancellation. redis-py has been seen to give the answer of a cancelled call to the next caller. So a call runs in a task
+of its own that is never cancelled: a caller that is cancelled, or out of time, leaves it to end within its own bounds.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import Found, Lease, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import Quotas
-from proxy.store.redis import Command, Limits, Scattered, Word, cause_of, store_error
+from proxy.store.redis import Command, CrossSlot, Limits, Word, cause_of, store_error
 from proxy.store.redis_routes import Route
 from proxy.store.redis_urls import open_route
 
 T = TypeVar("T")
 
-LISTING = 5.0  # seconds that a listing of sessions may take; each of its steps has the bounds of any other call
+LISTING = 5.0  # seconds that a listing of sessions may take; each of its steps is bounded like any other exchange
 
 _META = "condenser:{{{tenant}:{session}}}:meta"
-_STALE, _REFUSED = -1, -2  # what save.lua says instead of a size
-_ONLY_ASK = -1  # the size by which usage.lua notes nothing
+_STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
+_ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note nothing
 
 
 class RedisStore:
@@ -60,12 +60,12 @@ class RedisStore:
         self._quotas = quotas or Quotas()
         self._shown = shown
         self._route: Route = open_route(url, shown, self._limits)
-        self._together = self._route.is_one_server
+        self._saves_index = self._route.is_one_server
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        return _snapshot(await self._call(lambda until: self._one(_loading(key), until)))
+        return _snapshot(await self._call(lambda until: self._ask_one(_load_command(key), until)))
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         return await self._call(lambda until: self._save(key, write, until))
@@ -73,47 +73,47 @@ class RedisStore:
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
         return await self._call(lambda until: self._put_record(key, name, record, ttl, until))
 
-    async def stand(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda until: self._one(_script("stand", _keys(key)[:3], name), until))
+    async def mark_standing(self, key: SessionKey, name: str) -> None:
+        await self._call(lambda until: self._ask_one(_script("stand", _keys(key)[:3], name), until))
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         name = _keys(key)[3]
         if names is None:
-            return _mapping(await self._call(lambda until: self._one(Command(("HGETALL", name), name), until)))
+            return _mapping(await self._call(lambda until: self._ask_one(Command(("HGETALL", name), name), until)))
         if not names:
             return {}
-        found = await self._call(lambda until: self._one(Command(("HMGET", name, *names), name), until))
+        found = await self._call(lambda until: self._ask_one(Command(("HMGET", name, *names), name), until))
         return {each: block for each, block in zip(names, found, strict=True) if block is not None}
 
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(lambda until: self._find(tenant, digests, likely, until))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
-        held, left = await self._call(lambda until: self._one(command, until))
-        return Lease(bool(held), left)
+        held, handover = await self._call(lambda until: self._ask_one(command, until))
+        return Lease(bool(held), handover)
 
-    async def leased(self, tenant: str, name: str) -> Lease:
+    async def read_lease(self, tenant: str, name: str) -> Lease:
         key = _lease(tenant, name)
         command = Command(("HMGET", key, "holder", "left"), key)
-        holder, left = await self._call(lambda until: self._one(command, until))
-        return Lease(holder is not None, left or b"")
+        holder, handover = await self._call(lambda until: self._ask_one(command, until))
+        return Lease(holder is not None, handover or b"")
 
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
-        command = _script("release", [_lease(tenant, name)], holder, left, _ms(ttl))
-        await self._call(lambda until: self._one(command, until))
+    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
+        command = _script("release", [_lease(tenant, name)], holder, handover, _ms(ttl))
+        await self._call(lambda until: self._ask_one(command, until))
 
-    async def recall(self, name: str) -> bytes | None:
+    async def get_fact(self, name: str) -> bytes | None:
         key = _fact(name)
-        fact: bytes | None = await self._call(lambda until: self._one(Command(("GET", key), key), until))
+        fact: bytes | None = await self._call(lambda until: self._ask_one(Command(("GET", key), key), until))
         return fact
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         key = _fact(name)
-        await self._call(lambda until: self._one(Command(("SET", key, fact, "PX", _ms(ttl)), key), until))
+        await self._call(lambda until: self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key), until))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
-        pattern = _META.format(tenant="*" if tenant is None else _literally(tenant), session="*")
+        pattern = _META.format(tenant="*" if tenant is None else _escaped(tenant), session="*")
         found = await self._call(lambda until: self._route.keys(pattern, until), LISTING)
         return sorted(SessionKey(*_session_in(name)) for name in found)
 
@@ -124,89 +124,89 @@ class RedisStore:
         await self._call(self._route.ping)
 
     async def close(self) -> None:
-        """Lets the calls that are running end within their bounds, then closes. Again is harmless."""
+        """Waits for the running calls, which end within their bounds, then closes. May be repeated."""
         self._closed = True
         if self._running:
             await asyncio.wait(self._running, timeout=self._limits.call)
         await self._route.close()
 
     async def _save(self, key: SessionKey, write: Write, until: float) -> bool:
-        room = self._quotas.for_blocks(await self._others(key, until))
+        room = self._quotas.for_blocks(await self._bytes_of_others(key, until))
         blocks = (part for block in write.blocks.items() for part in block)
         values = (write.revision, _ms(write.ttl), room, key.session, write.meta, *blocks)
         entries = [_chain(key.tenant, digest) for digest in write.index]
-        size, entered = await self._saved(key, entries, values, until)
+        size, entered = await self._run_save(key, entries, values, until)
         if size == _STALE:
             return False
         if size == _REFUSED:
             raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
         pointers = [] if entered else [_pointer(key, each, write.ttl) for each in entries]
-        await self._all([*pointers, *self._noting(key, size, write.ttl)], until)
+        await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)], until)
         return True
 
-    async def _saved(
+    async def _run_save(
         self, key: SessionKey, entries: Sequence[str], values: Sequence[Word], until: float
     ) -> tuple[int, bool]:
-        """What save.lua says, and whether it was given the entries of the index."""
-        if entries and self._together:
+        """The result of save.lua, and whether the script wrote the entries of the index too."""
+        if entries and self._saves_index:
             try:
-                return await self._one(_script("save", [*_keys(key), *entries], *values), until), True
-            except Scattered:
-                self._together = False
-        return await self._one(_script("save", _keys(key), *values), until), not entries
+                return await self._ask_one(_script("save", [*_keys(key), *entries], *values), until), True
+            except CrossSlot:
+                self._saves_index = False
+        return await self._ask_one(_script("save", _keys(key), *values), until), not entries
 
     async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int, until: float) -> bytes:
-        room = self._quotas.for_records(await self._others(key, until))
-        answer = await self._one(_script("put_record", _keys(key), name, record, _ms(ttl), room), until)
+        room = self._quotas.for_records(await self._bytes_of_others(key, until))
+        answer = await self._ask_one(_script("put_record", _keys(key), name, record, _ms(ttl), room), until)
         if answer is None:
             raise StoreError("store-quota", f"a record that would make the session larger than {room} bytes")
         kept, size = answer
-        await self._all(self._noting(key, size, ttl), until)
+        await self._ask_all(self._usage_notes(key, size, ttl), until)
         return bytes(kept)
 
-    async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> Found:
-        groups = _groups(digests, together=self._together)
+    async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> FindResult:
+        groups = _groups(digests, together=self._saves_index)
         try:
             return await self._found_in(groups, tenant, likely, until)
-        except Scattered:
-            self._together = False
+        except CrossSlot:
+            self._saves_index = False
             return await self._found_in(_groups(digests, together=False), tenant, likely, until)
 
     async def _found_in(
         self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str], until: float
-    ) -> Found:
+    ) -> FindResult:
         """The sessions that digests lead to; one command asks for each group."""
         keys = [[_chain(tenant, digest) for digest in group] for group in groups]
         questions = [Command(("MGET", *group), group[0]) for group in keys]
-        loading = [_loading(SessionKey(tenant, name)) for name in likely]
-        answers = await self._all([*questions, *loading], until)
+        loading = [_load_command(SessionKey(tenant, name)) for name in likely]
+        answers = await self._ask_all([*questions, *loading], until)
         names = (session for answer in answers[: len(groups)] for session in answer)
         found = zip((digest for group in groups for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
-        return Found(
+        return FindResult(
             {digest: session.decode() for digest, session in found if session is not None},
             {name: snapshot for name, snapshot in read if snapshot is not None},
         )
 
     async def _delete(self, key: SessionKey, until: float) -> bool:
-        existed = await self._one(_script("delete", _keys(key)), until)
-        await self._all(self._noting(key, 0, 0), until)
+        existed = await self._ask_one(_script("delete", _keys(key)), until)
+        await self._ask_all(self._usage_notes(key, 0, 0), until)
         return bool(existed)
 
-    async def _others(self, key: SessionKey, until: float) -> int:
-        """The bytes of the tenant's other sessions; 0 where nobody needs to know."""
+    async def _bytes_of_others(self, key: SessionKey, until: float) -> int:
+        """The bytes of the tenant's other sessions; 0 without a tenant quota, which alone needs it."""
         if not self._quotas.tenant:
             return 0
-        return int(await self._one(_usage(key, _ONLY_ASK, 0), until))
+        return int(await self._ask_one(_usage(key, _ONLY_ASK, 0), until))
 
-    def _noting(self, key: SessionKey, size: int, ttl: int) -> list[Command]:
+    def _usage_notes(self, key: SessionKey, size: int, ttl: int) -> list[Command]:
         return [_usage(key, size, ttl)] if self._quotas.tenant else []
 
-    async def _one(self, command: Command, until: float) -> Any:
+    async def _ask_one(self, command: Command, until: float) -> Any:
         (answer,) = await self._route.ask([command], until)
         return answer
 
-    async def _all(self, commands: Sequence[Command], until: float) -> list[Any]:
+    async def _ask_all(self, commands: Sequence[Command], until: float) -> list[Any]:
         return await self._route.ask(commands, until) if commands else []
 
     async def _call(self, operation: Callable[[float], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
@@ -216,20 +216,20 @@ class RedisStore:
         until = asyncio.get_running_loop().time() + limit
         task = asyncio.create_task(self._guarded(operation, until))
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._call_done)
         # asyncio.wait cancels nothing, neither when time is up nor when we are cancelled ourselves.
         done, _ = await asyncio.wait({task}, timeout=limit)
         if not done:
             raise StoreError("store-timeout", f"{self._shown} took more than {limit} s")
         return task.result()
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _call_done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, for when the caller is gone
+            task.exception()  # marks it as retrieved, in case the caller has gone
 
     async def _guarded(self, operation: Callable[[float], Coroutine[Any, Any, T]], until: float) -> T:
-        """The one boundary behind which nothing but a StoreError comes."""
+        """The one place where exceptions of any kind become StoreErrors."""
         try:
             return await operation(until)
         except StoreError:
@@ -239,19 +239,19 @@ class RedisStore:
 
 
 def _groups(digests: Sequence[str], *, together: bool) -> list[list[str]]:
-    """Digests in the groups that one command may ask for: all of them, or those whose entries share a slot."""
+    """Digests grouped by the command that looks them up: all in one, or those whose entries share a slot."""
     groups: dict[str, list[str]] = {}
     for digest in dict.fromkeys(digests):
         groups.setdefault("" if together else digest[:1], []).append(digest)
     return list(groups.values())
 
 
-def _loading(key: SessionKey) -> Command:
+def _load_command(key: SessionKey) -> Command:
     return _script("load", _keys(key)[:3])
 
 
 def _snapshot(answer: Any) -> Snapshot | None:
-    """What load.lua says."""
+    """The snapshot in an answer of load.lua."""
     if answer is None:
         return None
     meta, revision, records, standing = answer
@@ -284,12 +284,12 @@ def _keys(key: SessionKey) -> list[str]:
 
 
 def _session_in(name: bytes) -> list[str]:
-    """Tenant and session in the name of a meta."""
+    """Tenant and session in the key of a meta."""
     return name.decode().partition("{")[2].rpartition("}")[0].split(":")
 
 
-def _literally(text: str) -> str:
-    """Text that stands for itself in a pattern of Redis."""
+def _escaped(text: str) -> str:
+    """`text` escaped for a glob pattern of Redis."""
     return re.sub(r"([*?\[\]^\\])", r"\\\1", text)
 
 
@@ -315,7 +315,7 @@ def _usage(key: SessionKey, size: int, ttl: int) -> Command:
 
 
 def _mapping(pairs: Sequence[bytes]) -> dict[str, bytes]:
-    """A hash as the older protocol has it: names and values in turns."""
+    """A hash as RESP2 returns it: names and values in turns."""
     names: Iterable[str] = (name.decode() for name in pairs[::2])
     return dict(zip(names, pairs[1::2], strict=True))
 

@@ -4,9 +4,9 @@
     redis+sentinel://[[user]:password@]host[:port][,host[:port]...]/service[/db]
     redis+cluster://[[user]:password@]host[:port][,host[:port]...]
 
-The hosts of a service are its Sentinels. User and password are those of the servers that keep the data; Sentinels
-that ask for one too have it in `?sentinel_username=...&sentinel_password=...`. No text of a URL is quoted in an error,
-but for what `shown` shows.
+The hosts of a service are its Sentinels. User and password are for the servers that hold the data; Sentinels that need
+an account too get it by `?sentinel_username=...&sentinel_password=...`. Errors quote nothing of a URL but `shown`, its
+redacted form.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SENTINEL_WORDS = {"sentinel_username": "username", "sentinel_password": "passwo
 
 
 def open_route(url: str, shown: str, limits: Limits) -> Route:
-    """The way to the servers of `url`, not yet connected; raises ValueError for a URL that cannot be right."""
+    """The route to the servers of `url`, not yet connected; raises ValueError for a URL that is not valid."""
     scheme, _, place = url.partition("://")
     match scheme.lower():
         case "redis+sentinel":
@@ -58,7 +58,7 @@ def _cluster(place: str, shown: str, limits: Limits) -> Route:
 
 
 def _parts(place: str) -> tuple[str, str, str, str]:
-    """Credentials with their @, hosts, path and options. Whatever is not an address must not be quoted."""
+    """Credentials with their @, hosts, path and options. Only the hosts may be quoted."""
     account, at, rest = place.rpartition("@")
     rest, _, query = rest.partition("?")
     hosts, _, path = rest.partition("/")
@@ -95,5 +95,5 @@ def _connecting(account: dict[str, Any], shown: str, limits: Limits) -> Connect:
 
 def _node(account: dict[str, Any], address: Address, shown: str, limits: Limits) -> Node:
     host, port = address
-    # An error that names the server says which of several it was.
+    # Errors name the server, since the URL has several.
     return Node({**account, "host": host, "port": port}, shown=f"{shown} ({host}:{port})", limits=limits)

@@ -1,6 +1,6 @@
 #!lua
--- KEYS: lease. ARGV: holder, what it leaves or '', ttl of that in ms. Only who holds the lease ends it, so a second run
--- changes nothing.
+-- KEYS: lease. ARGV: holder, its handover or '', ttl of that in ms. Only the holder of the lease can end it, so a
+-- second run changes nothing.
 if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then
     return 0
 end

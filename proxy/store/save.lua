@@ -1,7 +1,8 @@
 #!lua
--- KEYS: meta, records, standing, blocks, then entries of the index. ARGV: revision, ttl in ms, room, session, body, then
--- digest and block in turns. Compare and set: the bytes of the session if written, and the entries lead to it; -1, and nothing written, if the revision is stale; -2, and
--- nothing written, if new blocks make the session larger than room (below 0: unbounded). A second run is stale.
+-- KEYS: meta, records, standing, blocks, then entries of the index. ARGV: revision, ttl in ms, room, session, body,
+-- then digest and block in turns. Compare and set: returns the size of the session if it was written, with index
+-- entries that lead to it. Writes nothing and returns -1 if the revision is stale, -2 if new blocks would make the
+-- session larger than room (below 0: unbounded). A second run finds the revision stale.
 local revision = tonumber(redis.call('HGET', KEYS[1], 'revision') or 0)
 if revision ~= tonumber(ARGV[1]) then
     return -1

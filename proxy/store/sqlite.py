@@ -1,18 +1,18 @@
-"""Sessions in one SQLite file, or in memory; the store that needs no server.
+"""Sessions in one SQLite file, or in memory: the store that needs no server.
 
-All SQL on a file runs in one thread that this store owns, over one connection: the event loop never waits for a
-disk, and the default executor cannot starve us. In memory there is no disk to wait for, and a thread would cost more
-than the work. Each call is one transaction, and one job of that thread. So a
-caller that is cancelled leaves the old state (its job had not begun and is dropped) or the new one (the job
-runs to its end by itself), and no shield is needed.
+All SQL on a file runs in one thread that this store owns, over one connection: the event loop never waits for a disk,
+and other users of the default executor cannot delay us. In memory there is no disk to wait for, and a thread would cost
+more than the work, so the SQL runs at once. Each call is one transaction, and one job of the thread. So if a caller is
+cancelled, either its job had not begun and is dropped, or it runs to its end by itself; no shield is needed.
 
-Several processes may use one file: it is in WAL mode, writers queue for `BUSY` seconds and then fail with
-`store-busy`. Writes begin IMMEDIATE, because a transaction that reads first cannot be made to wait.
+Several processes may use one file: it is in WAL mode, and writers wait up to `BUSY` seconds for each other and then
+fail with `store-busy`. Writes begin with BEGIN IMMEDIATE, because SQLite cannot make a transaction wait that has read
+already.
 
-A session has one `expires_at`, so that all of it lives and dies together. A row with revision 0 and no meta
-is a session that has records and was never saved. Its `bytes` are those that quotas count, changed in the same
-transaction; a tenant's are their sum over an index that holds them. What has expired is invisible at once, is
-removed by the next write under its key, and else by a purge in small steps.
+A session has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is a session
+that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
+tenant's size is their sum, read from an index that covers it. Expired data is invisible at once. It is removed by the
+next write under its key, or by a purge, which goes in small steps.
 """
 
 from __future__ import annotations
@@ -27,16 +27,24 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from proxy.store import sqlite_leases
-from proxy.store.base import Found, Lease, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, SessionKey, Snapshot, StoreError, Write
 from proxy.store.quotas import UNBOUNDED, Quotas
 from proxy.store.sqlite_file import open_database, rows_of, transaction
 from proxy.store.sqlite_leases import Claim
-from proxy.store.sqlite_rows import document, ensured, live, made, put_block, size_of, size_of_others
+from proxy.store.sqlite_rows import (
+    ensure_row,
+    find_live_row,
+    insert_row,
+    put_block,
+    read_document,
+    size_of,
+    size_of_others,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PURGE_EVERY = 64  # writes; a purge removes at least as many sessions as that many writes can make
+PURGE_EVERY = 64  # writes; a purge can remove as many sessions as that many writes create
 PURGE_SESSIONS = 64
 PURGE_INDEX = 4096
 
@@ -69,9 +77,9 @@ class SqliteStore:
     async def open(
         cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
     ) -> SqliteStore:
-        """Opens the file, and makes it and its tables where they are missing."""
+        """Opens the file; creates it and its tables where they are missing."""
         own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
-        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _AtOnce())
+        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _InlineExecutor())
         try:
             await asyncio.wrap_future(store._submit(lambda: store._connect(path)))
         except BaseException:
@@ -95,34 +103,34 @@ class SqliteStore:
         new = _Record(name, record, ttl)
         return await self._call(lambda connection, now: _put_record(connection, key, new, now, self._quotas))
 
-    async def stand(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda connection, now: _stand(connection, key, name, now))
+    async def mark_standing(self, key: SessionKey, name: str) -> None:
+        await self._call(lambda connection, now: _mark_standing(connection, key, name, now))
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         return await self._call(lambda connection, now: _blocks(connection, key, names, now))
 
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         keys = [SessionKey(tenant, name) for name in likely]
-        return await self._call(lambda connection, now: _found(connection, tenant, digests, keys, now))
+        return await self._call(lambda connection, now: _find_and_read(connection, tenant, digests, keys, now))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         self._count_write()
         claim = Claim(tenant, name, holder, ttl)
         return await self._call(lambda connection, now: sqlite_leases.lease(connection, claim, now))
 
-    async def leased(self, tenant: str, name: str) -> Lease:
-        return await self._call(lambda connection, now: sqlite_leases.leased(connection, tenant, name, now))
+    async def read_lease(self, tenant: str, name: str) -> Lease:
+        return await self._call(lambda connection, now: sqlite_leases.read_lease(connection, tenant, name, now))
 
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         claim = Claim(tenant, name, holder, ttl)
-        await self._call(lambda connection, now: sqlite_leases.release(connection, claim, left, now))
+        await self._call(lambda connection, now: sqlite_leases.release(connection, claim, handover, now))
 
-    async def recall(self, name: str) -> bytes | None:
-        return await self._call(lambda connection, now: _recall(connection, name, now))
+    async def get_fact(self, name: str) -> bytes | None:
+        return await self._call(lambda connection, now: _get_fact(connection, name, now))
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         self._count_write()
-        await self._call(lambda connection, now: _remember(connection, name, fact, now + ttl))
+        await self._call(lambda connection, now: _put_fact(connection, name, fact, now + ttl))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         return await self._call(lambda connection, now: _sessions(connection, tenant, now))
@@ -134,7 +142,7 @@ class SqliteStore:
         await self._call(lambda connection, _: rows_of(connection, "SELECT 1 FROM sessions LIMIT 1"))
 
     async def close(self) -> None:
-        """Lets the jobs that are queued end, then closes. Again waits for the first."""
+        """Lets the jobs that are queued end, then closes. May be repeated."""
         if self._closing is None:
             self._closing = self._executor.submit(self._disconnect)
             self._executor.shutdown(wait=False)
@@ -145,10 +153,10 @@ class SqliteStore:
             self._connection.close()
 
     async def _call(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
-        if isinstance(self._executor, _AtOnce):
-            # With each request twice: not even a future is needed.
+        if isinstance(self._executor, _InlineExecutor):
+            # This path runs twice in each request, so it does without a future.
             self._must_be_open()
-            return _translated(lambda: self._perform(job))
+            return _with_store_errors(lambda: self._perform(job))
         return await asyncio.wrap_future(self._submit(lambda: self._perform(job)))
 
     def _perform(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
@@ -157,7 +165,7 @@ class SqliteStore:
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         self._must_be_open()
-        return self._executor.submit(_translated, job)
+        return self._executor.submit(_with_store_errors, job)
 
     def _must_be_open(self) -> None:
         if self._closing is not None:
@@ -166,24 +174,24 @@ class SqliteStore:
     def _count_write(self) -> None:
         self._writes += 1
         if self._writes % PURGE_EVERY == 0:
-            # Nobody waits for it; what hinders a purge is raised by the next write as well.
+            # Its result is not awaited: an error that stops a purge is raised by the next write too.
             self._submit(lambda: self._perform(_purge))
 
 
-class _AtOnce(Executor):
-    """Does each job when it is given one."""
+class _InlineExecutor(Executor):
+    """Runs each job at once, in the calling thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - as any executor, it hands over what was raised
+        except BaseException as error:  # noqa: BLE001 - like any executor, it stores the exception in the future
             future.set_exception(error)
         return future
 
 
-def _translated(job: Callable[[], T]) -> T:
-    """The one boundary where SQLite's errors, and whatever else a job raises, become ours."""
+def _with_store_errors(job: Callable[[], T]) -> T:
+    """The one place where exceptions of SQLite, and any others of a job, become StoreErrors."""
     try:
         return job()
     except StoreError:
@@ -203,12 +211,12 @@ def _reason(error: Exception) -> str:
 
 
 def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapshot | None:
-    found = document(connection, key, now)
+    found = read_document(connection, key, now)
     if found is None or not found.has_more:
-        # Nearly all sessions: one statement is consistent by itself.
+        # True of nearly all sessions. A single statement needs no transaction to be consistent.
         return found and Snapshot(found.meta, found.revision)
     with transaction(connection, "DEFERRED"):
-        found = document(connection, key, now)
+        found = read_document(connection, key, now)
         if found is None:
             return None
         records = rows_of(connection, "SELECT name, record FROM records WHERE session_id = ?", found.row)
@@ -219,10 +227,10 @@ def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapsh
 def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float, quotas: Quotas) -> bool:
     expires_at = now + write.ttl
     with transaction(connection, "IMMEDIATE"):
-        row, revision, rest = live(connection, key, now)
+        row, revision, rest = find_live_row(connection, key, now)
         if revision != write.revision:
             return False
-        row = made(connection, key, expires_at) if row is None else row
+        row = insert_row(connection, key, expires_at) if row is None else row
         size = rest + len(write.meta)
         if added := sum(put_block(connection, row, digest, block) for digest, block in write.blocks.items()):
             size += added
@@ -239,8 +247,8 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
 
 def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, now: float, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
-        row = live(connection, key, now).row
-        row = ensured(connection, key, row, now + new.ttl)
+        row = find_live_row(connection, key, now).row
+        row = ensure_row(connection, key, row, now + new.ttl)
         select = "SELECT record FROM records WHERE session_id = ? AND name = ?"
         found = rows_of(connection, select, row, new.name)
         if found:
@@ -253,9 +261,9 @@ def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, n
     return new.data
 
 
-def _stand(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
+def _mark_standing(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
     with transaction(connection, "IMMEDIATE"):
-        row = live(connection, key, now).row
+        row = find_live_row(connection, key, now).row
         if row is not None:
             connection.execute("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", (row, name))
 
@@ -273,12 +281,12 @@ def _blocks(
     return dict(rows)
 
 
-def _found(
+def _find_and_read(
     connection: sqlite3.Connection, tenant: str, digests: Sequence[str], likely: Sequence[SessionKey], now: float
-) -> Found:
+) -> FindResult:
     read = {key.session: _load(connection, key, now) for key in likely}
     known = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
-    return Found(_find(connection, tenant, digests, now) if digests else {}, known)
+    return FindResult(_find(connection, tenant, digests, now) if digests else {}, known)
 
 
 def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], now: float) -> dict[str, str]:
@@ -292,12 +300,12 @@ def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], n
     return dict(rows)
 
 
-def _recall(connection: sqlite3.Connection, name: str, now: float) -> bytes | None:
+def _get_fact(connection: sqlite3.Connection, name: str, now: float) -> bytes | None:
     rows = rows_of(connection, "SELECT fact FROM facts WHERE name = ? AND expires_at > ?", name, now)
     return rows[0][0] if rows else None
 
 
-def _remember(connection: sqlite3.Connection, name: str, fact: bytes, expires_at: float) -> None:
+def _put_fact(connection: sqlite3.Connection, name: str, fact: bytes, expires_at: float) -> None:
     with transaction(connection, "IMMEDIATE"):
         connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (name, fact, expires_at))
 
@@ -314,7 +322,7 @@ def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) ->
 
 def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool:
     with transaction(connection, "IMMEDIATE"):
-        row, revision, _ = live(connection, key, now)
+        row, revision, _ = find_live_row(connection, key, now)
         if row is not None:
             connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
     return revision > 0
@@ -331,7 +339,7 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
             " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
             (now, PURGE_INDEX),
         )
-        # No more than there are upstreams with models.
+        # No limit: there are only a few facts for each model of an upstream.
         connection.execute("DELETE FROM facts WHERE expires_at <= ?", (now,))
         sqlite_leases.purge(connection, now)
 
@@ -346,6 +354,6 @@ class _Record(NamedTuple):
 
 
 def _stay_within(room: int, size: int) -> None:
-    """Raises, and so undoes the transaction, where a session gets larger than it may."""
+    """Raises, which rolls the transaction back, if a session would exceed its quota."""
     if room != UNBOUNDED and size > room:
         raise StoreError("store-quota", f"the session would have {size} bytes of {room}")

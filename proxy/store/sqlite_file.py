@@ -1,11 +1,12 @@
-"""The SQLite file: who may read it, which schema it has, and how it is opened and asked.
+"""The SQLite file: its permissions, its schema and migrations, and how it is opened and queried.
 
-A file holds what people said: it and the directories made for it are closed to others. SQLite gives its -wal
-and -shm files the mode of the database.
+The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
+gives its -wal and -shm files the mode of the database.
 
-A file of an older version of the schema is brought to this one when it is opened, and is then none for an older
-program any more. A file of a newer version, or of another program, is refused and left as it is.
-Every function here blocks, and belongs in the thread that owns the connection.
+A file with an older schema is migrated when it is opened; older programs cannot open it after that. A file with a newer
+schema, or of another program, is refused and left unchanged.
+
+Every function here blocks, so it belongs in the thread that owns the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from proxy.store.base import StoreError
 SCHEMA_VERSION = 4
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 64  # bytes, of which the last four are the version
-BUSY = 1.0  # seconds to wait for another process; about what a request may spend on its store
+BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
 
 _SCHEMA = (
     """
@@ -73,7 +74,7 @@ _SCHEMA = (
     "CREATE INDEX chain_by_expiry ON chain (expires_at)",
 )
 
-# What leads from each version to the next; version 0 is an empty file.
+# The statements that migrate each version to the next; version 0 is an empty file.
 _STEPS: dict[int, tuple[str, ...]] = {
     0: _SCHEMA,
     1: (
@@ -83,11 +84,11 @@ _STEPS: dict[int, tuple[str, ...]] = {
             + (SELECT coalesce(sum(length(name) + length(record)), 0) FROM records WHERE session_id = id)
             + (SELECT coalesce(sum(length(digest) + length(block)), 0) FROM blocks WHERE session_id = id)
         """,
-        # It holds all that the sum over a tenant needs, so that no meta is read for it.
+        # It covers the sum over a tenant, so that no meta is read for it.
         "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
     ),
     2: (
-        # Without a holder it is over, and only what is left of it lives on.
+        # A lease without a holder has ended, and only its handover (left_behind) lives on.
         """
         CREATE TABLE leases (
             tenant TEXT NOT NULL,
@@ -104,7 +105,7 @@ _STEPS: dict[int, tuple[str, ...]] = {
 
 
 def open_database(path: Path | None) -> sqlite3.Connection:
-    """The database at `path`, made where it is missing; None is one in memory."""
+    """Opens the database at `path`, creating it where it is missing; None stands for one in memory."""
     target = ":memory:" if path is None else _private_file(path)
     # Without an isolation level the module starts no transactions of its own.
     connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
@@ -119,9 +120,10 @@ def open_database(path: Path | None) -> sqlite3.Connection:
 
 
 def version_on_disk(path: Path) -> int | None:
-    """The version of the schema in a file, which is not opened as a database, so that all stays as it is.
+    """The schema version of a file, read without opening it as a database, so that nothing changes.
 
-    None for what is no database. Not for a process that has the file open as one: its locks would go.
+    None for a file that is no database. Not to be called in a process that has the database open: closing the file
+    would drop its locks.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER)
@@ -129,7 +131,7 @@ def version_on_disk(path: Path) -> int | None:
 
 
 def _private_file(path: Path) -> str:
-    """The absolute path of a file that exists; what is made for it is for its owner only."""
+    """Creates the file if need be, and returns its absolute path. File and new directories are for their owner only."""
     path = Path(os.path.abspath(path))
     for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -140,7 +142,7 @@ def _private_file(path: Path) -> str:
 
 
 def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
-    with transaction(connection, "DEFERRED"):  # one view: another process may be making the tables
+    with transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
         version = _version(connection)
         tables = rows_of(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
     if version > SCHEMA_VERSION:
@@ -152,7 +154,7 @@ def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
 
 def _configure(connection: sqlite3.Connection) -> None:
     _use_wal(connection)
-    # In WAL mode NORMAL cannot corrupt; a power cut may lose the last commits, which clients send again.
+    # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA journal_size_limit = 67108864")
@@ -176,7 +178,7 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     if _version(connection) == SCHEMA_VERSION:
         return
     with transaction(connection, "IMMEDIATE"):
-        # Another process may have been first; then nothing is left to do.
+        # The version is read again: another process may have migrated the file meanwhile.
         for version in range(_version(connection), SCHEMA_VERSION):
             for statement in _STEPS[version]:
                 connection.execute(statement)
@@ -190,7 +192,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-    """All that is done inside happens, or nothing."""
+    """A transaction: what is done inside is committed, or rolled back if it raises."""
     connection.execute(f"BEGIN {mode}")
     try:
         yield

@@ -1,6 +1,6 @@
-"""Leases in SQLite: rows with an end, for several processes on one file. Each call is one transaction.
+"""Leases in SQLite, for several processes on one file. Each call is one transaction.
 
-Rows that have expired are replaced by the next holder of their name; the others are removed by the store's purge.
+A row that has expired is replaced by the next holder of its name, or removed by the store's purge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.store.sqlite_file import rows_of, transaction
 
 
 class Claim(NamedTuple):
-    """Who asks for which lease; `ttl` is in seconds, of the lease or of what it leaves."""
+    """Which lease a holder asks for or ends; `ttl` are the seconds that the lease, or its handover, lives."""
 
     tenant: str
     name: str
@@ -22,7 +22,7 @@ class Claim(NamedTuple):
 
 
 def lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Lease:
-    """Takes or renews a lease where it is free."""
+    """Takes a lease if it is free, or renews the holder's own."""
     with transaction(connection, "IMMEDIATE"):
         connection.execute(
             "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, x'') ON CONFLICT (tenant, name) DO UPDATE"
@@ -30,29 +30,29 @@ def lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Lease:
             (claim.tenant, claim.name, claim.holder, now + claim.ttl, now),
         )
         select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ?"
-        ((holder, left),) = rows_of(connection, select, claim.tenant, claim.name)
-    return Lease(holder == claim.holder, left)
+        ((holder, handover),) = rows_of(connection, select, claim.tenant, claim.name)
+    return Lease(holder == claim.holder, handover)
 
 
-def leased(connection: sqlite3.Connection, tenant: str, name: str, now: float) -> Lease:
-    """How a lease stands."""
+def read_lease(connection: sqlite3.Connection, tenant: str, name: str, now: float) -> Lease:
+    """The state of a lease; changes nothing."""
     select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ? AND expires_at > ?"
     rows = rows_of(connection, select, tenant, name, now)
     return Lease(rows[0][0] is not None, rows[0][1]) if rows else Lease(held=False)
 
 
-def release(connection: sqlite3.Connection, claim: Claim, left: bytes, now: float) -> None:
-    """Ends a lease that the holder still has."""
-    # Without anything left it is over now, and so as good as gone.
-    ends = now + claim.ttl if left else now
+def release(connection: sqlite3.Connection, claim: Claim, handover: bytes, now: float) -> None:
+    """Ends a lease if the holder still has it."""
+    # Without a handover the row expires now, which is as good as deleting it.
+    ends = now + claim.ttl if handover else now
     with transaction(connection, "IMMEDIATE"):
         connection.execute(
             "UPDATE leases SET holder = NULL, expires_at = ?, left_behind = ?"
             " WHERE tenant = ? AND name = ? AND holder = ? AND expires_at > ?",
-            (ends, left, claim.tenant, claim.name, claim.holder, now),
+            (ends, handover, claim.tenant, claim.name, claim.holder, now),
         )
 
 
 def purge(connection: sqlite3.Connection, now: float) -> None:
-    """Removes, in the transaction of its caller, what has expired: no more than was asked for in some seconds."""
+    """Removes expired leases, in its caller's transaction; they are few, since leases live for seconds."""
     connection.execute("DELETE FROM leases WHERE expires_at <= ?", (now,))

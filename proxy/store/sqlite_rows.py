@@ -1,4 +1,4 @@
-"""The rows of one session in SQLite: where they are, how large they are, and how they are made."""
+"""The rows of one session in SQLite: finding them, creating them, and their size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.store.sqlite_file import rows_of
 
 
 class Document(NamedTuple):
-    """The document of a session; `has_more` tells whether it has records, or any that stand."""
+    """The document of a session, and its row id; `has_more` says whether it has records, or marks of standing ones."""
 
     row: int
     meta: bytes
@@ -18,8 +18,8 @@ class Document(NamedTuple):
     has_more: bool
 
 
-class Live(NamedTuple):
-    """Row and revision of a session, and the bytes of all but its meta; the default is one that is not there."""
+class LiveRow(NamedTuple):
+    """Row id and revision of a session, and the bytes of all but its meta; the default stands for no session."""
 
     row: int | None = None
     revision: int = 0
@@ -33,7 +33,7 @@ def size_of(connection: sqlite3.Connection, row: int) -> int:
 
 
 def put_block(connection: sqlite3.Connection, row: int, digest: str, block: bytes) -> int:
-    """Adds a block that the session does not have; the bytes that it has more."""
+    """Adds a block unless the session has it. Returns by how many bytes the session grows."""
     put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
     return len(digest) + len(block) if put.rowcount else 0
 
@@ -45,8 +45,8 @@ def size_of_others(connection: sqlite3.Connection, key: SessionKey, now: float) 
     return size
 
 
-def document(connection: sqlite3.Connection, key: SessionKey, now: float) -> Document | None:
-    """The document of a session that was saved and has not expired; None where there is none."""
+def read_document(connection: sqlite3.Connection, key: SessionKey, now: float) -> Document | None:
+    """The document of a session; None where it was never saved, or has expired."""
     found = rows_of(
         connection,
         "SELECT id, meta, revision, EXISTS (SELECT 1 FROM records WHERE session_id = id)"
@@ -57,8 +57,8 @@ def document(connection: sqlite3.Connection, key: SessionKey, now: float) -> Doc
     return Document(*found[0]) if found else None
 
 
-def live(connection: sqlite3.Connection, key: SessionKey, now: float) -> Live:
-    """Where a session is; one that has expired is removed."""
+def find_live_row(connection: sqlite3.Connection, key: SessionKey, now: float) -> LiveRow:
+    """The row of a session that has not expired; one that has is deleted."""
     found = rows_of(
         connection,
         "SELECT id, revision, bytes - coalesce(length(meta), 0), expires_at FROM sessions"
@@ -66,26 +66,26 @@ def live(connection: sqlite3.Connection, key: SessionKey, now: float) -> Live:
         *key,
     )
     if not found:
-        return Live()
-    *live, expires_at = found[0]
+        return LiveRow()
+    *row, expires_at = found[0]
     if expires_at <= now:
-        connection.execute("DELETE FROM sessions WHERE id = ?", (live[0],))
-        return Live()
-    return Live(*live)
+        connection.execute("DELETE FROM sessions WHERE id = ?", (row[0],))
+        return LiveRow()
+    return LiveRow(*row)
 
 
-def ensured(connection: sqlite3.Connection, key: SessionKey, row: int | None, expires_at: float) -> int:
-    """The row of a session that lives until `expires_at` or longer; made if need be."""
+def ensure_row(connection: sqlite3.Connection, key: SessionKey, row: int | None, expires_at: float) -> int:
+    """The row of a session, created if need be, which now lives until `expires_at` or longer."""
     if row is None:
-        return made(connection, key, expires_at)
+        return insert_row(connection, key, expires_at)
     connection.execute(
         "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?", (expires_at, row, expires_at)
     )
     return row
 
 
-def made(connection: sqlite3.Connection, key: SessionKey, expires_at: float) -> int:
-    """The row of a session that is new."""
+def insert_row(connection: sqlite3.Connection, key: SessionKey, expires_at: float) -> int:
+    """Inserts a row for a new session. Returns its id."""
     row = connection.execute(
         "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)", (*key, expires_at)
     ).lastrowid

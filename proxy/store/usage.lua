@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- KEYS: sizes, ends. ARGV: session, its bytes (0: it is gone, below 0: only ask), ttl in ms.
--- The bytes of the tenant's other sessions. The field without a name in sizes is their sum with this one. Twice is once.
+-- KEYS: sizes, ends. ARGV: session, its bytes (0: it is gone, below 0: only read), ttl in ms.
+-- Returns the bytes of the tenant's other sessions. The field "" of sizes is the sum of all. May be repeated.
 if redis.call('HLEN', KEYS[1]) ~= redis.call('ZCARD', KEYS[2]) + 1 then
-    redis.call('UNLINK', KEYS[1], KEYS[2]) -- one of the two was lost: count anew
+    redis.call('UNLINK', KEYS[1], KEYS[2]) -- one of the two was lost: start counting again
 end
 local function note(session, size)
     local before = tonumber(redis.call('HGET', KEYS[1], session) or 0)

@@ -1,4 +1,4 @@
-"""Count long or hostile text in bounded time, without the tokenizer's panics.
+"""Counts long or hostile text in bounded time, without the tokenizer's panics.
 
 Two facts about tiktoken shape this module. A run of about a million blanks overflows the regex stack and
 ends in a `PanicException`, which derives from BaseException, so that `except Exception` lets it through.

@@ -33,7 +33,7 @@ WORKERS = 2
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MOST_COUNTERS = 256
-"""Models of which a counter is kept."""
+"""The most models of which a counter is kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
@@ -95,13 +95,13 @@ class Tokenizers:
         """The counter of a model as a client names it; unknown models get the nearest encoding."""
         counter = self._counters.get(model)
         if counter is None:
-            # Clients choose the names, so they are not kept without end.
+            # Clients choose the names, so the cache is bounded.
             if len(self._counters) >= MOST_COUNTERS:
                 self._counters.clear()
-            counter = self._counters[model] = self._made_for(model)
+            counter = self._counters[model] = self._make_counter(model)
         return counter
 
-    def _made_for(self, model: str) -> Counter:
+    def _make_counter(self, model: str) -> Counter:
         plain = plain_name(model)
         name, text = self._encoder(encoding_name(plain))
         return Counter(name, text, images.family_of(plain))
@@ -134,7 +134,7 @@ class Tokenizers:
             self._problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
             return ESTIMATE, estimate_long
-        return encoding, remembering(lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate))
+        return encoding, cached_count(lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate))
 
 
 class CountingPool:
@@ -142,7 +142,7 @@ class CountingPool:
 
     def __init__(self) -> None:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokens")
-        self._patient = ThreadPoolExecutor(1, thread_name_prefix="tokens-long")
+        self._long_worker = ThreadPoolExecutor(1, thread_name_prefix="tokens-long")
 
     async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
         """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
@@ -150,7 +150,7 @@ class CountingPool:
             return [counter.message(body) for body in bodies]
         loop = asyncio.get_running_loop()
         if not is_short(bodies, LONG_CHARS):
-            return await loop.run_in_executor(self._patient, _count, counter, bodies)
+            return await loop.run_in_executor(self._long_worker, _count, counter, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
         return [tokens for half in await asyncio.gather(*counting) for tokens in half]
@@ -159,19 +159,19 @@ class CountingPool:
         """As `Counter.overhead` of a request whose tools and the like are written with `chars` characters."""
         if chars <= INLINE_CHARS:
             return counter.overhead(request)
-        worker = self._workers if chars <= LONG_CHARS else self._patient
+        worker = self._workers if chars <= LONG_CHARS else self._long_worker
         return await asyncio.get_running_loop().run_in_executor(worker, counter.overhead, request)
 
     def close(self) -> None:
-        """Drop what waits; what runs ends by itself, within two seconds for each text at worst."""
-        for workers in (self._workers, self._patient):
+        """Drop queued counts; running ones end by themselves, within two seconds for each text at worst."""
+        for workers in (self._workers, self._long_worker):
             workers.shutdown(wait=False, cancel_futures=True)
 
 
-def remembering(count: Callable[[str], int]) -> Callable[[str], int]:
-    """`count` with the results for the last long texts: a summary that stands is part of every view of its session.
+def cached_count(count: Callable[[str], int]) -> Callable[[str], int]:
+    """`count` with a cache for long texts, such as the summary that is part of every view of its session.
 
-    They are kept by a hash, without the text, in two generations: when the younger one is full it becomes the older.
+    Results are kept by a hash, without the text, in two generations: when the younger is full, it becomes the older.
     Threads that race lose at most an entry.
     """
     generations: list[dict[bytes, int]] = [{}, {}]
@@ -224,11 +224,11 @@ def is_short(bodies: Sequence[Mapping[str, object]], chars: int = INLINE_CHARS) 
 _COUNTED = ("role", "name", "content", "tool_calls", "function_call")
 _FRAME_CHARS = 40
 _MEDIA_CHARS = 4_096
-"""What reading a picture's size costs, in characters of text."""
+"""The cost of reading a picture's size, in characters of text."""
 
 
 def _chars(value: object) -> int:
-    """About how much work a member of a message is, in characters of text; what is unknown is much."""
+    """About how much work a member of a message is, in characters of text; an unknown form counts as much."""
     if isinstance(value, list):
         return sum(map(_chars_of_part, value[:INLINE_CHARS]))
     return 0 if value is None else _chars_of_part(value)

@@ -1,5 +1,4 @@
-"""What a picture in a message costs, from its size and the model's family; nothing is fetched and nothing
-decoded.
+"""The tokens of a picture in a message, from its size and the model's family; nothing is fetched or decoded.
 
 The size is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not
 understood, costs the family's upper bound, because an under-count is what overflows a window. The prices

@@ -1,4 +1,4 @@
-"""How many prompt tokens a chat request is, from its parsed JSON.
+"""Counts the prompt tokens of a chat request, from its parsed JSON.
 
 Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with
 three more: 3 + role + content + (name + 1) a message, exact on the published counts for gpt-4 and gpt-4o.

@@ -1,4 +1,4 @@
-"""Load a byte-pair encoding from a rank file of ours: read, hash, build. No network and no cache directory.
+"""Loads a byte-pair encoding from a bundled rank file: read, hash, build. No network and no cache directory.
 
 tiktoken's own loader is avoided on purpose: it downloads without a time-out, deletes a cached file whose
 hash is wrong, and writes into its cache directory. It publishes split pattern and special tokens only
@@ -26,7 +26,7 @@ _ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What makes an encoding besides its ranks."""
+    """The parts of an encoding besides its ranks."""
 
     sha256: str
     pattern: str
@@ -84,13 +84,13 @@ def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
         mergeable_ranks=vocabulary(name, directory),
         special_tokens=spec.special,
     )
-    # The encoder has made its own table of them; nothing reads these again, and they are 28 MB.
+    # The encoder has built its own table from the ranks; this copy is never read again, and takes 28 MB.
     encoding._mergeable_ranks = {}  # noqa: SLF001
     return encoding
 
 
 def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
-    """The tokens of an encoding with their ranks, read anew; raises as `load` does."""
+    """The tokens of an encoding with their ranks, not cached; raises as `load` does."""
     contents = _read(name, directory or RANKS_DIR)
     if hashlib.sha256(contents).hexdigest() != SPECS[name].sha256:
         raise RanksUnavailable(f"{name}.tiktoken has other contents than the published file; {_REMEDY}")

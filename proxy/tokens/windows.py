@@ -1,7 +1,7 @@
-"""The bundled table of model windows: data from a file, exact look-ups, no guessing.
+"""The bundled_table table of model windows: data from a file, exact look-ups, no guessing.
 
-A window that is wrong is believed until a request fails, one that is unknown is learned from the
-upstream. So the table has no names of published weights, which servers load with less than what they were
+A wrong window is believed until a request fails, an unknown one is learned from the upstream. So the
+table has no names of published weights, which servers load with less than what they were
 made for (deploy/update_models.py). And the look-up knows three forms of a name and nothing else: as
 written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the date of a snapshot
 (`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has
@@ -40,7 +40,7 @@ class ModelTable:
         """Read `config/models.toml`. Raises OSError, or ValueError when the file is not of its form."""
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models", {})
         try:
-            return cls({name.lower(): ModelWindow(**_asked_for(entry)) for name, entry in entries.items()})
+            return cls({name.lower(): ModelWindow(**_limits_in(entry)) for name, entry in entries.items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -54,7 +54,7 @@ class ModelTable:
 
 
 @cache
-def bundled(path: Path) -> ModelTable:
+def bundled_table(path: Path) -> ModelTable:
     """The table that comes with the program; as `ModelTable.load`, but each file is read once."""
     return ModelTable.load(path)
 
@@ -64,8 +64,8 @@ def without_date(model: str) -> str:
     return _DATE.sub("", model)
 
 
-def _asked_for(entry: Mapping[str, int]) -> dict[str, int]:
-    """An entry without `max_output`, which the file tells people: how long a reply may be is the upstream's to say."""
+def _limits_in(entry: Mapping[str, int]) -> dict[str, int]:
+    """An entry without `max_output`, which is in the file for people: the upstream decides how long a reply may be."""
     return {key: value for key, value in entry.items() if key != "max_output"}
 
 

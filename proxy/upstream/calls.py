@@ -1,7 +1,7 @@
-"""Calls over httpx, the only module that knows it: those that the proxy makes itself.
+"""The proxy's own calls, over httpx. No other module imports that library.
 
-And those of clients that aiohttp cannot carry, because a header of theirs is not UTF-8, or may not, because a
-transport takes the network's place. httpx costs more CPU and can do both.
+Clients' requests also go this way if aiohttp cannot send them, because a header of theirs is not UTF-8, or if a
+transport replaces the network. httpx costs more CPU time and can do both.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import httpx
 
 from proxy.http.headers import Headers
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.messages import JsonReply, late, unreachable
+from proxy.upstream.messages import JsonReply, timed_out, unreachable
 
 Transport = httpx.AsyncBaseTransport
 
 
 def tls_context() -> ssl.SSLContext:
-    """Trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names; each are read once."""
+    """A context that trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names; cached."""
     return _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @cache
 def _trusting(*_places: str | None) -> ssl.SSLContext:
-    # httpx reads the same variables.
+    # httpx reads the same variables, so they need not be passed on.
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class Calls:
-    """One pool of connections."""
+    """One pool of connections over httpx."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext, transport: Transport | None) -> None:
         most = settings.max_connections
@@ -48,28 +48,28 @@ class Calls:
             transport=transport,
             trust_env=False,
             follow_redirects=False,
-            # A cookie that came with one caller's reply is that caller's: no other call may send it.
+            # No cookies are kept: one from the reply to one caller must not be sent on behalf of another.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     async def forward(self, method: str, url: str, headers: Headers, body: bytes | AsyncIterator[bytes]) -> CalledReply:
-        """Sends a client's request and returns when the answer's head is there; raises `UpstreamUnavailable`."""
+        """Sends a client's request and returns when the reply's head has come; raises `UpstreamUnavailable`."""
         request = httpx.Request(method, url, headers=headers, content=body or None)
         request.extensions["timeout"] = self._client.timeout.as_dict()
-        with _in_our_words():
+        with _translated_errors():
             return CalledReply(await self._client.send(request, stream=True))
 
     async def ask(self, url: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Posts JSON, `timeout` in seconds; raises `UpstreamUnavailable`."""
+        """Posts JSON and reads the reply, `timeout` in seconds; raises `UpstreamUnavailable`."""
         typed = [*headers, (b"content-type", b"application/json")]
-        with _in_our_words():
+        with _translated_errors():
             response = await self._client.post(url, headers=typed, content=data, timeout=timeout)
         return JsonReply(response.status_code, response.content, response.headers.get("retry-after"))
 
     async def page(self, url: str, headers: Headers, timeout: float, most_bytes: int) -> JsonReply:
-        """Gets a page; a longer one is cut off after about `most_bytes`. Raises `UpstreamUnavailable`."""
+        """Gets a page, cut off after about `most_bytes`; `timeout` in seconds. Raises `UpstreamUnavailable`."""
         body = bytearray()
-        with _in_our_words():
+        with _translated_errors():
             async with self._client.stream("GET", url, headers=headers, timeout=timeout) as response:
                 async for chunk in response.aiter_bytes():
                     body += chunk
@@ -83,7 +83,7 @@ class Calls:
 
 
 class CalledReply:
-    """An answer whose head is there; `chunks` may be iterated once."""
+    """A reply over httpx whose head has come; `chunks` may be iterated once."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -92,7 +92,7 @@ class CalledReply:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come in."""
-        with _in_our_words():
+        with _translated_errors():
             async for chunk in self._response.aiter_raw():
                 yield chunk
 
@@ -103,23 +103,23 @@ class CalledReply:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A base URL in its parts, each without a slash at its end."""
+    """The scheme, host and port of a base URL, and its path, both without a slash at the end."""
 
     server: str
     path: str
 
 
 def address(base_url: str) -> Address:
-    """What a base URL says, which holds no credential."""
+    """The address in a base URL, without any credentials."""
     url = httpx.URL(base_url)
     return Address(f"{url.scheme}://{url.netloc.decode()}", url.raw_path.decode().rstrip("/"))
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise late() from error
+        raise timed_out() from error
     except httpx.HTTPError as error:
         raise unreachable(error) from error

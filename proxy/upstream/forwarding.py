@@ -1,8 +1,8 @@
-"""Requests of clients on their way to the upstream, over aiohttp: the only module that knows it.
+"""Forwards clients' requests to the upstream over aiohttp. No other module imports that library.
 
-Nothing is added to a request and nothing in a reply is decoded: no cookies, no redirects, no proxies of the
-environment, no headers of the library's own. Why aiohttp, and when a request is sent a second time, is in
-docs/decisions/0011-aiohttp-for-the-relay.md.
+Nothing is added to a request and nothing in a reply is decoded: no cookies, no redirects, no proxies from the
+environment, no headers of the library's own. docs/decisions/0011-aiohttp-for-the-relay.md says why aiohttp, and when a
+request is sent a second time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from yarl import URL
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.messages import late, unreachable
+from proxy.upstream.messages import timed_out, unreachable
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
-_ACKED_AT, _ACKED_UP_TO = 120, 128  # where Linux has `tcpi_bytes_acked` in what TCP_INFO gives
+_ACKED_START, _ACKED_END = 120, 128  # the place of `tcpi_bytes_acked` in the struct of TCP_INFO on Linux
 _UNWANTED: CIMultiDict[None] = CIMultiDict({hdrs.CONTENT_TYPE: None})
 _BUFFER = 65_536
-_APART = 65_536
-"""Bytes of a body from which on it is not copied to be one packet with its head."""
+_SEPARATE_WRITE = 65_536
+"""Bytes of a body from which on it is not copied to be sent in one write with the head."""
 _LONGEST_LINE = 65_536
 _MOST_HEADERS = 1_000
 
@@ -42,7 +42,7 @@ Pairs = list[tuple[str, str]]
 
 
 class ConnectionLost(aiohttp.ClientConnectionError):
-    """A connection ended without a reply; `unread` where the server cannot have read the request."""
+    """A connection ended without a reply; `unread` if the server cannot have read the request."""
 
     def __init__(self, *, unread: bool) -> None:
         super().__init__("The connection was closed.")
@@ -50,7 +50,7 @@ class ConnectionLost(aiohttp.ClientConnectionError):
 
 
 class Forwarder:
-    """One pool of connections; made inside of a running loop."""
+    """One pool of connections over aiohttp; to be made inside of a running event loop."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
         self._session = aiohttp.ClientSession(
@@ -68,12 +68,12 @@ class Forwarder:
         )
 
     async def send(self, method: str, url: str, headers: Pairs, body: bytes | AsyncIterator[bytes]) -> ForwardedReply:
-        """Sends a request and returns when the answer's head is there; raises `UpstreamUnavailable`."""
+        """Sends a request and returns when the reply's head has come; raises `UpstreamUnavailable`."""
         content = _Bytes(body) if isinstance(body, bytes) else _Upload(body)
         try:
             return ForwardedReply(await self._answer(method, URL(url, encoded=True), headers, content))
         except TimeoutError as error:
-            raise late() from error
+            raise timed_out() from error
         except aiohttp.ClientError as error:
             if isinstance(content, _Upload) and content.failure is not None:
                 raise content.failure from None
@@ -96,7 +96,7 @@ class Forwarder:
 
 
 class ForwardedReply:
-    """An answer whose head is there; `chunks` may be iterated once."""
+    """A reply over aiohttp whose head has come; `chunks` may be iterated once."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -104,11 +104,11 @@ class ForwardedReply:
         self.headers: Headers = list(response.raw_headers)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come in; what came in together is one chunk."""
+        """The body's bytes as they come in; bytes that were received together are one chunk."""
         return _Chunks(self._response.content)
 
     async def close(self) -> None:
-        """Ends the call. A connection that is still at work is cut: a farewell would wait for the other side."""
+        """Ends the call. A connection still in use is aborted: an orderly close would wait for the other side."""
         connection = self._response.connection
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
@@ -116,7 +116,7 @@ class ForwardedReply:
 
 
 class _Chunks(AsyncIterator[bytes]):
-    """What is read of a body; as an object, for the loop keeps a register of generators."""
+    """The chunks of a body. No generator, because the event loop keeps a register of those."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -128,9 +128,9 @@ class _Chunks(AsyncIterator[bytes]):
         try:
             chunk = await self._content.readany()
         except (TimeoutError, aiohttp.ClientError) as error:
-            self._failure = late() if isinstance(error, TimeoutError) else unreachable(error)
+            self._failure = timed_out() if isinstance(error, TimeoutError) else unreachable(error)
             self._failure.__cause__ = error
-            # What came in before the end is still to be had, though the public methods raise first.
+            # The bytes received before the failure are still in the buffer, though the public methods only raise.
             if rest := self._content._read_nowait(-1):  # noqa: SLF001
                 return rest
             raise self._failure from error
@@ -143,7 +143,7 @@ class _Request(aiohttp.ClientRequest):
     """A request without headers of the library's own, and its `content-length: 0` for every method but GET."""
 
     def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:
-        # Told which ones to skip, the library would sort and copy them for each request.
+        # Passed to the library as an argument, the headers to skip would be sorted and copied for each request.
         self._skip_auto_headers = _UNWANTED
 
     def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
@@ -152,7 +152,7 @@ class _Request(aiohttp.ClientRequest):
 
 
 class _Bytes(Payload):
-    """A body that is whole. The library's own warns of large ones, which are usual here."""
+    """A body in one piece. The library's own class warns of large bodies, which are usual here."""
 
     _autoclose = True
 
@@ -167,14 +167,14 @@ class _Bytes(Payload):
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        if len(self._value) >= _APART:
-            # By itself: the library would copy the body to join it with the head. The loop writes both at one go.
+        if len(self._value) >= _SEPARATE_WRITE:
+            # Otherwise the library copies the body to join it with the head. The loop writes both at once anyway.
             writer.send_headers()
         await writer.write(self._value)
 
 
 class _Upload(AsyncIterator[bytes]):
-    """A body that comes in parts, and what ended it early: the library reports only that something did."""
+    """A body in parts. Keeps the exception that ended it early, which the library does not report."""
 
     def __init__(self, parts: AsyncIterator[bytes]) -> None:
         self._parts = parts
@@ -191,7 +191,7 @@ class _Upload(AsyncIterator[bytes]):
 
 
 class _Pool(aiohttp.TCPConnector):
-    """Connections that know whether they may have lost a request."""
+    """A pool whose connections know whether the server may have read a request that was lost."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
         super().__init__(
@@ -200,67 +200,67 @@ class _Pool(aiohttp.TCPConnector):
             ssl=tls,
             resolver=_Resolver(settings.connect_timeout),
         )
-        made: type[ResponseHandler] = _Connection
-        self._factory = functools.partial(made, loop=asyncio.get_running_loop())
+        handler: type[ResponseHandler] = _Connection
+        self._factory = functools.partial(handler, loop=asyncio.get_running_loop())
 
 
 class _Connection(ResponseHandler):
-    """A connection; when it ends, `ConnectionLost` says whether its last request can have been read.
+    """A connection; when it is lost, `ConnectionLost` says whether its last request may have been read.
 
-    It cannot where the connection had served before, not a byte came back, and the other side's system has acknowledged
-    nothing of the request: then the server had closed it while it was idle. All other losses are errors: nothing of the
-    library's own is retried.
+    The request was certainly not read if the connection had served a request before, not a byte came back, and the
+    other side's system has acknowledged nothing of the request: then the server had closed the connection while it was
+    idle. All other losses are errors. The library's own retries are not used.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._requests = 0
-        self._heard = False
+        self._has_received = False
         self._acked_before: int | None = None
         self._acked: int | None = None
 
     def set_response_params(self, **params: Any) -> None:
         """Called when a request is about to be sent."""
         self._requests += 1
-        self._heard = False
+        self._has_received = False
         self._acked_before = _acknowledged(self.transport)
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._has_received = True
         super().data_received(data)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Called with each of HTTP's chunks that is read; parses nothing and tells nobody where nothing was paused."""
+        """Called for each chunk of the transfer encoding; does nothing, which saves time, unless reading was paused."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def eof_received(self) -> None:
-        # Now, for the socket may be closed when the connection is said to be lost.
+        # Read now, because the socket may be closed by the time the connection counts as lost.
         self._acked = _acknowledged(self.transport)
         super().eof_received()
 
     def set_exception(self, exc: BaseException, *cause: Any) -> None:
         if isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError):
-            untouched = self._acked is not None and self._acked == self._acked_before
-            exc = ConnectionLost(unread=self._requests > 1 and not self._heard and untouched)
+            is_unacked = self._acked is not None and self._acked == self._acked_before
+            exc = ConnectionLost(unread=self._requests > 1 and not self._has_received and is_unacked)
         super().set_exception(exc, *cause)
 
 
 def _acknowledged(transport: asyncio.BaseTransport | None) -> int | None:
-    """Bytes of a connection that the other side's system has acknowledged; None where the system does not say."""
+    """Bytes of a connection that the other side's system has acknowledged; None if this system does not know."""
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or not hasattr(socket, "TCP_INFO"):
         return None
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_UP_TO)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_END)
     except OSError:
         return None
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder) if len(info) == _ACKED_UP_TO else None
+    return int.from_bytes(info[_ACKED_START:], sys.byteorder) if len(info) == _ACKED_END else None
 
 
 class _Resolver(aiohttp.ThreadedResolver):
-    """The system's resolver, within the time that a connection may take."""
+    """The system's resolver, limited to the time that a connection may take."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What goes to an upstream and what comes back, whichever client carries it."""
+"""Requests to an upstream, its replies, and the errors for those that do not come; the same for both HTTP clients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
+from proxy.upstream.causes import sentence
 
 
 class UpstreamRequest(NamedTuple):
@@ -18,8 +19,8 @@ class UpstreamRequest(NamedTuple):
     headers: Headers
     body: bytes | AsyncIterator[bytes]
 
-    def framed(self) -> Headers:
-        """The headers, with the length of a body that is whole."""
+    def headers_with_length(self) -> Headers:
+        """The headers, with `content-length` where the body is known in whole."""
         if isinstance(self.body, bytes) and (self.body or self.method in ("POST", "PUT", "PATCH")):
             return [*self.headers, (b"content-length", str(len(self.body)).encode())]
         return self.headers
@@ -48,11 +49,11 @@ class UpstreamReply(Protocol):
         ...
 
 
-def late() -> UpstreamUnavailable:
-    """No byte came, or room for one more connection, within its time."""
+def timed_out() -> UpstreamUnavailable:
+    """The error for an upstream that sent no byte in time, or that had no room for one more connection in time."""
     return UpstreamUnavailable("The upstream did not answer in time.", code="upstream_timeout")
 
 
 def unreachable(error: Exception) -> UpstreamUnavailable:
-    """No connection, or one that broke off."""
-    return UpstreamUnavailable(f"The upstream cannot be reached ({type(error).__name__}).")
+    """The error for a connection that was not made, or that broke off; `error` is the HTTP library's."""
+    return UpstreamUnavailable(sentence(error))

@@ -1,14 +1,15 @@
-"""Alignment: recognising a history whose client has dropped its oldest messages.
+"""Alignment: recognises a history whose client has dropped its oldest messages.
 
 Some clients send a window of their history: the newest N messages, or the first one and those. Such a transcript is
-no prefix of anything, but it is one unbroken run of what is stored that reaches the stored head. Only that counts: a
-run that is found once, in all lines of the session, of at least four messages with an assistant's among them, so that
-a short "continue" never drags in another history. A front message that was never stored means that the client has
-compacted by itself; then there is no alignment, and nothing of the old history is put back.
+not a prefix of the stored history, but it is one unbroken run of stored messages that reaches the stored head. The run
+must be found exactly once in all branches of the session, and have at least four messages with an assistant's among
+them, so that a short "continue" never brings in another history. If the first message was never stored, the client has
+compacted by itself: then there is no alignment, and nothing of the old history is put back.
 
-What is stored is a tree: each message hangs on the node before it, and its own node is the chain digest that it ends.
-So where a run goes on is never searched, it is computed; only its beginning is looked up, by the digest of its message.
-The cost is that of the places at which the first sent message stands, and then of the run and the line, once each.
+The stored messages form a tree. A node is the chain digest up to and including its message, and each message names the
+node before it. So the next node of a run is computed and not searched; only the beginning of a run is looked up, by
+the digest of its message. The cost is one step for each place where the first sent message is stored, and then one for
+each message of the run and of its branch.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from strategies.core.digest import ROOT, link
 LEAST_RUN = 4
 
 
-class Message(Protocol):
-    """A stored message as far as alignment knows it: the node before it, and its own digest."""
+class TreeMessage(Protocol):
+    """A stored message as alignment sees it: the node before it, and its own digest."""
 
     @property
     def before(self) -> bytes: ...
@@ -31,18 +32,18 @@ class Message(Protocol):
     def digest(self) -> bytes: ...
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=TreeMessage)
 
 
 @dataclass(slots=True)
 class Tree(Generic[M]):
-    """Stored messages of one session: by the node that each ends, and the nodes by the digest of their message."""
+    """The stored messages of one session: `messages` by node, and `places`, the nodes by message digest."""
 
     messages: dict[bytes, M] = field(default_factory=dict)
     places: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     def add(self, message: M) -> bytes:
-        """Adds a message unless it is known; its node."""
+        """Adds a message, if it is new; returns its node."""
         node = link(message.before, message.digest)
         if node not in self.messages:
             self.messages[node] = message
@@ -50,20 +51,20 @@ class Tree(Generic[M]):
         return node
 
     def line(self, node: bytes) -> list[M]:
-        """The messages from the first one to `node`; empty where one of them is missing."""
-        line: list[M] = []
+        """The messages from the first one to `node`; empty if one of them is missing."""
+        messages: list[M] = []
         while node != ROOT:
             message = self.messages.get(node)
             if message is None:
                 return []
-            line.append(message)
+            messages.append(message)
             node = message.before
-        line.reverse()
-        return line
+        messages.reverse()
+        return messages
 
 
 class Alignment(NamedTuple):
-    """The client has left out the stored messages up to the node `before`, but for the first where `kept_first`."""
+    """The client has left out the stored messages up to the node `before`; with `kept_first`, all but the first one."""
 
     before: bytes
     kept_first: bool
@@ -72,28 +73,29 @@ class Alignment(NamedTuple):
 def align(
     tree: Tree[M], heads: Collection[bytes], sent: Sequence[bytes], is_assistant: Sequence[bool]
 ) -> Alignment | None:
-    """How `sent` message digests lie on a line to one of `heads`, or None where they do not, or not in one way only.
+    """Where the sent messages continue a stored branch; None if they fit nowhere, or in more than one place.
 
-    `is_assistant` says of each sent message whether it is the assistant's.
+    `sent` are their digests, and `is_assistant` says for each whether it is the assistant's. `heads` are the nodes at
+    which the stored branches end.
     """
-    before = _left_out(tree, heads, sent, is_assistant)
+    before = _node_before_run(tree, heads, sent, is_assistant)
     if before is not None:
         return Alignment(before, kept_first=False)
     if not sent or (first := link(ROOT, sent[0])) not in tree.messages:
         return None
-    before = _left_out(tree, heads, sent[1:], is_assistant[1:])
+    before = _node_before_run(tree, heads, sent[1:], is_assistant[1:])
     if before is None or before == first or _first_node(tree.messages, before) != first:
         return None
     return Alignment(before, kept_first=True)
 
 
-def _left_out(
+def _node_before_run(
     tree: Tree[M], heads: Collection[bytes], sent: Sequence[bytes], is_assistant: Sequence[bool]
 ) -> bytes | None:
-    """The node behind which the only run of the session that begins as `sent` does reaches a head."""
+    """The node before the only stored run that begins as `sent` does and reaches a head; None if there is none."""
     runs = list(_openings(tree, sent))
     if len(runs) > 1:
-        # What hangs on no head any more is no history of this session: a message that its client has rewritten.
+        # A run that leads to no head is not part of the history any more: its client has rewritten a message.
         lines = _nodes_to(heads, tree.messages)
         runs = [run for run in runs if run[-1] in lines]
     if len(runs) != 1:
@@ -103,7 +105,7 @@ def _left_out(
 
 
 def _openings(tree: Tree[M], sent: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """The nodes of each run, not from the first message on, that is the first four that were sent."""
+    """The nodes of each stored run that equals the first four sent messages, unless it begins the history."""
     if len(sent) < LEAST_RUN:
         return
     for start in tree.places.get(sent[0], ()):
@@ -120,18 +122,18 @@ def _openings(tree: Tree[M], sent: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def _nodes_to(heads: Collection[bytes], messages: Mapping[bytes, M]) -> set[bytes]:
-    """The nodes of all lines that lead to a head."""
-    found: set[bytes] = set()
+    """All nodes from which a head is reached."""
+    nodes: set[bytes] = set()
     for head in heads:
         node = head
-        while node not in found and node in messages:
-            found.add(node)
+        while node not in nodes and node in messages:
+            nodes.add(node)
             node = messages[node].before
-    return found
+    return nodes
 
 
 def _reach(run: Sequence[bytes], sent: Sequence[bytes], heads: Collection[bytes], messages: Mapping[bytes, M]) -> int:
-    """How many of the sent messages lead from the run's beginning to the farthest head; 0 where they reach none."""
+    """How many of the sent messages lead from the run's beginning to the farthest head; 0 if they reach none."""
     reached = LEAST_RUN if run[-1] in heads else 0
     node = run[-1]
     for length, digest in enumerate(sent[LEAST_RUN:], LEAST_RUN + 1):
@@ -144,7 +146,7 @@ def _reach(run: Sequence[bytes], sent: Sequence[bytes], heads: Collection[bytes]
 
 
 def _first_node(messages: Mapping[bytes, M], node: bytes) -> bytes | None:
-    """The first node of the line that leads to `node`; None where a message of it is missing."""
+    """The first node of the branch that leads to `node`; None if one of its messages is missing."""
     while node in messages:
         if messages[node].before == ROOT:
             return node

@@ -1,9 +1,8 @@
-"""Answers: which of a summarizer's may stand for history, and what it says.
+"""Answers: decides which answer of a summarizer may stand for history, and reads it.
 
-History must never be replaced by rubbish. An answer counts when the model stopped by itself, called no tool,
-wrote something that is no refusal and no echo of the prompt, kept within its cap and is smaller than what it
-stands for. Memory cards beside the record never cost it: a list of them that is broken, or that the end of the answer
-cuts short, is left out.
+History must never be replaced by rubbish. An answer is accepted if the model stopped by itself and called no tool, and
+if its record is no refusal and no echo of the prompt, is within its cap, and is smaller than the history it stands for.
+Memory cards beside the record never cost the record: a broken or truncated list of cards is left out.
 """
 
 from __future__ import annotations
@@ -23,72 +22,75 @@ _REFUSALS = re.compile(
     re.IGNORECASE,
 )
 _REFUSAL_TOKENS = 80
-# A summary may well begin as the earlier record did; only the instructions and the fence are nothing of its own.
+# A summary may well begin as the earlier record did, so only echoes of the instructions and of the fence count.
 _ECHO = 60
 _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
 
 
-class Told(NamedTuple):
-    """What an answer says: the record, and cards beside it.
+class ParsedAnswer(NamedTuple):
+    """The record in an answer, and the cards beside it.
 
-    `well_formed`: whether it has the form that was asked for. `is_whole`: whether the record is known to be complete,
-    wherever the answer ends.
+    `well_formed` says whether the answer has the form that was asked for, `is_complete` whether the record is known to
+    be complete even if the answer was cut short.
     """
 
     record: str
     cards: tuple[MemoryCard, ...] = ()
     well_formed: bool = True
-    is_whole: bool = False
+    is_complete: bool = False
 
 
-Reading = Callable[[str], Told]
+AnswerReader = Callable[[str], ParsedAnswer]
 
 
-def as_text(text: str) -> Told:
-    """An answer that is the record, with cards in a block beside it."""
-    found = read_text(text)
-    return Told(found.text, tuple(found.cards), is_whole=found.is_parted)
+def read_plain_answer(text: str) -> ParsedAnswer:
+    """Reads an answer that is the record itself, with cards in a block beside it."""
+    parts = read_text(text)
+    return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
 
 
 class Question(NamedTuple):
-    """A question for a record of at most `cap` tokens that stands for `span` tokens of history."""
+    """A question for a record, and what its answer is measured by."""
 
     ask: Ask
     cap: int
-    span: int
+    """The most tokens of the record."""
+    span_tokens: int
+    """Tokens of the history that the record stands for."""
     counter: Counter
-    read: Reading = as_text
+    read: AnswerReader = read_plain_answer
+    """Reads record and cards out of the answer."""
 
 
-def accepted(result: Result, question: Question) -> Told:
-    """What an answer says that may stand for history; raises `AnswerRefused`."""
+def accept(result: Result, question: Question) -> ParsedAnswer:
+    """The record and cards of an answer; raises `AnswerRefused` if it may not stand for history."""
     if not isinstance(result, Answer):
         raise AnswerRefused(f"summary-{result.reason if isinstance(result, Failure) else 'unreadable'}")
-    told = question.read(result.text)
-    told = told._replace(record=_TAGS.sub("", told.record).strip())
-    reason = _refused(result, told, question)
+    parsed = question.read(result.text)
+    parsed = parsed._replace(record=_TAGS.sub("", parsed.record).strip())
+    reason = _refusal_reason(result, parsed, question)
     if reason:
         raise AnswerRefused(reason)
-    return told
+    return parsed
 
 
-def _refused(answer: Answer, told: Told, question: Question) -> str:
+def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: Question) -> str:
     if answer.called_tools:
         return "summary-called-tools"
-    if answer.finish_reason == "length" and not told.is_whole:
+    if answer.finish_reason == "length" and not parsed.is_complete:
         return "summary-cut-short"
     if answer.finish_reason not in ("stop", "length"):
         return "summary-not-finished"
-    if not told.record:
+    if not parsed.record:
         return "summary-empty"
-    return _too_long(told.record, question) or _not_a_record(told.record, question) or _malformed(told)
+    return _too_long(parsed.record, question) or _not_a_record(parsed.record, question) or _malformed(parsed)
 
 
 def _too_long(record: str, question: Question) -> str:
     tokens = question.counter.text(record)
     if tokens > question.cap:
         return "summary-too-long"
-    return "summary-not-smaller" if tokens >= question.span else ""
+    return "summary-not-smaller" if tokens >= question.span_tokens else ""
 
 
 def _not_a_record(record: str, question: Question) -> str:
@@ -100,5 +102,5 @@ def _not_a_record(record: str, question: Question) -> str:
     return ""
 
 
-def _malformed(told: Told) -> str:
-    return "" if told.well_formed else "summary-untagged"
+def _malformed(parsed: ParsedAnswer) -> str:
+    return "" if parsed.well_formed else "summary-untagged"

@@ -1,12 +1,12 @@
-"""Votes: how one is read, when enough of them are in, and what they decide. Nothing is called here.
+"""Ballots: reads votes, keeps count of them, and decides their outcome. Calls no model.
 
-A vote is one text with its reasoning in `<reasoning>` and exactly one `<decision>`, YES or NO in capitals. What is
-anything else is no vote, and says why.
+A vote is a text with its reasoning in `<reasoning>` and exactly one `<decision>`, YES or NO in capitals. Any other
+text is invalid, and `Vote.error` says why.
 
-The rule: ⌈k/2⌉ of k votes must say YES. The first k calls begin together, and the outcome stands as soon as no vote to
-come could change it; what still runs is then given up. Calls that brought no vote are made up for one by one, while
-there are fewer than k votes and attempts are left. Where k are never reached, ⌈votes/2⌉ of those that there are must
-say YES; without any the answer is NO.
+The rule: ⌈k/2⌉ of k votes must say YES. The first k calls start together, and the outcome is final as soon as no later
+vote could change it; calls that still run are then abandoned. Calls that brought no valid vote are repeated one by
+one, while fewer than k votes are valid and attempts are left. If k valid votes are never reached, half of the valid
+ones, rounded up, must say YES; without any valid vote the outcome is NO.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strategies.core.effects import Vote
-from strategies.core.tags import within, without
+from strategies.core.tags import tag_contents, without_tags
 
 _THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _REASONING, _DECISION = "reasoning", "decision"
@@ -24,18 +24,18 @@ _WORDS = {"YES": True, "NO": False}
 
 
 def read_vote(text: str) -> Vote:
-    """The vote in a judge's text; without one `yes` is None and `error` says why.
+    """The vote in a judge's text. If the text is no valid vote, `yes` is None and `error` says why.
 
-    Errors: `empty`, `no-decision`, `two-decisions`, `bad-decision`, `no-reasoning`. A decision that stands only
-    inside of the reasoning is none.
+    Errors: `empty`, `no-decision`, `two-decisions`, `bad-decision`, `no-reasoning`. A decision inside the reasoning
+    does not count.
     """
-    said = _THOUGHTS.sub("", text).strip()
-    if not said:
+    answer = _THOUGHTS.sub("", text).strip()
+    if not answer:
         return Vote(None, error="empty")
-    reasoning = next(within(said, _REASONING), "").strip()
-    if len(list(within(said, _DECISION))) > 1:
+    reasoning = next(tag_contents(answer, _REASONING), "").strip()
+    if len(list(tag_contents(answer, _DECISION))) > 1:
         return Vote(None, reasoning, "two-decisions")
-    decision = next(within(without(said, _REASONING), _DECISION), None)
+    decision = next(tag_contents(without_tags(answer, _REASONING), _DECISION), None)
     if decision is None:
         return Vote(None, reasoning, "no-decision")
     yes = _WORDS.get(decision.strip())
@@ -45,17 +45,19 @@ def read_vote(text: str) -> Vote:
 
 
 class Tally(NamedTuple):
-    """The outcome: `threshold` is how many of the `valid` votes had to say YES."""
+    """The outcome of a ballot."""
 
     yes: bool
     threshold: int
+    """How many of the valid votes had to say YES."""
     valid: int
+    """How many votes were valid."""
     yes_votes: int
     no_votes: int
 
 
 def tally(votes: Sequence[Vote], k: int) -> Tally:
-    """What votes decide of which `k` were wanted; see the rule above."""
+    """The outcome of a ballot for `k` votes; see the rule at the top of the module."""
     yes = sum(vote.yes is True for vote in votes)
     no = sum(vote.yes is False for vote in votes)
     threshold = _majority(k if _is_certain(yes, no, k) else min(yes + no, k))
@@ -67,13 +69,15 @@ def _majority(votes: int) -> int:
 
 
 def _is_certain(yes: int, no: int, k: int) -> bool:
-    """Whether no further vote of `k` can change the outcome, nor one that fails."""
+    """Whether neither a further vote of `k` nor a failing one can change the outcome."""
     return yes >= _majority(k) or no > k - _majority(k)
 
 
 class Polls:
-    """Keeps count while votes come in. Whoever calls the judges asks `starts` how many calls to begin now, and hands
-    in what came of each; once it is `decided`, calls that still run may be given up.
+    """Keeps count while votes come in.
+
+    The caller asks `start_calls` how many calls to start now, and passes the outcome of each to `add_vote`. Once
+    `is_decided` holds, calls that still run may be abandoned.
     """
 
     def __init__(self, k: int, max_attempts: int) -> None:
@@ -83,8 +87,8 @@ class Polls:
         self.votes: list[Vote] = []
 
     @property
-    def decided(self) -> bool:
-        """Whether the outcome is certain."""
+    def is_decided(self) -> bool:
+        """Whether the outcome is final."""
         yes = sum(vote.yes is True for vote in self.votes)
         return _is_certain(yes, self._valid - yes, self._k)
 
@@ -92,16 +96,16 @@ class Polls:
     def _valid(self) -> int:
         return sum(vote.yes is not None for vote in self.votes)
 
-    def starts(self) -> int:
-        """How many calls to begin now; they count as begun."""
-        if self._running or self.decided or self._valid >= self._k:
+    def start_calls(self) -> int:
+        """Returns how many calls to start now, and counts them as started."""
+        if self._running or self.is_decided or self._valid >= self._k:
             return 0
         wanted = 1 if self.votes else self._k
         self._running = min(wanted, self._left)
         self._left -= self._running
         return self._running
 
-    def take(self, vote: Vote) -> None:
-        """Takes what came of one call, whether it could be read or not."""
+    def add_vote(self, vote: Vote) -> None:
+        """Adds the outcome of one call, valid or not."""
         self._running -= 1
         self.votes.append(vote)

@@ -1,12 +1,12 @@
-"""How many tokens there are, and for what.
+"""The budget: how many tokens a request may have, and for what.
 
     window    the model's context length
     reserve   held back for the reply
     usable    window − reserve (or the model's own input limit, if that is less)
     marks     shares of usable: prepare, trigger, target, step
 
-All numbers of a `Budget` are tokens as the tokenizer at hand counts them. Where the upstream's own figures are
-known to run higher or lower, the caller scales the budget (`Budget.scaled`), so that strategies need not know of it.
+All numbers of a `Budget` are tokens as our tokenizer counts them. Where the upstream is known to count more or fewer,
+the caller scales the budget (`Budget.scaled`), so that strategies need not know about the difference.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 RESERVE_AT_MOST = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 LEAST_HEADROOM = 512
-_STEPS = 8  # of a scale, to one
+_STEPS = 8  # of a coarse scale, from one whole number to the next
 LEAST_TRIGGER = 0.5
-"""The least share of usable at which a strategy's own marks may condense."""
+"""The least share of usable that a strategy's own `trigger` may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Shares of usable; `target` is kept under 0.8 × `trigger`, `prepare` at or under `trigger`."""
+    """The marks as shares of usable. `clamped` keeps `target` under 0.8 × `trigger` and `prepare` at most `trigger`."""
 
     prepare: float = 0.70
     trigger: float = 0.85
@@ -34,7 +34,7 @@ class Marks:
     step: float = 0.15
 
     def clamped(self) -> Marks:
-        """The marks that are used: options that contradict each other give way to `trigger`."""
+        """The marks as they are used: marks that contradict `trigger` are brought in line with it."""
         trigger = min(max(self.trigger, 0.05), 1.0)
         return Marks(
             prepare=min(max(self.prepare, 0.0), trigger),
@@ -45,63 +45,66 @@ class Marks:
 
 
 class Scale(NamedTuple):
-    """From our own count of a view to the upstream's: `offset` + `slope` × own.
+    """Converts our count of a view to the upstream's: `offset` + `slope` × own.
 
-    The offset, in tokens of the upstream, is what it adds by itself, such as a hidden prompt.
+    The offset, in the upstream's tokens, is what the upstream adds by itself, such as a hidden prompt.
     """
 
     offset: int = 0
     slope: float = 1.0
 
     def upstream(self, own: int) -> int:
-        """What the upstream counts for a view of `own` tokens."""
+        """The upstream's count for a view of `own` tokens."""
         return max(self.offset + round(self.slope * own), 0)
 
     def own(self, upstream: int) -> int:
-        """The most tokens of our own that the upstream counts as `upstream`, 0 where not even an empty view fits."""
+        """The most of our tokens that the upstream counts as `upstream`; 0 where not even an empty view fits."""
         return max(int((upstream - self.offset) / self.slope), 0)
 
     def share(self, upstream: int) -> int:
-        """A number of the upstream's tokens as our own, where no offset is in it."""
+        """A number of the upstream's tokens in our own, without the offset: for a part of a view."""
         return int(upstream / self.slope)
 
 
 UNSCALED = Scale()
-"""The scale of an upstream that counts as we do."""
+"""The scale of an upstream that counts tokens as we do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens for one request. `goal` is what a plan aims at; the driver sets it by the requirement.
-
-    `prompt_window` is the window of the model that is asked for summaries; None where that is the request's own.
-    `ledger` bounds what replacements carry word for word.
-    Of a budget that was scaled, `nominal` is the one in tokens of the upstream, and `scale` leads there.
-    """
+    """The tokens of one request."""
 
     window: int
+    """The model's context length."""
     reserve: int
+    """Tokens held back for the reply."""
     marks: Marks = Marks()
     max_input: int | None = None
+    """The model's own limit on the input, if it has one."""
     goal: int = 0
+    """The size of the view that a plan aims at; the driver sets it by the requirement."""
     prompt_window: int | None = None
+    """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
+    """The most tokens that replacements carry word for word."""
     nominal: Budget | None = None
+    """For a scaled budget, the same budget in tokens of the upstream."""
     scale: Scale = UNSCALED
+    """For a scaled budget, the conversion to tokens of the upstream."""
 
     @classmethod
     def of(
         cls,
         window: int,
         *,
-        asked: int | None = None,
+        reply_length: int | None = None,
         reserve: int | None = None,
         marks: Marks | None = None,
         max_input: int | None = None,
     ) -> Budget:
-        """A budget for `window`; `asked` is the reply length in the request, `reserve` the setting."""
+        """A budget for `window`; `reply_length` is what the request names, `reserve` the setting."""
         used = (marks or Marks()).clamped()
-        budget = cls(window, reserve_for(window, asked, reserve), used, max_input)
+        budget = cls(window, reserve_for(window, reply_length, reserve), used, max_input)
         return replace(budget, goal=budget.target)
 
     @property
@@ -111,17 +114,17 @@ class Budget:
 
     @property
     def prepare(self) -> int:
-        """Past this a summary is prepared in the background."""
+        """Tokens of the view from which on a summary is prepared in the background."""
         return int(self.usable * self.marks.prepare)
 
     @property
     def trigger(self) -> int:
-        """From here on the view is condensed when that costs no waiting."""
+        """Tokens of the view from which on it is condensed, if that costs no waiting."""
         return int(self.usable * self.marks.trigger)
 
     @property
     def target(self) -> int:
-        """What a condensation brings the view down to."""
+        """Tokens that a condensation brings the view down to."""
         return int(self.usable * self.marks.target)
 
     @property
@@ -131,21 +134,21 @@ class Budget:
 
     @property
     def least_headroom(self) -> int:
-        """Headroom under which the view must be condensed now."""
+        """The headroom below which the view must be condensed at once."""
         return min(LEAST_HEADROOM, self.window // 16)
 
     @property
     def replacement_cap(self) -> int:
-        """The most that frame, summary and ledger may have together."""
+        """The most tokens of a replacement: frame, summary and ledger together."""
         return self.window // 10
 
     @property
     def task_cap(self) -> int:
-        """The most of the first user message that stays verbatim."""
+        """The most tokens of a first user message that stays verbatim; a longer one is cut in the middle."""
         return min(2_000, self.window // 8)
 
     def headroom(self, tokens: int) -> int:
-        """What is left when the view has `tokens`; negative where it does not fit."""
+        """The headroom of a view of `tokens`; negative where the view does not fit."""
         return self.usable - tokens
 
     @property
@@ -155,34 +158,34 @@ class Budget:
 
     @property
     def coarse(self) -> Budget:
-        """The budget by a scale in steps of an eighth, and no less than one.
+        """The same budget with its scale rounded to an eighth, and at least one.
 
-        What is known of the scale moves with each reply. A view that nobody remembers is made by this one, so that it
-        comes out the same again.
+        The measured scale changes a little with each reply. A view that no store remembers is made with this budget,
+        so that the next request makes the same view again.
         """
         ratio = self.unscaled.usable / max(self.usable, 1)
         return self.unscaled.scaled(Scale(0, max(round(_STEPS * ratio) / _STEPS, 1.0)))
 
     @property
-    def made_for(self) -> int:
-        """The window in tokens of the upstream: it stays the same while what is known of the scale moves."""
+    def nominal_window(self) -> int:
+        """The window in tokens of the upstream, which does not change with the measured scale."""
         return self.unscaled.window
 
     def upstream_headroom(self, tokens: int) -> int:
-        """What is left, in tokens of the upstream, when the view has `tokens` of our own."""
+        """The headroom in tokens of the upstream, for a view of `tokens` of our own."""
         return self.unscaled.headroom(self.scale.upstream(tokens))
 
-    def marked(self, marks: Marks) -> Budget:
-        """The same budget with other marks, aiming at their target."""
+    def with_marks(self, marks: Marks) -> Budget:
+        """The same budget with other marks, and with their target as its goal."""
         other = replace(self, marks=marks.clamped())
         return replace(other, goal=other.target)
 
-    def aiming(self, goal: int) -> Budget:
+    def with_goal(self, goal: int) -> Budget:
         """The same budget with another goal."""
         return replace(self, goal=goal)
 
     def scaled(self, scale: Scale) -> Budget:
-        """This budget, which is in tokens of the upstream, in our own; `goal` is its target."""
+        """This budget, which is in tokens of the upstream, converted to our own; `goal` becomes its target."""
         if scale == UNSCALED:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
@@ -196,10 +199,10 @@ def _usable(window: int, reserve: int, most: int | None) -> int:
     return max(rest if most is None else min(rest, most), 0)
 
 
-def reserve_for(window: int, asked: int | None, setting: int | None) -> int:
+def reserve_for(window: int, reply_length: int | None, setting: int | None) -> int:
     """Tokens held back for the reply, at most half of the window."""
-    if asked is not None and asked > 0:
-        return min(asked, window // 2)
+    if reply_length is not None and reply_length > 0:
+        return min(reply_length, window // 2)
     if setting is not None:
         return min(max(setting, 0), window // 2)
     return min(window // 8, RESERVE_AT_MOST)

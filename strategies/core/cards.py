@@ -1,7 +1,9 @@
-"""Memory cards: what a summarizer thought worth remembering, one sentence each, with where it comes from.
+"""Memory cards: single sentences that a summarizer thought worth remembering, each with its origin.
 
-A card is never changed; `strategies.memory.merging` puts new ones to old ones. A card made from a tool's text is code
-or a fact, whatever the summarizer calls it: no page that an agent reads can become a rule or a task.
+A card is immutable; `strategies.memory.merging` merges new cards with old ones. A card made from a tool's text is of
+type code or fact, whatever the summarizer calls it: no page that an agent reads can become a rule or a task.
+
+This module reads cards out of a summarizer's answer (`read_text`, `read_answer`) and converts them to and from JSON.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from strategies.core.plain import plain
+from strategies.core.plain import normalized
 from strategies.core.transcript import Role
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
 FROM_TOOLS = ("code", "fact")
-"""What a card may be that was made from a tool's text."""
+"""The types that a card made from a tool's text may have."""
 MOST_CARDS = 32
 LONGEST = 500
 _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
@@ -27,44 +29,47 @@ _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 @dataclass(frozen=True, slots=True)
 class MemoryCard:
-    """One thing to remember. `created_at` is an ISO 8601 time in UTC; `source` says what made the card.
-
-    `role` is whose words it was made from, `places` where those messages stand in the history from 0, `messages` the
-    digests of the history up to each of them, in hex; both are empty where its words stand in none of them.
-    `condensation` is the id of the record whose summary brought it. `superseded_by` is the id of the card that holds
-    instead, "" while it holds.
-    """
+    """One thing to remember."""
 
     content: str
+    """A sentence of at most `LONGEST` characters."""
     type: str = "fact"
+    """One of `TYPES`."""
     tags: tuple[str, ...] = ()
     created_at: str = ""
+    """An ISO 8601 time in UTC."""
     source: str = ""
+    """What made the card."""
     role: Role = Role.USER
+    """Whose words it was made from."""
     messages: tuple[str, ...] = ()
+    """The chain digests, in hex, of the messages that it was made from; empty if none were found."""
     condensation: str = ""
+    """The id of the condensation whose summary brought it."""
     superseded_by: str = ""
+    """The id of the card that contradicts it; "" while it holds."""
     places: tuple[int, ...] = ()
+    """The chain indices of the messages that it was made from; empty if none were found."""
 
     @property
     def id(self) -> str:
-        """The same for the same content, type and condensation."""
+        """An id that is the same for the same content, type and condensation."""
         return _card_id(self.type, self.condensation, self.content)
 
     @property
     def holds(self) -> bool:
-        """Whether no later card contradicts it."""
+        """Whether no later card contradicts this one."""
         return not self.superseded_by
 
 
 @lru_cache(maxsize=4_096)
-def _card_id(kind: str, condensation: str, content: str) -> str:
-    told = f"{kind}\n{condensation}\n{plain(content)}"
-    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def _card_id(card_type: str, condensation: str, content: str) -> str:
+    identity = f"{card_type}\n{condensation}\n{normalized(content)}"
+    return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Origin(NamedTuple):
-    """Where the cards of one answer come from; see `MemoryCard`."""
+    """Where the cards of one answer come from; the fields are those of `MemoryCard`."""
 
     created_at: str = ""
     role: Role = Role.USER
@@ -75,7 +80,7 @@ class Origin(NamedTuple):
 
 
 UNKNOWN = Origin()
-"""Of an answer that was just given: what is known of it is put to its cards later."""
+"""The origin of an answer that has just come; its cards get the real one later."""
 
 # -- a summarizer's answer -----------------------------------------------------------------------------------------
 
@@ -89,51 +94,55 @@ _NEXT_MEMBER = re.compile(r'\s*,\s*"')
 _DECODER = json.JSONDecoder()
 
 
-class Parted(NamedTuple):
-    """An answer's summary and its cards; `is_parted` where a list of cards was begun beside it, be it a broken one."""
+class AnswerParts(NamedTuple):
+    """The summary and the cards of an answer.
+
+    `has_card_list` says whether a list of cards begins beside the summary, even a broken one: the summary is complete
+    then.
+    """
 
     text: str
     cards: list[MemoryCard]
-    is_parted: bool = False
+    has_card_list: bool = False
 
 
-def read_text(text: str, origin: Origin = UNKNOWN) -> Parted:
-    """An answer without its `<memory>` block, which is a JSON list of cards, bare or in a code fence.
+def read_text(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
+    """Splits an answer into its text and its `<memory>` block, a JSON list of cards, bare or in a code fence.
 
-    A block that cannot be read is left out like one that can. Without a block the text is as it is.
+    A block that cannot be parsed is left out of the text too. An answer without a block is returned unchanged.
     """
     opened = _BLOCK.search(text)
     if opened is None:
-        return Parted(_EMPTY_BLOCK.sub("", text), [])
+        return AnswerParts(_EMPTY_BLOCK.sub("", text), [])
     try:
         listed, end = _DECODER.raw_decode(text, opened.end())
     except (ValueError, RecursionError):
         listed, end = None, opened.end()
     behind = _CLOSED.split(text[end:], maxsplit=1)[1:]
-    return Parted("".join((text[: opened.start()], *behind)), _cards(listed, origin), is_parted=True)
+    return AnswerParts("".join((text[: opened.start()], *behind)), _cards(listed, origin), has_card_list=True)
 
 
-def read_answer(text: str, origin: Origin = UNKNOWN) -> Parted:
-    """The summary and the cards in a summarizer's answer.
+def read_answer(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
+    """Reads the summary and the cards out of an answer in JSON.
 
-    The answer is a JSON object with `summary` and `memories`, bare or in a code fence. Of one that breaks behind its
-    summary that stands. Anything else is the summary as it is, without cards; so is an object without a summary.
-    Entries that are no cards are left out.
+    The answer is an object with `summary` and `memories`, bare or in a code fence. If the JSON breaks off behind the
+    summary, the summary is still used. Any other text, or an object without a summary, is the summary itself, without
+    cards. Entries that are no cards are left out.
     """
     fenced = _FENCED.fullmatch(text.strip())
     try:
         answer = json.loads(fenced.group(1) if fenced else text)
     except (ValueError, RecursionError):
-        begun = _begun(text)
-        return Parted(text, []) if begun is None else Parted(begun, [], is_parted=True)
+        complete = _summary_of_broken(text)
+        return AnswerParts(text, []) if complete is None else AnswerParts(complete, [], has_card_list=True)
     summary = answer.get("summary") if isinstance(answer, dict) else None
     if not isinstance(summary, str) or not summary.strip():
-        return Parted(text, [])
-    return Parted(summary, _cards(answer, origin), is_parted=True)
+        return AnswerParts(text, [])
+    return AnswerParts(summary, _cards(answer, origin), has_card_list=True)
 
 
-def _begun(text: str) -> str | None:
-    """The summary of an object that cannot be read, where it is whole and another member follows."""
+def _summary_of_broken(text: str) -> str | None:
+    """The summary in an object that cannot be parsed, if the summary is complete and another member follows it."""
     opened = _SUMMARY.match(text)
     if opened is None:
         return None
@@ -144,25 +153,25 @@ def _begun(text: str) -> str | None:
     return summary if _NEXT_MEMBER.match(text, end) and summary.strip() else None
 
 
-def _cards(told: object, origin: Origin) -> list[MemoryCard]:
-    """The cards of a list, or of the object that it is a member of."""
-    if isinstance(told, Mapping):
-        told = next((told[key] for key in _CARDS if isinstance(told.get(key), list)), [])
-    listed = told[:MOST_CARDS] if isinstance(told, list) else []
+def _cards(value: object, origin: Origin) -> list[MemoryCard]:
+    """The cards in a JSON list, or in an object that has such a list as a member."""
+    if isinstance(value, Mapping):
+        value = next((value[key] for key in _CARDS if isinstance(value.get(key), list)), [])
+    listed = value[:MOST_CARDS] if isinstance(value, list) else []
     return [card for each in listed if (card := _card(each, origin)) is not None]
 
 
-def _card(told: object, origin: Origin) -> MemoryCard | None:
-    if not isinstance(told, Mapping):
+def _card(value: object, origin: Origin) -> MemoryCard | None:
+    if not isinstance(value, Mapping):
         return None
-    content = told.get("content")
+    content = value.get("content")
     if not isinstance(content, str) or not content.strip():
         return None
-    role = _role(told.get("role"), origin.role)
+    role = _role(value.get("role"), origin.role)
     return MemoryCard(
         " ".join(content.split())[:LONGEST],
-        _type(told.get("type"), role),
-        _tags(told.get("tags")),
+        _type(value.get("type"), role),
+        _tags(value.get("tags")),
         origin.created_at,
         origin.source,
         role,
@@ -172,19 +181,19 @@ def _card(told: object, origin: Origin) -> MemoryCard | None:
     )
 
 
-def _role(told: object, role: Role) -> Role:
-    """Whose words a card comes from: a summarizer may say that they are another's, never that a tool's are."""
-    return next((each for each in _SPEAKERS if told == each.value), role) if role is not Role.TOOL else role
+def _role(value: object, role: Role) -> Role:
+    """The role that the summarizer names, else `role`. What comes from a tool stays a tool's, whatever it says."""
+    return next((each for each in _SPEAKERS if value == each.value), role) if role is not Role.TOOL else role
 
 
-def _type(told: object, role: Role) -> str:
-    named = told.strip().lower() if isinstance(told, str) else ""
-    known = FROM_TOOLS if role is Role.TOOL else TYPES
-    return named if named in known else "fact"
+def _type(value: object, role: Role) -> str:
+    named = value.strip().lower() if isinstance(value, str) else ""
+    allowed = FROM_TOOLS if role is Role.TOOL else TYPES
+    return named if named in allowed else "fact"
 
 
-def _tags(told: object) -> tuple[str, ...]:
-    listed = told if isinstance(told, list) else []
+def _tags(value: object) -> tuple[str, ...]:
+    listed = value if isinstance(value, list) else []
     return tuple(dict.fromkeys(tag.strip() for tag in listed if isinstance(tag, str) and tag.strip()))
 
 
@@ -192,19 +201,19 @@ def _tags(told: object) -> tuple[str, ...]:
 
 
 def to_json(cards: Iterable[MemoryCard]) -> str:
-    """The document's array, one object a card; of what it does not name, only what is not empty."""
-    return json.dumps([_told(card) for card in cards], ensure_ascii=False, indent=1)
+    """Cards as a JSON array: the members that the source document names, and of the others those that are not empty."""
+    return json.dumps([_to_object(card) for card in cards], ensure_ascii=False, indent=1)
 
 
 def from_json(text: str) -> list[MemoryCard]:
-    """The cards of such an array, also of one that has only the document's members. Raises ValueError."""
+    """The cards of such an array, or of one with the document's members only; raises `ValueError`."""
     match json.loads(text):
         case list(listed):
-            return [_from(each) for each in listed]
+            return [_from_object(each) for each in listed]
     raise ValueError("cards are a JSON array")
 
 
-def _told(card: MemoryCard) -> dict[str, Any]:
+def _to_object(card: MemoryCard) -> dict[str, Any]:
     always = {"content": card.content, "type": card.type, "tags": list(card.tags), "created_at": card.created_at}
     more = {
         "source": card.source,
@@ -217,19 +226,19 @@ def _told(card: MemoryCard) -> dict[str, Any]:
     return always | {key: value for key, value in more.items() if value}
 
 
-def _from(told: object) -> MemoryCard:
-    if not isinstance(told, Mapping):
+def _from_object(entry: object) -> MemoryCard:
+    if not isinstance(entry, Mapping):
         raise ValueError("a card is a JSON object")  # noqa: TRY004 - the file is wrong, not the program
-    role = Role(told.get("role") or Role.USER.value)
-    messages = tuple(map(str, told.get("messages") or ()))
-    places = tuple(each for each in told.get("places") or () if isinstance(each, int))
-    created_at, condensation, source = (_text(told, key) for key in ("created_at", "condensation", "source"))
-    card = _card(told, Origin(created_at, role, messages, condensation, source, places))
+    role = Role(entry.get("role") or Role.USER.value)
+    messages = tuple(map(str, entry.get("messages") or ()))
+    places = tuple(each for each in entry.get("places") or () if isinstance(each, int))
+    created_at, condensation, source = (_text(entry, key) for key in ("created_at", "condensation", "source"))
+    card = _card(entry, Origin(created_at, role, messages, condensation, source, places))
     if card is None:
         raise ValueError("a card needs content")
-    return replace(card, superseded_by=_text(told, "superseded_by"))
+    return replace(card, superseded_by=_text(entry, "superseded_by"))
 
 
-def _text(told: Mapping[str, object], key: str) -> str:
-    value = told.get(key)
+def _text(entry: Mapping[str, object], key: str) -> str:
+    value = entry.get(key)
     return "" if value is None else str(value)

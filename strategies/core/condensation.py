@@ -1,12 +1,12 @@
-"""Overlays: what we put into a view in place of, or between, the client's messages.
+"""Overlays: what we put into a view in the place of the client's messages, or between them.
 
-An overlay is immutable. It is anchored in the chain by the digest of the last message it covers, covers
-`covered` chain messages (0 for a patch or a memory block, which only insert), and lists the pieces that stand
-for them. A *condensation* is the overlay that stands for a whole prefix; it is a complete head: all that an
-earlier one said is in its pieces, so no two condensations are ever stacked.
+An overlay is immutable. It is anchored in the chain by the digest of the last message before it, covers `covered`
+chain messages (0 for a patch or a memory block, which only insert), and lists the pieces that stand for them. A
+*condensation* is the overlay that stands for a whole prefix. It is a complete head: its pieces include all that an
+earlier condensation said, so no two condensations are ever stacked.
 
-Pieces that are kept are only named by their place: their bytes come from the transcript at hand, so a head
-that applies proves by its anchor that they are what was meant.
+A kept piece names only the place of its message. The bytes come from the transcript at hand: the anchor proves that it
+is the same message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strategies.core.cards import MemoryCard
 
 
 class Kind(Enum):
-    """What a literal piece is."""
+    """What a literal piece stands for."""
 
     REPLACEMENT = "replacement"
     LEAD_IN = "lead-in"
@@ -33,14 +33,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The message of the transcript at chain index `index`, as it is."""
+    """The transcript's message at chain index `index`, unchanged."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A message of ours as JSON text; `origin` is the chain index of the message it stands for, if one."""
+    """A message of ours as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
 
     raw: str
     kind: Kind
@@ -52,9 +52,9 @@ Piece = Keep | Literal
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Pieces that go before chain message `at`; they stand for the `covered` messages before it.
+    """Pieces that go before chain message `at` and stand for the `covered` messages before it.
 
-    `anchor` is the chain digest after message `at - 1`, and must hold in the transcript.
+    `anchor` is the chain digest after message `at - 1`; the overlay applies only to transcripts that have it there.
     """
 
     anchor: bytes
@@ -65,44 +65,55 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class Condensation:
-    """The record of one condensation: a complete head and how it came to be.
-
-    `depth` counts the condensations in it. `window` is what it was made for. `own_tokens` are those of our
-    model calls. `metadata` is JSON: telemetry of the strategies, never content of the conversation except
-    for what a judge said. `created_at` is in seconds since the epoch.
-    """
+    """The record of one condensation: a complete head and how it came to be."""
 
     id: str
     digest: bytes
+    """The chain digest of the last covered message."""
     covered: int
+    """How many chain messages the head stands for."""
     depth: int
+    """How many condensations this one contains, itself included."""
     pieces: tuple[Piece, ...]
+    """The pieces of the head."""
     window: int
+    """The window that it was made for, in tokens of the upstream."""
     strategy: str
+    """The pipeline that made it, as its header value."""
     requirement: str
+    """The requirement that it was made for."""
     trigger: str
+    """What caused it: a value of `X-Condenser-Trigger`."""
     tokens_before: int
+    """Tokens of the view before it."""
     tokens_after: int
+    """Tokens of the view after it."""
     created_at: float
+    """When it was made, in seconds since the epoch."""
     own_tokens: int = 0
+    """Tokens of the model calls that made it."""
     parent: str | None = None
+    """The id of the condensation that the view before it applied, if any."""
     standing: bool = True
+    """Whether a forwarded view has applied it; False while it is only prepared."""
     cards: tuple[MemoryCard, ...] = ()
+    """The memory cards that its summaries brought."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Telemetry of the strategies as JSON. Never content of the conversation, except for what a judge said."""
 
     @property
     def overlay(self) -> Overlay:
-        """What it puts into a view."""
+        """The overlay that puts its pieces into a view."""
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
 
 
 def standing_in(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:
-    """Those whose covered prefix stands in a transcript with these chain digests, best first.
+    """The standing condensations whose covered prefix is part of a transcript with these chain digests, best first.
 
-    Best is the longest covered prefix, then the greatest depth.
+    The best one covers the longest prefix; of several, it has the greatest depth.
     """
-    found = [each for each in condensations if each.standing and _stands(each, digests)]
-    return sorted(found, key=lambda each: (each.covered, each.depth), reverse=True)
+    standing = [each for each in condensations if each.standing and _stands(each, digests)]
+    return sorted(standing, key=lambda each: (each.covered, each.depth), reverse=True)
 
 
 def _stands(condensation: Condensation, digests: Sequence[bytes]) -> bool:

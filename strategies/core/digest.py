@@ -1,12 +1,12 @@
 """Digests of messages and the chain over them.
 
-Two messages have one digest when a client may well have meant the same message: SDKs rebuild a reply before
-they send it back, drop `null` members, add fields of their own, write the arguments of a call with other
-spaces. So a digest covers a closed list of members in a canonical form, and nothing else:
+Two messages have the same digest if a client may well mean the same message: SDKs rebuild a reply before they send it
+back, drop `null` members, add fields of their own, or write the arguments of a call with other spaces. So a digest
+covers a closed list of members in a canonical form, and nothing else:
 
-    role, name, content, calls (id, name, arguments), the id that a result answers
+    role, name, content, calls (id, name, arguments), the id of the call that a result answers
 
-Arguments are compared as JSON where they parse; `""` is `{}`, and 1.0 is 1. `null`, `""` and `[]` are one content;
+Arguments are compared as JSON if they parse; `""` is `{}`, and 1.0 is 1. `null`, `""` and `[]` are the same content;
 a list of one text part is that text. `function_call` is a call without an id, role `function` a result without one.
 
 The chain is h_i = H(h_{i-1}, digest_i): equal chain digests mean equal histories up to that message.
@@ -23,7 +23,7 @@ from itertools import accumulate
 DIGEST_BYTES = 16
 ROOT = b"\x00" * DIGEST_BYTES
 LINKS_REMEMBERED = 8_192
-"""About 2 MB."""
+"""Entries of the cache of links: about 2 MB."""
 
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 
@@ -45,9 +45,9 @@ def chain(digests: Iterable[bytes], root: bytes = ROOT) -> list[bytes]:
 
 @lru_cache(maxsize=LINKS_REMEMBERED)
 def link(previous: bytes, digest: bytes) -> bytes:
-    """The chain digest that follows `previous` when a message with `digest` is added.
+    """The chain digest after `previous` and one more message with `digest`.
 
-    A conversation's links are asked for with each of its requests, so the last ones are remembered.
+    Cached, because each request of a conversation needs all of its links again.
     """
     return blake2b(previous + digest, digest_size=DIGEST_BYTES).digest()
 
@@ -63,13 +63,13 @@ def _fields(body: Mapping[str, object]) -> Iterable[str]:
 
 
 def call_fields(body: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """(id, name, arguments) of each call in an assistant message; a `function_call` has the id ""."""
+    """The (id, name, arguments) of each call in an assistant message; a `function_call` has the id ""."""
     calls = body.get("tool_calls")
-    found = [_call(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, Sequence) else []
+    fields = [_call(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, Sequence) else []
     old_style = body.get("function_call")
     if isinstance(old_style, Mapping):
-        found.append(("", _word(old_style.get("name")), _word(old_style.get("arguments"))))
-    return found
+        fields.append(("", _word(old_style.get("name")), _word(old_style.get("arguments"))))
+    return fields
 
 
 def _call(call: Mapping[str, object]) -> tuple[str, str, str]:
@@ -83,7 +83,7 @@ def _call(call: Mapping[str, object]) -> tuple[str, str, str]:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as canonical JSON where they parse, else as they stand; none at all are an empty object."""
+    """Arguments as canonical JSON if they parse, else unchanged; empty ones count as an empty object."""
     try:
         return canonical_json(json.loads(arguments.strip() or "{}", parse_float=_number))
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def canonical_arguments(arguments: str) -> str:
 
 
 def _number(text: str) -> int | float:
-    """JSON knows one kind of number, and JavaScript writes 1.0 as 1: a whole number is an int, however written."""
+    """A whole number as an int, however it is written: JSON has one kind of number, and JavaScript writes 1.0 as 1."""
     value = float(text)
     return int(value) if value.is_integer() else value
 

@@ -1,7 +1,7 @@
-"""What a strategy may want from the outside, as data.
+"""Effects: what a strategy asks of the outside world, as data.
 
-A strategy yields a tuple of effects, which are resolved at the same time, and is sent a tuple with one result
-for each. It never calls a model itself, so it is tested by feeding it answers.
+A strategy yields a tuple of effects. They are resolved concurrently, and the strategy is sent a tuple with one result
+for each. It never calls a model itself, so tests simply send it answers.
 """
 
 from __future__ import annotations
@@ -14,36 +14,41 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A text wanted from the model that settings give `role`; `max_tokens` bounds the answer.
-
-    `record` are the most tokens of what is wanted of it, where more may stand beside that; None for all of it.
-
-    With `view`, a message list as JSON text, the model is asked to go on from that list itself: `user` follows it as
-    one more message, and `system` is not sent. So the upstream's cache of the list is hit.
-    """
+    """Asks a model for one text."""
 
     system: str
+    """The system message; not sent with `view`."""
     user: str
+    """The user message."""
     max_tokens: int
+    """The most tokens of the answer."""
     role: str = SUMMARIZER
+    """Names the settings that choose the model."""
     view: str | None = None
+    """A message list as JSON text, from which the model goes on: `user` is put behind it as one more message.
+
+    The upstream has read that list before, so its prompt cache is hit.
+    """
     record: int | None = None
+    """The most tokens of the record in the answer, if the answer may have more than the record; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Votes wanted on one prompt: `k` at once, stopped early, refilled one by one up to `max_attempts` calls.
-
-    `at_once`: the first `k` come from one call, where the upstream bills its prompt once.
-    """
+    """Asks a model for votes on one prompt; `strategies.core.ballot` has the rule."""
 
     system: str
     user: str
     k: int
+    """How many votes are wanted; so many calls start together."""
     max_attempts: int
+    """The most calls in all, those that replace invalid votes included."""
     max_tokens: int
+    """The most tokens of one vote."""
     role: str = JUDGE
+    """Names the settings that choose the model."""
     at_once: bool = False
+    """Whether the first `k` votes come from one call, for which the upstream bills the prompt once."""
 
 
 Effect = Ask | Ballot
@@ -51,7 +56,7 @@ Effect = Ask | Ballot
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's text; `finish_reason` as the upstream gave it, `tokens` of the call in all."""
+    """A model's text; `finish_reason` is the upstream's, `tokens` are those of prompt and answer together."""
 
     text: str
     finish_reason: str = "stop"
@@ -61,14 +66,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """No text came; `reason` is one kebab-case word (`timeout`, `rate-limited`, `unreachable`, …)."""
+    """A call that brought no text; `reason` is one kebab-case word (`timeout`, `rate-limited`, `unreachable`, …)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One vote; `yes` is None where it could not be read, and `error` says why in one kebab-case word."""
+    """One vote. `yes` is None if it is not valid, and `error` then says why in one kebab-case word."""
 
     yes: bool | None
     reasoning: str = ""
@@ -77,7 +82,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What came of a ballot, in the order in which it came; `calls` that were made, `tokens` of them in all."""
+    """The votes of a ballot in the order in which they came, and how many `calls` and `tokens` they took."""
 
     votes: tuple[Vote, ...]
     calls: int = 0

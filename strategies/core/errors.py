@@ -1,11 +1,12 @@
-"""What can go wrong in the pure core.
+"""The errors of the pure core.
 
     StrategyError
-     ├── NothingToSummarize   no history that could be condensed (half-window, fallback level 3)
-     ├── Declined             a stage has looked and does nothing, with its reason
-     ├── AnswerRefused        a model's answer may not stand for history, with its reason
-     ├── InvalidPlan          a plan that would add a violation to the message list
-     └── OptionError          an option of a strategy is unknown or out of its range
+     ├── Declined                   a stage does nothing, with its reason
+     │    └── NothingToDo           the view holds nothing that the stage could change: no failure
+     │         └── NothingToSummarize   no history that could be condensed (half-window, fallback level 3)
+     ├── AnswerRefused              a model's answer may not stand for history, with its reason
+     ├── InvalidPlan                a plan would add a violation to the message list
+     └── OptionError                an option of a strategy is unknown or out of its range
 
 The driver catches `StrategyError`; every other exception is a defect. A reason is a short kebab-case word
 that a client may see in a header.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 
 class StrategyError(Exception):
-    """A stage of a pipeline did not lead to a plan; `reason` says why in one kebab-case word."""
+    """A stage of a pipeline made no plan; `reason` says why in one kebab-case word."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -24,10 +25,14 @@ class StrategyError(Exception):
 
 
 class Declined(StrategyError):
-    """The strategy sees nothing that it should do."""
+    """The strategy decided not to change the view."""
 
 
-class NothingToSummarize(StrategyError):
+class NothingToDo(Declined):
+    """The view holds nothing that the strategy could change. A pipeline does not count this as a failure."""
+
+
+class NothingToSummarize(NothingToDo):
     """There is no round that could be condensed at all."""
 
     def __init__(self, detail: str = "") -> None:
@@ -35,7 +40,7 @@ class NothingToSummarize(StrategyError):
 
 
 class AnswerRefused(StrategyError):
-    """A model failed, or what it wrote may not stand for history; `tokens` of the `calls` up to then."""
+    """A model failed, or its text may not stand for history; `tokens` is what the `calls` made so far have cost."""
 
     def __init__(self, reason: str, detail: str = "", tokens: int = 0, calls: int = 0) -> None:
         super().__init__(reason, detail)
@@ -44,7 +49,7 @@ class AnswerRefused(StrategyError):
 
 
 class InvalidPlan(StrategyError):
-    """The view that a plan leads to breaks a rule that the transcript kept."""
+    """A plan's view would break a rule that the transcript keeps."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("invalid-plan", detail)

@@ -1,7 +1,7 @@
-"""Excerpts: a message cut in the middle, so that its beginning and its end stand.
+"""Excerpts: cuts a message in the middle and keeps its beginning and its end.
 
-Errors, exit codes and totals are at the end of a tool's output, headings at its beginning. The cut says how
-much it left out.
+Errors, exit codes and totals are at the end of a tool's output, headings at its beginning. A note at the cut says how
+much was left out.
 """
 
 from __future__ import annotations
@@ -14,35 +14,39 @@ _SPARSE = 16
 _NOTE_TOKENS = 10
 
 
-def shortened(message: Message, cap: int, counter: Counter) -> str:
-    """The JSON text of `message` with its content cut to about `cap` tokens, never more; raw if it fits."""
+def shorten_message(message: Message, cap: int, counter: Counter) -> str:
+    """The JSON text of `message` with its content cut to at most `cap` tokens; its own text if it fits."""
     if message.tokens <= cap:
         return message.raw
     content = message.body.get("content")
     text = content_text(content)
     frame = counter.message({**message.body, "content": ""})
     room = max(cap - frame, 0)
-    # The message's own count tells what its text has, unless there are parts that are no text.
-    cut = _cut_to(text, room, message.tokens - frame, counter) if content is text else cut_text(text, room, counter)
+    # The message's own count gives the tokens of its text, unless the content has parts that are no text.
+    cut = (
+        _cut_to_tokens(text, room, message.tokens - frame, counter)
+        if content is text
+        else cut_text(text, room, counter)
+    )
     return dump({**message.body, "content": cut})
 
 
 def cut_text(text: str, cap: int, counter: Counter) -> str:
-    """`text` with its middle left out, at most `cap` tokens; the note of the cut alone in the worst case."""
-    known = text if len(text) <= cap * _SPARSE else text[: cap * _SPARSE]
-    tokens = counter.text(known)
-    if tokens <= cap and known is not text:
-        known, tokens = text, counter.text(text)
+    """`text` with its middle left out, in at most `cap` tokens; in the worst case only the note of the cut."""
+    counted = text if len(text) <= cap * _SPARSE else text[: cap * _SPARSE]
+    tokens = counter.text(counted)
+    if tokens <= cap and counted is not text:
+        counted, tokens = text, counter.text(text)
     if tokens <= cap:
         return text
-    return _cut_to(text, cap, tokens * len(text) // max(len(known), 1), counter)
+    return _cut_to_tokens(text, cap, tokens * len(text) // max(len(counted), 1), counter)
 
 
-def _cut_to(text: str, cap: int, tokens: int, counter: Counter) -> str:
-    """`text`, of about `tokens` and more than `cap`, cut to at most `cap`.
+def _cut_to_tokens(text: str, cap: int, tokens: int, counter: Counter) -> str:
+    """Cuts `text`, which has about `tokens` and more than `cap`, to at most `cap` tokens.
 
-    Tokens per character differ between the ends and the middle, so the length is found by a few tries,
-    each on the pieces that would be kept: the whole text is never counted again.
+    Tokens per character differ between the ends and the middle, so the length is found in a few tries. Each try counts
+    only the parts that would be kept, never the whole text.
     """
     length = min(len(text) * max(cap - _NOTE_TOKENS, 1) // max(tokens, 1), len(text))
     for _ in range(_TRIES):

@@ -1,7 +1,7 @@
-"""What is exact in a text: identifiers, file paths, error strings, numbers with units. Found by their form.
+"""Facts: finds identifiers, file paths, error strings and numbers with units in a text, by their form.
 
-Facts are ranked by how often they were said, and of those said equally often the last one comes first. One message
-counts for a few times at most, so that a log that repeats itself says nothing more.
+Facts are ranked by how often they occur, then by how recently. One message counts a few times at most, so that a log
+that repeats itself does not win.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from functools import lru_cache
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
-LOOKED_AT = 8_000
-"""Characters of one text that are looked at: its beginning and its end, where errors and totals stand."""
+MOST_CHARACTERS = 8_000
+"""Characters of one text that are read: its beginning and its end, where errors and totals are."""
 OLDEST, NEWEST = 100_000, 300_000
-"""Characters of many texts that are looked at, of each what is said above: the first ones and the last ones.
+"""Characters that are read of the first and of the last of many texts; each counts at most `MOST_CHARACTERS`.
 
-What is needed is said again or was said last, and a history of any length costs no more than one of so many.
+An important fact is repeated or recent, and so a history of any length costs no more than one of this size.
 """
 MOST_OF_ONE = 3
 """How often one message may count for the same fact."""
 LONGEST = 160
 _LONGEST_WORD = 4 * LONGEST
-"""Characters of a word that are looked at, and kept."""
-_HEAD = LOOKED_AT * 6 // 10
+"""Characters of a fact that are kept (`LONGEST`), and of a word that are read."""
+_HEAD = MOST_CHARACTERS * 6 // 10
 
 
 class Fact(NamedTuple):
-    """A piece of text word for word, and how often it was said."""
+    """A piece of text, word for word, and how often it occurred."""
 
     text: str
     times: int = 1
@@ -73,9 +73,9 @@ _MAY_FAIL = re.compile(r"rror|xcept|fatal|panic|FAIL|exit |[误常败]")
 _TRAILING = ".,;:!?、，。；：！？"
 
 
-def exact(text: str) -> Iterator[str]:
-    """The facts in a text, as often as they stand in it; an error is taken up to the end of its line."""
-    for line in _looked_at(text).splitlines():
+def find_facts(text: str) -> Iterator[str]:
+    """The facts in a text, each as often as it occurs; an error extends to the end of its line."""
+    for line in _both_ends(text).splitlines():
         error = _MAY_FAIL.search(line) and _ERROR.search(line)
         if error:
             yield error.group().strip()[:LONGEST]
@@ -84,48 +84,48 @@ def exact(text: str) -> Iterator[str]:
         yield from (each.group() for each in _APART.finditer(line))
 
 
-def _looked_at(text: str) -> str:
-    if len(text) <= LOOKED_AT:
+def _both_ends(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
         return text
-    return f"{text[:_HEAD]}\n{text[_HEAD - LOOKED_AT :]}"
+    return f"{text[:_HEAD]}\n{text[_HEAD - MOST_CHARACTERS :]}"
 
 
 def _is_plain(word: str) -> bool:
-    """Whether a word is one of a language, or a bare sign: most are, and nothing needs to be looked for in them."""
+    """Whether a word is an ordinary word or a lone sign. Most are, and they need no closer look."""
     bare = word.rstrip(_TRAILING)
     return len(bare) < 2 or (bare.isalpha() and (bare[1:].islower() or bare.isupper()))
 
 
 @lru_cache(maxsize=8_192)
 def _in_word(word: str) -> tuple[str, ...]:
-    """The facts in what stands between two spaces; the same words come again and again."""
+    """The facts in one word, as separated by spaces. Cached, because the same words come again and again."""
     if _is_plain(word):
         return ()
-    found = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
-    return tuple(each for each in found if 1 < len(each) <= LONGEST)
+    matches = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
+    return tuple(each for each in matches if 1 < len(each) <= LONGEST)
 
 
 def worth_reading(lengths: Sequence[int]) -> list[int]:
-    """Which of many texts, by their lengths in characters, are looked at: their places, in order."""
-    sizes = [min(length, LOOKED_AT) for length in lengths]
+    """Which of many texts are read, given their lengths in characters: their indices, in order."""
+    sizes = [min(length, MOST_CHARACTERS) for length in lengths]
     first = _within(sizes, OLDEST)
     last = _within(reversed(sizes[first:]), NEWEST)
     return [*range(first), *range(len(sizes) - last, len(sizes))]
 
 
 def _within(sizes: Iterable[int], room: int) -> int:
-    """How many of the sizes fit, one after the other."""
+    """How many of the sizes fit into `room`, one after the other."""
     return sum(1 for _ in takewhile(room.__ge__, accumulate(sizes)))
 
 
-def ranked(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
-    """Earlier facts, best first, with those of later texts: most often said first, then the last one."""
+def rank_facts(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
+    """The facts of `earlier` (best first) and of later texts: most frequent first, then most recent first."""
     times = {fact.text: fact.times for fact in earlier}
-    # An earlier fact was said before all of the texts; among themselves they stay as they are.
+    # Earlier facts count as older than all texts, and keep their order among themselves.
     last = {fact.text: (0, -place) for place, fact in enumerate(earlier)}
     for index, text in enumerate(texts, start=1):
         here: dict[str, int] = {}
-        for place, found in enumerate(exact(text)):
+        for place, found in enumerate(find_facts(text)):
             here[found] = min(here.get(found, 0) + 1, MOST_OF_ONE)
             last[found] = (index, place)
         for found, count in here.items():

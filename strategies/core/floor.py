@@ -1,8 +1,8 @@
-"""The floor: what no condensation can take out of a view, and whether asking a model can lead anywhere above it.
+"""The floor: the tokens that no condensation can remove from a view, and whether asking a model can help at all.
 
-Tools, framing and system messages, the first and the last user message, and the newest round stay whatever is done;
-only the results of the newest round may still be cut. Where that alone is near to the window, a summary costs a call
-and makes no room.
+Tools, framing and system messages, the first and the last user message, and the newest round always stay; only the
+results of the newest round may still be cut. If these alone nearly fill the window, a summary would cost a call and
+make no room.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from strategies.core.transcript import Role
 from strategies.core.view import Item, View
 
 LEAST_RESULT = 180
-"""Tokens that are left of a result that was cut, with its frame."""
+"""Tokens of a result that was cut as far as it may be, with its frame."""
 
 
 def floor(view: View, budget: Budget) -> int:
-    """Tokens of a view that stay whatever is condensed, without a record for what went."""
+    """The tokens of a view that always stay, not counting a record of what was condensed."""
     items, limit = view.items, view.limit
     tokens = view.fixed + sum(_least(each) for each in items[limit:])
     if view.task is not None and view.task < limit:
@@ -30,8 +30,10 @@ def floor(view: View, budget: Budget) -> int:
 
 
 def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
-    """Whether a record of the least size would bring a view to where the requirement wants it: to fit, or to be smaller
-    by as much as its rule says. What was wished for is tried."""
+    """Whether even a record of the least size would bring a view to where the requirement wants it.
+
+    For HARD and OVERFLOW the view must then fit, for PREPARE shrink by the rule's share. FORCED is always tried.
+    """
     least = floor(view, budget) + frame_tokens(view.counter) + LEAST_RECORD
     match requirement:
         case Requirement.HARD | Requirement.OVERFLOW:

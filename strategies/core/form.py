@@ -1,11 +1,11 @@
-"""Forms: what an upstream takes of messages, and a list written so that it takes what we put into it.
+"""Forms: what message lists an upstream accepts, and how a view is written so that it is accepted.
 
-Servers differ. Chat templates insist that user and assistant alternate, schemas refuse a name or an empty content of
-the assistant's, some want every system message first. Only what is ours is written otherwise: what we insert, what we
-rewrite, and the seams at which messages meet that were not neighbours in the transcript. Where two of one role meet at
-such a seam they become one message, the client's among them, for nothing else is taken there. All else keeps its bytes,
-and a list that a client has broken itself stays broken. Pure: one view and one form make one list, and a view that
-grows at its end makes a list that does.
+Servers differ. Chat templates insist that user and assistant alternate, schemas refuse a name or an empty content in
+an assistant message, some servers want every system message first. Only what we changed is adapted: messages that we
+insert or rewrite, and the seams at which messages meet that were not neighbours in the transcript. Where two messages
+of one role meet at such a seam they are merged, even a client's message, since no alternating server accepts both. All
+else keeps its bytes, and a list that the client itself has broken stays broken. The result depends on view and form
+only, and a view that grows at its end gives a list that grows at its end.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from strategies.core.condensation import Keep, Kind, Literal, Piece
 from strategies.core.transcript import RESULT_ROLES, Counter, Message, Role, literal
 
 CALLING = "(tool call)"
-"""The content of a message of ours that calls tools and says nothing, where an empty one is refused."""
+"""The content of a message of ours that only calls tools, where an empty content is refused."""
 BRIDGE: Mapping[str, object] = {"role": "assistant", "content": "Understood."}
-"""What stands between a tool's result and a user message where we have made them meet."""
+"""The message between a tool's result and a user message, where we have made them neighbours."""
 _OURS = (Kind.REPLACEMENT, Kind.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an upstream takes: whether roles must alternate, and whether the assistant may have a name, or no content,
-    and a system message stand in the middle."""
+    """What message lists an upstream accepts."""
 
     alternate_roles: bool = False
+    """Whether user and assistant messages must alternate."""
     assistant_name: bool = True
+    """Whether an assistant message may have a name."""
     empty_assistant: bool = True
+    """Whether an assistant message may have an empty content."""
     middle_system: bool = True
+    """Whether a system message may follow other messages."""
 
     @property
     def systems_lead(self) -> bool:
-        """Whether the system messages of what was condensed go to the front: a list that alternates has no other place
-        for them."""
+        """Whether system messages inside the covered span go to the front: an alternating list has no other place."""
         return self.alternate_roles or not self.middle_system
 
 
@@ -48,14 +50,14 @@ class Placed(NamedTuple):
     piece: Piece | None
 
 
-def shaped(placed: Iterable[Placed], form: Form, counter: Counter) -> Iterator[Message]:
-    """The messages of a list as the form has them."""
-    fitted = (each for one in placed if (each := _fitted(one, form, counter)) is not None)
+def shape(placed: Iterable[Placed], form: Form, counter: Counter) -> Iterator[Message]:
+    """The messages of a list, adapted to the form."""
+    fitted = (each for one in placed if (each := _adapt(one, form, counter)) is not None)
     return _alternating(fitted, counter) if form.alternate_roles else (each.message for each in fitted)
 
 
-def fitting(body: Mapping[str, object], form: Form) -> Mapping[str, object] | None:
-    """A message of ours as the form has it; the same where it takes it as it is, None where it takes no such thing."""
+def adapt_message(body: Mapping[str, object], form: Form) -> Mapping[str, object] | None:
+    """A message of ours adapted to the form: the same object if it is accepted as is, None if it must be left out."""
     if body.get("role") != "assistant":
         return body
     if not form.assistant_name and "name" in body:
@@ -65,15 +67,15 @@ def fitting(body: Mapping[str, object], form: Form) -> Mapping[str, object] | No
     return {**body, "content": CALLING} if body.get("tool_calls") else None
 
 
-def _fitted(placed: Placed, form: Form, counter: Counter) -> Placed | None:
+def _adapt(placed: Placed, form: Form, counter: Counter) -> Placed | None:
     message, piece = placed
     if not isinstance(piece, Literal):
         return placed
     body = message.body
     if form.alternate_roles and piece.kind in _OURS:
-        # As the user's they join the task before them, or the message that they are about.
+        # As user messages they merge with the task before them, or with the message that they belong to.
         body = {"role": "user", "content": body.get("content")}
-    fits = fitting(body, form)
+    fits = adapt_message(body, form)
     if fits is None or fits is message.body:
         return None if fits is None else placed
     return Placed(literal(fits, counter, message.role), piece)
@@ -83,7 +85,7 @@ def _fitted(placed: Placed, form: Form, counter: Counter) -> Placed | None:
 
 
 def _alternating(placed: Iterable[Placed], counter: Counter) -> Iterator[Message]:
-    """The messages with those of one role made one at each seam; a system message is no neighbour of any."""
+    """The messages, merged at each seam where both have one role. A system message is not part of any seam."""
     written: Message | None = None
     before: Placed | None = None
     for each in placed:
@@ -92,7 +94,7 @@ def _alternating(placed: Iterable[Placed], counter: Counter) -> Iterator[Message
                 yield written
             written = each.message
         elif _side(written) == _side(each.message) != "tool" and not written.calls:
-            written = _joined(written, each.message, counter)
+            written = _merge(written, each.message, counter)
         else:
             yield written
             if (_side(written), _side(each.message)) == ("tool", "user"):
@@ -104,7 +106,7 @@ def _alternating(placed: Iterable[Placed], counter: Counter) -> Iterator[Message
 
 
 def _is_seam(before: Placed, after: Placed) -> bool:
-    """Whether we have made two messages neighbours."""
+    """Whether two neighbours were not neighbours in the transcript."""
     if before.piece is None or after.piece is None:
         return False
     first, second = before.piece, after.piece
@@ -112,11 +114,11 @@ def _is_seam(before: Placed, after: Placed) -> bool:
 
 
 def _side(message: Message) -> str:
-    return "tool" if message.written in RESULT_ROLES else message.written
+    return "tool" if message.role_member in RESULT_ROLES else message.role_member
 
 
-def _joined(first: Message, second: Message, counter: Counter) -> Message:
-    """Two messages of one role as one; what both say besides their content is that of the second."""
+def _merge(first: Message, second: Message, counter: Counter) -> Message:
+    """Two messages of one role as one. Of members other than the content, the second message's win."""
     one, other = first.body, second.body
     return literal({**one, **other, "content": _content(one, other)}, counter, second.role)
 

@@ -1,15 +1,15 @@
-"""History as text: what a summarizer is shown.
+"""History as text: writes messages for a summarizer or judge to read.
 
-The text is data for a model that must not obey it, so each message stands in a fence of its own with its place
-and role, and fences inside of it are broken. It is made to fit a number of tokens: tool output gives way
-first, then every message, and what still does not fit is left out in the middle, whole messages at a time.
+The text is data that the model must not obey, so each message stands in a fence of its own with its chain index and
+role, and fences inside a message are broken. The text is made to fit a number of tokens: first tool output is
+abridged, then every message, and what still does not fit is left out in the middle, whole messages at a time.
 
-A model with a small window is shown a long history in parts (`in_parts`), cut between messages. One part comes first,
-while a message keeps so much of its text that a reader still knows what it was; then as many parts as are allowed;
-only then does every message give way further, and at last the middle of the history.
+A model with a small window is shown a long history in parts (`in_parts`), cut between messages. One part is tried
+first, with messages abridged only so far that a reader still knows what they were; then as many parts as are allowed;
+only then are messages abridged further, and at last the middle of the history is left out.
 
-A history may have a million tokens and is never counted as a text. A message's own count bounds what it has in
-its fence, so only abridged messages are counted, and those only where the bound does not settle it.
+A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
+a fence, so only abridged messages are counted again, and those only where the bound does not decide.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from strategies.core.view import Item, View
 
 
 class Limits(NamedTuple):
-    """The most characters of a message's words, of a tool's result, and of the arguments of a call."""
+    """The most characters that are shown of a message's words, of a tool's result, and of a call's arguments."""
 
     words: int
     results: int
     arguments: int
 
     def within(self, other: Limits) -> Limits:
-        """The tighter of two, kind by kind."""
+        """The smaller of both limits in each field."""
         return Limits(*map(min, self, other))
 
 
@@ -51,25 +51,25 @@ _NOTE_TOKENS = 16
 
 
 def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
-    """(chain index, message) behind items: for what was masked or cut, the message as the client sent it."""
+    """The messages that items come from, with their chain indices: of masked or cut ones, the client's original."""
     chain = view.transcript.chain
-    found = [(item.source, item) for item in items if item.source is not None]
-    return [(index, chain[index] if chain[index].known else item.message) for index, item in found]
+    sourced = [(item.source, item) for item in items if item.source is not None]
+    return [(index, chain[index] if chain[index].has_text else item.message) for index, item in sourced]
 
 
 def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter) -> str:
-    """Fenced text of messages in at most `cap` tokens."""
+    """Fenced text of (chain index, message) pairs in at most `cap` tokens; the middle is left out if need be."""
     fences = _Fences(counter)
-    whole = _whole(messages, cap, fences, _LEVELS)
-    return "\n".join(_without_middle(messages, cap, fences)) if whole is None else whole
+    text = _all_as_text(messages, cap, fences, _LEVELS)
+    return "\n".join(_without_middle(messages, cap, fences)) if text is None else text
 
 
 def in_one(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str | None:
-    """Fenced text of all messages in at most `cap` tokens, each of them within `limits`; None where that is too little.
+    """Fenced text of all messages in at most `cap` tokens, each within `limits`; None if they do not fit.
 
-    No message is abridged so far that a reader would not know any more what it was.
+    Messages are abridged only so far that a reader still knows what they were.
     """
-    return _whole(messages, cap, _Fences(counter), [level.within(limits) for level in _LEVELS[:_MILD]])
+    return _all_as_text(messages, cap, _Fences(counter), [level.within(limits) for level in _LEVELS[:_MILD]])
 
 
 def in_parts(
@@ -78,22 +78,24 @@ def in_parts(
     """Fenced text of messages in at most `most` parts of at most `cap` tokens each, every message within `limits`."""
     fences = _Fences(counter)
     levels = [level.within(limits) for level in _LEVELS]
-    whole = _whole(messages, cap, fences, levels[:_MILD])
-    if whole is not None:
-        return [whole]
+    text = _all_as_text(messages, cap, fences, levels[:_MILD])
+    if text is not None:
+        return [text]
     for level in levels:
         entries = _entries(messages, level, fences)
         sized = ((entry.text, entry.tokens(counter)) for entry in entries)
-        parts = list(islice(_packed(sized, cap, counter), most + 1))
+        parts = list(islice(_pack(sized, cap, counter), most + 1))
         if len(parts) <= most:
             return parts
-    # Two parts that follow each other hold more than `cap` together, so half of the room is never too much.
+    # Any two consecutive parts have more than `cap` tokens together, so half of the room always fits into the parts.
     rest = _without_middle(messages, cap * most // 2, fences)
-    return list(_packed(((text, counter.text(text) + 1) for text in rest), cap, counter))
+    return list(_pack(((text, counter.text(text) + 1) for text in rest), cap, counter))
 
 
-def _whole(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, levels: Sequence[Limits]) -> str | None:
-    """All messages as one text at the first level at which they fit, or None."""
+def _all_as_text(
+    messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, levels: Sequence[Limits]
+) -> str | None:
+    """All messages as one text, at the first level of abridging at which they fit; None if they fit at none."""
     for level in levels:
         entries = _all_within(_entries(messages, level, fences), cap, fences.counter)
         if entries is not None:
@@ -101,41 +103,41 @@ def _whole(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, l
     return None
 
 
-def _packed(texts: Iterable[tuple[str, int]], cap: int, counter: Counter) -> Iterator[str]:
-    """Texts with their tokens put together, in order, to parts of `cap` tokens; one that is larger is cut."""
+def _pack(texts: Iterable[tuple[str, int]], cap: int, counter: Counter) -> Iterator[str]:
+    """Joins texts, given with their tokens, in order to parts of at most `cap` tokens; a larger text is cut."""
     part: list[str] = []
-    left = cap
+    room = cap
     for text, tokens in texts:
-        if tokens > left and part:
+        if tokens > room and part:
             yield "\n".join(part)
-            part, left = [], cap
+            part, room = [], cap
         part.append(text if tokens <= cap else cut_text(text, cap, counter))
-        left -= tokens
+        room -= tokens
     yield "\n".join(part)
 
 
 class _Entry(NamedTuple):
-    """A message in its fence; `at_most` are its tokens where nothing of it is abridged, else a bound."""
+    """A message in its fence; `at_most` bounds its tokens, and stands for them where nothing is abridged."""
 
     text: str
     at_most: int
     abridged: bool
 
     def tokens(self, counter: Counter) -> int:
-        """Its tokens with the newline behind it, counted only where they are not known."""
+        """The tokens of the entry with a newline behind it, counted only if the message is abridged."""
         return min(counter.text(self.text) + 1, self.at_most) if self.abridged else self.at_most
 
 
 class _Fences:
-    """What a fence costs more than the chat format's own frame, by role; each is counted once."""
+    """How many tokens a fence costs beyond the chat format's own frame, by role. Each is counted once."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
         self._more: dict[tuple[object, Role], int] = {}
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
-        """Tokens of a whole message in its fence, in which `broken` fences were broken."""
-        key = (message.written, message.role)
+        """The most tokens of an unabridged message in its fence; `broken` characters were added to inner fences."""
+        key = (message.role_member, message.role)
         if key not in self._more:
             self._more[key] = self._measured(*key)
         digits = len(str(index)) // 2
@@ -148,17 +150,17 @@ class _Fences:
 
 
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
-    """Entries within limits, made as they are asked for."""
+    """Yields the messages as fenced entries, abridged to the limits."""
     for index, message in messages:
         text = message.text
-        parts = [_abridged(text, limits.results if message.role is Role.TOOL else limits.words)]
+        parts = [_abridge(text, limits.results if message.role is Role.TOOL else limits.words)]
         abridged = parts[0] is not text
         for call in message.calls:
-            arguments = _abridged(call.arguments, limits.arguments)
+            arguments = _abridge(call.arguments, limits.arguments)
             abridged = abridged or arguments is not call.arguments
             parts.append(f"calls {call.name}({arguments})")
         shown = "\n".join(parts)
-        safe = unfenced(shown)
+        safe = break_fences(shown)
         fenced = f"{_open(index, message.role)}\n{safe}\n</message>"
         yield _Entry(fenced, fences.at_most(index, message, len(safe) - len(shown)), abridged)
 
@@ -168,7 +170,7 @@ def _open(index: int, role: Role) -> str:
 
 
 def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_Entry] | None:
-    """All entries, or None where they have more than `cap` tokens; gives up as soon as that is known."""
+    """All entries, or None if they have more than `cap` tokens together; stops reading as soon as that is certain."""
     kept: list[_Entry] = []
     for_whole = for_abridged = 0
     for entry in entries:
@@ -186,13 +188,13 @@ def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_
 
 
 def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences) -> list[str]:
-    """The first and the last messages, abridged most, that fit into `cap` tokens, with a note between them."""
+    """The first and the last messages that fit into `cap` tokens, abridged most, with a note between them."""
     room, counter = cap - _NOTE_TOKENS, fences.counter
     forwards = _entries(messages, _LEVELS[-1], fences)
     head = list(_within(forwards, int(room * HEAD_SHARE), counter))
-    left = room - sum(entry.tokens(counter) for entry in head)
+    tail_room = room - sum(entry.tokens(counter) for entry in head)
     backwards = islice(_entries(reversed(messages), _LEVELS[-1], fences), len(messages) - len(head))
-    tail = list(_within(backwards, left, counter))[::-1]
+    tail = list(_within(backwards, tail_room, counter))[::-1]
     note = f"[… {len(messages) - len(head) - len(tail):,} messages left out …]"
     texts = [*(entry.text for entry in head), note, *(entry.text for entry in tail)]
     return [cut_text("\n".join(texts), cap, counter)] if cap < 10 * _NOTE_TOKENS else texts
@@ -206,15 +208,15 @@ def _within(entries: Iterable[_Entry], room: int, counter: Counter) -> Iterator[
         yield entry
 
 
-def _abridged(text: str, characters: int) -> str:
+def _abridge(text: str, characters: int) -> str:
     if len(text) <= characters:
         return text
     half = characters // 2
     return f"{text[:half]} […] {text[-half:]}"
 
 
-def unfenced(text: str) -> str:
-    """Text that cannot close the fence it stands in."""
+def break_fences(text: str) -> str:
+    """The text, changed so that it cannot open or close a fence."""
     if "<" not in text:
         return text
     return _FENCE.sub(r"<\\", text)

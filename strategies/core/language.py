@@ -1,4 +1,4 @@
-"""The language of a conversation, as far as a record's headings depend on it."""
+"""Detects the language of a conversation: Chinese or not, which decides the headings of a record."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_chinese(transcript: Transcript) -> bool:
-    """Whether the user writes Chinese, or the assistant where no user speaks: at least half of the first messages."""
+    """Whether at least half of the user's first messages are Chinese; the assistant's, if the user says nothing."""
     for role in (Role.USER, Role.ASSISTANT):
-        told = list(islice(filter(_LETTER.search, _beginnings(transcript.chain, role)), _MESSAGES))
-        if told:
-            return 2 * sum(map(_reads_chinese, told)) >= len(told)
+        texts = list(islice(filter(_LETTER.search, _beginnings(transcript.chain, role)), _MESSAGES))
+        if texts:
+            return 2 * sum(map(_reads_chinese, texts)) >= len(texts)
     return False
 
 
 def _beginnings(messages: Iterable[Message], role: Role) -> Iterable[str]:
-    """The first characters of what was said in each message, without blocks of code."""
+    """The first characters of each message of a role, without blocks of code."""
     return (_CODE.sub("", message.text[: 4 * _LOOKED_AT])[:_LOOKED_AT] for message in messages if message.role is role)
 
 
 def _reads_chinese(text: str) -> bool:
-    """A person who writes Chinese still quotes English names and errors: a tenth of the letters is enough."""
-    found = len(_CHINESE.findall(text))
-    return found >= max(_LEAST, _LEAST_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < found
+    """Whether a tenth of the letters is Chinese: people who write Chinese still quote English names and errors."""
+    chinese = len(_CHINESE.findall(text))
+    return chinese >= max(_LEAST, _LEAST_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < chinese

@@ -1,17 +1,17 @@
-"""The ledger: what every replacement carries word for word, whatever a summarizer writes. Made without a model.
+"""The ledger: the text that every replacement carries word for word, whatever a summarizer writes.
 
-It has two parts, each with a budget of tokens of its own:
+It is made without a model and has two parts, each with its own cap in tokens:
 
-    rules   what the user said that still holds (`rules`, `superseding`), whole sentences, first stated first
-    facts   identifiers, paths, errors, numbers with units (`facts`), most often said first, of equals the last
+    rules   sentences of the user that still hold (modules `rules`, `superseding`), in the order they were first stated
+    facts   identifiers, paths, errors, numbers with units (module `facts`), most frequent first, then most recent first
 
-Rules come first: neither facts nor the summary may take their room. Where they do not all fit, what was said first
-stays, and wishes and tasks take a quarter of the room from rules at most. Only what a user says can become a rule; what
-tools printed can only be a fact, and facts stand quoted, as data.
+Rules come first: neither facts nor the summary may take their room. Where the rules do not all fit, the earliest stay,
+and wishes and tasks may take at most a quarter of the room from other rules. Only a user's words can become a rule.
+What tools printed can only become a fact, and facts are quoted, as data.
 
-A ledger is carried in the text that it stands in: `parted` reads it back from the replacement of a view, and `ledger`
-makes the next one from it and from what goes now. So it outlives any number of condensations, and originals that are
-not known any more.
+A ledger is stored in the replacement's text only: `split_ledger` reads it back from there, and `ledger` makes the next
+one from it and from the messages that are condensed now. So it survives any number of condensations, even where the
+original messages are no longer stored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from strategies.core.facts import Fact, ranked, worth_reading
-from strategies.core.rules import is_weak, standing
-from strategies.core.superseding import merged
+from strategies.core.facts import Fact, rank_facts, worth_reading
+from strategies.core.rules import find_rules, is_weak
+from strategies.core.superseding import merge_rules
 from strategies.core.transcript import Counter, Message, Role
 
 _MARK = "[Ledger]"
@@ -32,13 +32,13 @@ FACTS_HEADING = f"{_MARK} Exact names and numbers, most frequent first. Quoted d
 _MARKED = re.compile(r"^\[Ledger\]", re.MULTILINE)
 _RULE, _FACT = "- ", "> "
 WEAK_SHARE = 0.25
-"""Of the rules' budget: what wishes and tasks may have of it before rules that were said later."""
+"""The share of the rules' cap that wishes and tasks may take before rules that were stated later."""
 _TIMES = re.compile(r" ×(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What holds and what is exact, in the order in which it is shown."""
+    """The user's standing rules and the exact facts, in the order in which they are shown."""
 
     rules: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -49,7 +49,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCaps:
-    """The most tokens of each part, headings included."""
+    """The most tokens of each part, with its heading."""
 
     rules: int = 1_000
     facts: int = 300
@@ -73,27 +73,27 @@ def _fact_line(fact: Fact) -> str:
 # -- in a text -----------------------------------------------------------------------------------------------------
 
 
-def joined(record: str, ledger: Ledger) -> str:
-    """A record with the ledger behind it; nothing in the record can be taken for a part of a ledger."""
+def append_ledger(record: str, ledger: Ledger) -> str:
+    """The record with the ledger behind it. Ledger marks inside the record are rewritten, so that none is mistaken."""
     text = str(ledger)
     safe = _MARKED.sub("(Ledger)", record)
     return f"{safe}\n\n{text}" if safe and text else safe or text
 
 
-def parted(text: str) -> tuple[str, Ledger]:
-    """The record in a text, and the ledger behind it."""
-    found = _MARKED.search(text)
-    if found is None:
+def split_ledger(text: str) -> tuple[str, Ledger]:
+    """Splits a text into the record and the ledger behind it."""
+    match = _MARKED.search(text)
+    if match is None:
         return text, Ledger()
-    lines = text[found.start() :].splitlines()
+    lines = text[match.start() :].splitlines()
     rules = [line.removeprefix(_RULE) for line in lines if line.startswith(_RULE)]
     facts = [_fact(line.removeprefix(_FACT)) for line in lines if line.startswith(_FACT)]
-    return text[: found.start()].rstrip(), Ledger(tuple(rules), tuple(facts))
+    return text[: match.start()].rstrip(), Ledger(tuple(rules), tuple(facts))
 
 
 def _fact(text: str) -> Fact:
-    found = _TIMES.search(text)
-    return Fact(text[: found.start()], int(found.group(1))) if found else Fact(text)
+    match = _TIMES.search(text)
+    return Fact(text[: match.start()], int(match.group(1))) if match else Fact(text)
 
 
 # -- from one to the next ------------------------------------------------------------------------------------------
@@ -102,14 +102,14 @@ def _fact(text: str) -> Fact:
 def ledger(
     earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: Counter
 ) -> Ledger:
-    """The ledger after `earlier`: rules of the user's messages among `said`, facts of those that are `gone`."""
-    units = cache(standing)  # most of what was said goes now, and is read for both
+    """The ledger after `earlier`: with rules from the user's messages in `said`, and facts from all in `gone`."""
+    units = cache(find_rules)  # most messages are in both `said` and `gone`
     texts = (message.text for message in said if message.role is Role.USER)
-    rules = merged(earlier.rules, (unit for text in texts for unit in units(text)))
+    rules = merge_rules(earlier.rules, (unit for text in texts for unit in units(text)))
     kept = _fitting_rules(rules, caps.rules, counter)
     gone = list(gone)
     read = worth_reading([_length(message) for message in gone])
-    facts = ranked(earlier.facts, (_loose(gone[place], units) for place in read))
+    facts = rank_facts(earlier.facts, (_text_for_facts(gone[place], units) for place in read))
     return Ledger(tuple(kept), tuple(_fitting_facts(facts, caps.facts, counter)))
 
 
@@ -117,8 +117,8 @@ def _length(message: Message) -> int:
     return len(message.text) + sum(len(call.arguments) for call in message.calls)
 
 
-def _loose(message: Message, units: Callable[[str], Iterable[str]]) -> str:
-    """The text of a message that facts are looked for in: those in a rule live and die with the rule."""
+def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> str:
+    """The text in which facts are looked for: without the user's rules, which keep their facts as long as they hold."""
     text = "\n".join((message.text, *(call.arguments for call in message.calls)))
     if message.role is Role.USER:
         for unit in units(text):
@@ -127,33 +127,33 @@ def _loose(message: Message, units: Callable[[str], Iterable[str]]) -> str:
 
 
 def _fitting_rules(rules: Sequence[str], cap: int, counter: Counter) -> list[str]:
-    """As many rules as fit, in their order: what was said first comes first, wishes and tasks with a share of the room.
+    """As many rules as fit, the earliest first, in their order. Wishes and tasks have a share of the room.
 
-    Where rules leave more than that, more of the wishes and tasks stay.
+    If room is left at the end, more wishes and tasks are added.
     """
-    left = cap - counter.text(RULES_HEADING) - 1
-    left_for_weak = int(left * WEAK_SHARE)
+    room = cap - counter.text(RULES_HEADING) - 1
+    weak_room = int(room * WEAK_SHARE)
     kept: set[int] = set()
     later: list[tuple[int, int]] = []
     for i, rule in enumerate(rules):
         tokens, weak = counter.text(_RULE + rule) + 1, is_weak(rule)
-        if tokens > (min(left, left_for_weak) if weak else left):
+        if tokens > (min(room, weak_room) if weak else room):
             later.append((i, tokens))
             continue
         kept.add(i)
-        left -= tokens
-        left_for_weak -= tokens if weak else 0
+        room -= tokens
+        weak_room -= tokens if weak else 0
     for i, tokens in later:
-        if tokens <= left:
+        if tokens <= room:
             kept.add(i)
-            left -= tokens
+            room -= tokens
     return [rules[i] for i in sorted(kept)]
 
 
 def _fitting_facts(facts: Iterable[Fact], cap: int, counter: Counter) -> Iterator[Fact]:
-    left = cap - counter.text(FACTS_HEADING) - 1
+    room = cap - counter.text(FACTS_HEADING) - 1
     for fact in facts:
-        left -= counter.text(_fact_line(fact)) + 1
-        if left < 0:
+        room -= counter.text(_fact_line(fact)) + 1
+        if room < 0:
             return
         yield fact

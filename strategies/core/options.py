@@ -1,6 +1,6 @@
-"""Options of strategies: frozen dataclasses whose fields carry their bounds, filled from text.
+"""Options of strategies: frozen dataclasses whose fields carry their bounds, filled from texts or settings.
 
-A field is declared as `option(default, at_least, at_most)`. Its type is that of its default.
+A field is declared as `option(default, at_least, at_most)`. A value must have the type of the default.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The base of all options; a strategy without options uses it as it is.
+    """The base of all options; a strategy without options uses this class itself.
 
-    Where there is an option `mode`, `preset` says which values of the others each mode stands for.
+    If there is an option `mode`, `preset` says which values of the other options each mode stands for.
     """
 
     def preset(self, mode: str) -> Mapping[str, Value]:
-        """The values that a mode stands for; none for a word that is no mode."""
+        """The values that a mode stands for; empty for a word that is no mode."""
         return {}
 
 
 def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
-    """A field of an `Options` class; `one_of` lists the words that a text may be."""
+    """Declares a field of an `Options` class; `one_of` lists the allowed words of a text, separated by spaces."""
     return field(default=default, metadata={"low": at_least, "high": at_most, "words": one_of.split()})
 
 
-def filled(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
-    """`options` with `values` put in; raises `OptionError` that names the option and what would be right."""
+def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
+    """`options` with `values` filled in; raises an `OptionError` that names the option and its allowed values."""
     known = {each.name: each for each in fields(options)}
     for name in values:
         if name not in known:
             raise unknown_option(name, known)
-    return replace(options, **{name: _typed(known[name], value) for name, value in values.items()})
+    return replace(options, **{name: _checked(known[name], value) for name, value in values.items()})
 
 
 def unknown_option(name: str, known: Collection[str]) -> OptionError:
-    """The error for an option that there is not: the nearest one, and all that there are, as a user may write them."""
+    """The error for an unknown option: it names the nearest known option, and all of them, as a user may write them."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
     nearest = max(known, key=lambda each: SequenceMatcher(None, each.rpartition(".")[2], name).ratio())
     return OptionError(f"unknown option '{name}'; did you mean '{nearest}'? Known: {', '.join(known)}")
 
 
-def spelled_out(options: Options, values: Mapping[str, object]) -> dict[str, object]:
-    """`values` with those that their `mode` stands for; what is said beside the mode comes first."""
+def expand_mode(options: Options, values: Mapping[str, object]) -> dict[str, object]:
+    """`values` together with those that their `mode` stands for; an explicit value wins over the mode's."""
     return {**options.preset(str(values.get("mode", ""))), **values}
 
 
-def _typed(declared: Field[Any], value: object) -> Value:
+def _checked(declared: Field[Any], value: object) -> Value:
     default = cast(Value, declared.default)
     try:
-        typed = _converted(type(default), value)
+        typed = _convert(type(default), value)
     except (TypeError, ValueError):
-        raise OptionError(f"'{declared.name}' must be {_wanted(declared)}, not '{value}'") from None
+        raise OptionError(f"'{declared.name}' must be {_expected(declared)}, not '{value}'") from None
     if not _within(declared, typed):
-        raise OptionError(f"'{declared.name}' must be {_wanted(declared)}, not '{value}'")
+        raise OptionError(f"'{declared.name}' must be {_expected(declared)}, not '{value}'")
     return typed
 
 
-def _converted(kind: type, value: object) -> Value:
+def _convert(kind: type, value: object) -> Value:
     if kind is bool:
         if isinstance(value, bool):
             return value
@@ -95,7 +95,7 @@ def _within(declared: Field[Any], value: Value) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _wanted(declared: Field[Any]) -> str:
+def _expected(declared: Field[Any]) -> str:
     low, high, words = (declared.metadata[key] for key in ("low", "high", "words"))
     if words:
         return "one of " + ", ".join(words)

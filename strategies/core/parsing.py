@@ -1,7 +1,7 @@
-"""JSON as clients write it: its numbers may be of any length.
+"""Parses JSON in which numbers may have any length.
 
-Python reads no whole number of more than 4,300 digits, for that takes quadratic time. Nobody computes with such a
-number here: it is read as the text that it is, and the bytes that it came in are what is sent on.
+Python refuses to parse an integer of more than 4,300 digits, because that takes quadratic time. We do not compute with
+such numbers: they are read as text here, and the original bytes are what is sent on.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from typing import Any
 
 
-def _whole(digits: str) -> int | str:
+def _int_or_text(digits: str) -> int | str:
     most = sys.get_int_max_str_digits()
     return digits if most and len(digits) > most else int(digits)
 
 
 _DECODE = json.JSONDecoder().raw_decode
-_WITH_LONG_NUMBERS = json.JSONDecoder(parse_int=_whole)
+_WITH_LONG_NUMBERS = json.JSONDecoder(parse_int=_int_or_text)
 
 
 def loads(text: str) -> Any:
@@ -31,7 +31,7 @@ def loads(text: str) -> Any:
 
 
 def decode(text: str, at: int = 0) -> tuple[Any, int]:
-    """The JSON value that begins at `at`, and where it ends; raises `ValueError` where none does."""
+    """The JSON value that begins at index `at`, and the index where it ends; raises `ValueError` if there is none."""
     try:
         return _DECODE(text, at)
     except json.JSONDecodeError:

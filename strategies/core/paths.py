@@ -1,4 +1,4 @@
-"""Which file a tool call is about: read from its arguments, for any agent's tools."""
+"""Paths: finds out from its arguments which file a tool call is about, for any agent's tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH_LIKE = re.compile(r"^[\w@.~/\\: -]*[\w@~/\\-]\.\w{1,8}$|^[\w@.~-]*/[\w@.~/
 
 
 class Target(NamedTuple):
-    """The file that a call reads or writes; `whole` when all of its content passes through the call."""
+    """The file that a call reads or writes; `whole` says whether its complete content passes through the call."""
 
     path: str
     whole: bool
@@ -55,7 +55,7 @@ def _from_command(arguments: Mapping[str, object]) -> Target | None:
 
 
 def parsed(arguments: str) -> Mapping[str, object] | None:
-    """Arguments as an object, or None where they are none."""
+    """Arguments parsed as a JSON object, or None if they are none."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

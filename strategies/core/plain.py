@@ -1,4 +1,4 @@
-"""Texts in one form, to be compared and searched."""
+"""Normalizes texts, so that they can be compared and searched."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import unicodedata
 _WORDS = re.compile(r"\w+")
 
 
-def fold(text: str) -> str:
-    """One form for full and half width; accents are dropped, case stays for what humps separate."""
+def fold_characters(text: str) -> str:
+    """Text with one form for full and half width and without accents. Case is kept, since camelCase separates words."""
     if text.isascii():
         return text
-    wide = unicodedata.normalize("NFKC", text)
-    bare = (each for each in unicodedata.normalize("NFD", wide) if not "\u0300" <= each <= "\u036f")
+    one_width = unicodedata.normalize("NFKC", text)
+    bare = (each for each in unicodedata.normalize("NFD", one_width) if not "\u0300" <= each <= "\u036f")
     return unicodedata.normalize("NFC", "".join(bare))
 
 
-def plain(text: str) -> str:
-    """The words of a text in one form, without what separates them: by this two texts are compared."""
-    return " ".join(_WORDS.findall(fold(text).casefold()))
+def normalized(text: str) -> str:
+    """The folded, lower-case words of a text, joined by spaces: two texts with the same words compare equal."""
+    return " ".join(_WORDS.findall(fold_characters(text).casefold()))

@@ -1,9 +1,9 @@
-"""Plans: what a strategy wants changed in a view, and how a view becomes the next one.
+"""Plans: what a strategy wants to change in a view, and how the change is applied and checked.
 
-A plan is a list of `Replace(span, pieces)`. Spans are item ranges between legal cuts, in order, and do not
-overlap. `apply` makes the next view; its head reaches to the end of the last span, and never less far than the
-head before. `check` compares the result with the transcript: a plan may add no violation that the
-transcript did not have.
+A plan is a list of `Replace` edits. Their spans are item ranges between legal cuts, in order, and do not overlap.
+`apply` makes the next view. Its head ends at the first legal cut behind the last span, but never before the end of the
+earlier head.
+`check` compares the result with the transcript: a plan may add no violation that the transcript did not have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Keep, Kind, Literal, Piece
 from strategies.core.errors import InvalidPlan
-from strategies.core.excerpt import shortened
+from strategies.core.excerpt import shorten_message
 from strategies.core.rounds import newest_round
 from strategies.core.transcript import Message, Role, Transcript
 from strategies.core.view import Item, View, item_for
@@ -23,7 +23,7 @@ from strategies.core.view import Item, View, item_for
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The items [start, end) become `pieces`; no pieces drop them. A `Keep` names a chain index."""
+    """An edit: `pieces` take the place of the items [start, end). Without pieces the items are dropped."""
 
     start: int
     end: int
@@ -32,19 +32,20 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Replacements in order, and what the strategy says of them; `reason` where it had to make do with less.
-
-    `cards` are what a summarizer thought worth remembering; when, and with which record, is for the driver to add.
-    """
+    """What a strategy wants to change, and what it reports about that."""
 
     edits: tuple[Replace, ...]
+    """The edits, in the order of their spans."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Telemetry of the strategy, as JSON."""
     reason: str = ""
+    """Why the strategy had to make do with less than it wanted, as a kebab-case word; "" if it did not."""
     cards: tuple[MemoryCard, ...] = ()
+    """What a summarizer thought worth remembering. The driver adds the time and the id of the record."""
 
 
 def apply(view: View, plan: Plan) -> View:
-    """The view after a plan; raises `InvalidPlan` where spans overlap or cross a tie."""
+    """The view after a plan; raises `InvalidPlan` where spans overlap or separate a call from its result."""
     items: list[Item] = []
     done = 0
     end_of_head = view.head
@@ -54,6 +55,8 @@ def apply(view: View, plan: Plan) -> View:
         items.extend(item_for(piece, view.transcript, view.counter) for piece in edit.pieces)
         done = edit.end
         end_of_head = max(end_of_head, edit.end)
+    if end_of_head > view.head:
+        end_of_head = _next_cut(view, end_of_head)
     tail = len(view.items) - end_of_head
     items.extend(view.items[done:])
     covered = _covered(view, end_of_head)
@@ -71,8 +74,18 @@ def _check_span(edit: Replace, done: int, view: View) -> None:
         raise InvalidPlan(f"span {edit.start}-{edit.end} parts a call from its result")
 
 
+def _next_cut(view: View, place: int) -> int:
+    """The first legal cut at or behind an item.
+
+    A head ends at one. System messages of the span that it covers are sent right behind it, and must not separate a
+    call from its results; an edit that replaces single messages may end between two results.
+    """
+    cuts = view.structure.cuts
+    return next((each for each in range(place, len(cuts)) if cuts[each]), place)
+
+
 def _covered(view: View, end_of_head: int) -> int:
-    """The chain messages before the item `end_of_head`."""
+    """How many chain messages lie before the item `end_of_head`."""
     if end_of_head <= view.head:
         return view.covered
     for item in view.items[end_of_head:]:
@@ -81,22 +94,33 @@ def _covered(view: View, end_of_head: int) -> int:
     return len(view.transcript.chain)
 
 
-def check(view: View, *, newest_results_too: bool = False) -> None:
-    """Raises `InvalidPlan` where the view breaks a rule that the transcript kept."""
+def check(view: View, *, may_cut_newest_results: bool = False) -> None:
+    """Raises `InvalidPlan` where the view breaks a rule that the transcript keeps.
+
+    With `may_cut_newest_results`, the tool results of the newest round may be shortened, but not gone.
+    """
     added = violations(view.opening)
     if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
+    if _separates_results(view):
+        raise InvalidPlan("system messages that follow the head would separate a call from its results")
     if sum(item.is_replacement for item in view.lead) > 1:
         raise InvalidPlan("two replacements in one view")
     task = view.transcript.task
-    if task is not None and view.transcript.chain[task].known and view.task is None:
+    if task is not None and view.transcript.chain[task].has_text and view.task is None:
         raise InvalidPlan("the first user message is gone")
     for index in _protected(view.transcript):
-        if not _stands(view, index, newest_results_too):
+        if not _stands(view, index, may_cut_newest_results):
             raise InvalidPlan(f"message {index}, of the newest round or the last of the user, was changed")
 
 
-def _stands(view: View, index: int, newest_results_too: bool) -> bool:
+def _separates_results(view: View) -> bool:
+    if not 0 < view.head < view.size or not view.item(view.head).message.is_result:
+        return False
+    return any(0 < place <= view.covered for place, _ in view.transcript.systems)
+
+
+def _stands(view: View, index: int, may_be_cut: bool) -> bool:
     place = view.item_of(index)
     if place is None:
         return False
@@ -104,40 +128,40 @@ def _stands(view: View, index: int, newest_results_too: bool) -> bool:
     if isinstance(piece, Keep):
         return True
     is_result = view.transcript.chain[index].role is Role.TOOL
-    return newest_results_too and is_result and piece.kind is Kind.SHORTENED
+    return may_be_cut and is_result and piece.kind is Kind.SHORTENED
 
 
 def newest_is_shortened(view: View) -> bool:
-    """Whether results of the newest round were cut already, by an earlier stage or for an earlier request."""
+    """Whether results of the newest round are already cut, by an earlier stage or for an earlier request."""
     places = (view.item_of(index) for index in _protected(view.transcript))
     return any(place is not None and not view.item(place).intact for place in places)
 
 
 def _protected(transcript: Transcript) -> Iterator[int]:
-    """Chain indices of the last user message and of the newest round, as far as they are known."""
+    """Chain indices of the last user message and of the newest round, of those whose text is stored."""
     chain = transcript.chain
-    if transcript.last_user is not None and chain[transcript.last_user].known:
+    if transcript.last_user is not None and chain[transcript.last_user].has_text:
         yield transcript.last_user
     newest = newest_round(chain)
     if newest is not None:
-        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER and chain[i].known)
+        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER and chain[i].has_text)
 
 
 Violation = tuple[str, str]
 
 
 def violations(messages: Iterable[Message]) -> set[Violation]:
-    """What a strict upstream would refuse: results without a call, calls without a result."""
+    """What a strict upstream would refuse, as (kind, call id): results without a call, calls without a result."""
     found: set[Violation] = set()
     waiting: dict[str, int] = {}
     for message in messages:
         if message.is_result:
-            left = waiting.get(message.answers, 0)
-            if left <= 0:
-                found.add(("orphan", message.answers))
-            waiting[message.answers] = left - 1
+            open_calls = waiting.get(message.call_id, 0)
+            if open_calls <= 0:
+                found.add(("orphan", message.call_id))
+            waiting[message.call_id] = open_calls - 1
         elif waiting or message.calls:
-            found.update(("unanswered", call) for call, left in waiting.items() if left > 0)
+            found.update(("unanswered", call) for call, open_calls in waiting.items() if open_calls > 0)
             waiting = {}
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
@@ -145,13 +169,13 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
-    """The pieces of the view's head: what a condensation records. A memory block lives for one turn and is no part."""
+    """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
     pieces = (item.piece for item in view.lead[: view.head])
     return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is Kind.MEMORY))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
-    """The pieces with the first user message written out, if it is one that they keep."""
+    """The pieces with the first user message, if they keep it, written out as a literal."""
     task = transcript.task
     return tuple(
         Literal(transcript.chain[piece.index].raw, Kind.TASK, piece.index)
@@ -161,10 +185,11 @@ def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, .
     )
 
 
-def stand_in(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
-    """Everything before item `end` becomes the task, the replacement, and a last user message in between.
+def replace_before(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
+    """The edit that puts the task and the replacement in the place of everything before item `end`.
 
-    A task that stands behind `end`, after an opening of the assistant's, stays where it is.
+    A last user message before `end` is kept behind them. A task at or behind `end`, as after an opening message of the
+    assistant's, stays where it is.
     """
     kept: list[Piece] = [*task, replacement] if view.task is not None and view.task < end else [replacement]
     last = view.last_user
@@ -181,5 +206,5 @@ def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
     is_last = view.transcript.task == view.transcript.last_user
     if is_last or not item.intact or item.message.tokens <= cap:
         return (item.piece,)
-    excerpt = shortened(item.message, cap, view.counter)
+    excerpt = shorten_message(item.message, cap, view.counter)
     return (Literal(excerpt, Kind.TASK, view.transcript.task),)

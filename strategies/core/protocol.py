@@ -1,10 +1,14 @@
-"""What a strategy is, and what it may be besides.
+"""The protocol of a strategy, and the optional roles that it may also have.
 
-Every strategy condenses. One that is also `Triggering` has a measure of its own beside the marks; one that is also
-`Marking` has marks of its own in their place; one that is also `Injecting` says how memory comes before a user message;
-one that is also `Judging` lets a model vote on whether a view should be condensed, away from the request's path. A
-strategy inherits what it is besides: every request asks each of its stages,
-and a look at the methods would cost more than all else that is decided for a small one.
+Every strategy is a `Strategy`: it condenses a view. It may also be
+
+    Triggering   it has a trigger of its own beside the marks
+    Marking      it has marks of its own in place of the settings'
+    Injecting    it says how memory is put before a user message
+    Judging      it lets a model vote, off the request's path, on whether a view should be condensed
+
+The optional roles are base classes and not protocols: every request asks each of its stages for each role, and a
+structural check of the methods would cost more than everything else that is decided for a small request.
 """
 
 from __future__ import annotations
@@ -25,20 +29,22 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one round of votes on a view.
-
-    `digest` is the chain digest of the transcript's end and `count` its chain messages, `tokens` those of the view,
-    `at` in seconds since the epoch. `metadata` is JSON: every vote, the counts and the threshold. `earlier` are the
-    chain digests before that of the end, newest first, as far as clients may rewrite what they sent last.
-    """
+    """The outcome of one round of votes on a view."""
 
     yes: bool
+    """Whether the judges voted to condense."""
     digest: bytes
+    """The chain digest at the end of the transcript that was judged."""
     count: int
+    """How many chain messages that transcript had."""
     tokens: int
+    """The tokens of the view that was judged."""
     at: float
+    """When the votes were held, in seconds since the epoch."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON: every vote, the counts and the threshold."""
     earlier: tuple[bytes, ...] = ()
+    """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
 
 
 Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]
@@ -46,37 +52,38 @@ Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of the session: the time in seconds since the epoch, and what was done before.
-
-    `verdicts` are those of all branches, oldest first; `verdict` is the one that this run follows. `seen` says when
-    messages were first seen: pairs of a chain length and the time at which the messages up to it had come, in order.
-    With `continues`, a summarizer is asked to go on from the view itself.
-    """
+    """What is known of the session when a strategy runs."""
 
     now: float = 0.0
+    """The current time, in seconds since the epoch."""
     condensations: tuple[Condensation, ...] = ()
+    """The condensations recorded for the session so far."""
     verdicts: tuple[Verdict, ...] = ()
+    """The verdicts of all branches, oldest first."""
     verdict: Verdict | None = None
+    """The verdict that this run follows, if any."""
     seen: tuple[tuple[int, float], ...] = ()
-    continues: bool = False
+    """When messages were first seen: pairs (chain length, time by which all messages up to it had come), in order."""
+    continue_view: bool = False
+    """Whether a summarizer is asked to go on from the view itself, so that the upstream's prompt cache is hit."""
 
     def first_seen(self, index: int) -> float | None:
-        """When the chain message at `index` was first seen; None where that is not known."""
+        """When the chain message at `index` was first seen, in seconds since the epoch; None if that is unknown."""
         return next((at for count, at in self.seen if index < count), None)
 
 
 class Strategy(Protocol):
-    """Plans what to do with a view. Pure: the same arguments and results give the same plan.
-
-    `asks` says whether `condense` may yield effects; one that never does is run where nobody may wait.
-    `options` is the frozen dataclass of its options.
-    """
+    """Plans what to do with a view. Pure: the same arguments and results give the same plan."""
 
     name: ClassVar[str]
+    """Its name in settings and headers."""
     asks: ClassVar[bool]
+    """Whether `condense` may yield effects. A strategy that never does may run while a client waits."""
+    may_cut_newest_results: ClassVar[bool] = False
+    """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
-        """Yields effects, is sent their results, and returns a plan; raises `StrategyError` for none."""
+        """Yields effects, is sent their results, and returns a plan; raises `StrategyError` where it has none."""
         ...
 
 
@@ -84,8 +91,8 @@ class Triggering(ABC):
     """A strategy with a trigger of its own."""
 
     @abstractmethod
-    def due(self, view: View, budget: Budget) -> bool:
-        """Whether the view should be condensed whatever the marks say."""
+    def is_due(self, view: View, budget: Budget) -> bool:
+        """Whether the view should be condensed, whatever the marks say."""
 
 
 class Marking(ABC):
@@ -93,12 +100,15 @@ class Marking(ABC):
 
     @abstractmethod
     def marks(self, budget: Budget) -> Marks:
-        """Its marks for a budget that has those of the settings."""
+        """The strategy's marks, for a budget with the marks of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """How memory is put before a user message: `unasked` or not, at most `top_k` passages, at most `max_tokens`."""
+    """How memory is put before a user message: at most `top_k` passages in at most `max_tokens`.
+
+    With `unasked`, this is done by default, where neither request nor session chose a memory mode.
+    """
 
     unasked: bool = False
     top_k: int = 5
@@ -106,16 +116,16 @@ class Injection:
 
 
 class Injecting(ABC):
-    """A strategy that goes with memory: under it a block is put before each user message as it says."""
+    """A strategy that has memory put before each user message."""
 
     @property
     @abstractmethod
     def injection(self) -> Injection:
-        """Whether that is done where nobody asks for it, and how."""
+        """How memory is injected, and whether it is by default."""
 
 
 class Judging(ABC):
-    """A strategy that asks a judge. Under it the `trigger` mark condenses nothing."""
+    """A strategy that asks judges. Under it, reaching the `trigger` mark alone condenses nothing."""
 
     @property
     @abstractmethod
@@ -123,8 +133,8 @@ class Judging(ABC):
         """Whether votes are held before forwarding instead of after the reply."""
 
     @abstractmethod
-    def skips(self, view: View, budget: Budget, past: Past) -> str:
-        """Why no vote should be held on a view now, as a kebab-case word; "" where one should."""
+    def skip_reason(self, view: View, budget: Budget, past: Past) -> str:
+        """Why no vote should be held on this view now, as a kebab-case word; "" where one should be."""
 
     @abstractmethod
     def judge(self, view: View, budget: Budget, past: Past) -> Polling:
@@ -132,11 +142,11 @@ class Judging(ABC):
 
     @abstractmethod
     def state(self, view: View, past: Past, skipped: str) -> Mapping[str, Any]:
-        """The last judgement state as JSON, for people; `skipped` is what `skips` said."""
+        """The state of judging as JSON, for people; `skipped` is what `skip_reason` returned."""
 
     @abstractmethod
-    def drifted(self, view: View) -> View | None:
-        """The view without what came between the judged one and this request, which `view` carries behind its head.
+    def without_drift(self, view: View) -> View | None:
+        """The view without the messages that came between the judged view and this request, behind the head of `view`.
 
-        None where that is to stand, or cannot be dropped.
+        None where those messages are to stay, or cannot be dropped.
         """

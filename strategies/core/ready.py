@@ -1,10 +1,10 @@
-"""Ready: which prepared condensation a view may take now.
+"""Prepared condensations: chooses the one that a view may apply now.
 
-A prepared one was made in the background for an earlier transcript of this chain, and no forwarded view has applied it
-yet. It is taken when it covers more than what the view rests on, was made for this window or a larger one, leaves
-standing what this transcript must show, and makes the view smaller by the share that the requirement wants. One that a
-judge asked for was held to its share when it was made: what has come since, and stands behind it word for word, must
-not take from it what was paid for. It need only make the view smaller.
+A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
+applied it yet. A view may apply it if it covers more than the condensation that the view already applies, was made for
+this window or a larger one, shows all protected messages of this transcript, and shrinks the view by the share that the
+requirement wants. One that a judge asked for need only make the view smaller: it was held to its share when it was
+made, and messages that have come since, which follow it word for word, must not waste what was paid for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_in
-from strategies.core.replay import Replayed, shows_what_it_must
+from strategies.core.replay import Replayed, shows_protected_messages
 from strategies.core.view import View, fold
 
 JUDGED = "judge"
@@ -23,13 +23,13 @@ JUDGED = "judge"
 def prepared_in(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
-    """Prepared ones whose covered prefix stands and that reach further than `applied`, best first."""
-    waiting = [replace(each, standing=True) for each in condensations if not each.standing]
+    """The prepared condensations that apply to this chain and reach further than `applied`, best first."""
+    prepared = [replace(each, standing=True) for each in condensations if not each.standing]
     reached = (applied.covered, applied.depth) if applied else (0, 0)
-    return [each for each in standing_in(waiting, digests) if (each.covered, each.depth) > reached]
+    return [each for each in standing_in(prepared, digests) if (each.covered, each.depth) > reached]
 
 
-def ready(
+def best_prepared(
     view: View,
     applied: Condensation | None,
     condensations: Iterable[Condensation],
@@ -38,14 +38,15 @@ def ready(
     judged_only: bool = False,
     least_shrink: float = 0.0,
 ) -> Replayed | None:
-    """The best prepared condensation that `view`, which rests on `applied`, may take, with the view that it makes.
+    """The best prepared condensation for `view`, which applies `applied` so far, and the view with it; None if none.
 
-    `judged_only` leaves out those that no judge asked for; `least_shrink` is a share of the view, for the others.
+    `judged_only` considers only condensations that a judge asked for. All others must shrink the view by the share
+    `least_shrink`.
     """
-    for made, after in _candidates(view, applied, condensations, budget, judged_only=judged_only):
-        saved, share = view.tokens - after.tokens, 0.0 if made.trigger == JUDGED else least_shrink
-        if saved > 0 and saved >= share * view.tokens and shows_what_it_must(after):
-            return Replayed(after, made)
+    for condensation, after in _candidates(view, applied, condensations, budget, judged_only=judged_only):
+        saved, share = view.tokens - after.tokens, 0.0 if condensation.trigger == JUDGED else least_shrink
+        if saved > 0 and saved >= share * view.tokens and shows_protected_messages(after):
+            return Replayed(after, condensation)
     return None
 
 
@@ -58,6 +59,6 @@ def _candidates(
     judged_only: bool,
 ) -> Iterator[tuple[Condensation, View]]:
     overhead = view.fixed - view.transcript.system_tokens
-    for made in prepared_in(condensations, view.transcript.digests, applied):
-        if made.window >= budget.made_for and (made.trigger == JUDGED or not judged_only):
-            yield made, fold(view.transcript, (made.overlay,), overhead, view.counter)
+    for condensation in prepared_in(condensations, view.transcript.digests, applied):
+        if condensation.window >= budget.nominal_window and (condensation.trigger == JUDGED or not judged_only):
+            yield condensation, fold(view.transcript, (condensation.overlay,), overhead, view.counter)

@@ -1,9 +1,8 @@
 """The replacement: the one message that stands for condensed history.
 
-It enters as a message of the user's, labelled as a record: as a system message it would give authority to
-whatever a tool once printed, as an assistant's it would be something the model believes to have said. The
-frame says that it asks for nothing. `rolling` has a frame of its own, that of its document: an assistant's message by
-name. Whoever condenses next reads either.
+It is a user message, labelled as a record. A system message would give authority to whatever a tool once printed, and
+an assistant message would be something that the model believes it said. The frame says that the record asks for
+nothing. `rolling` uses the frame of its source document, a named assistant message. `previous_record` reads both.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from strategies.core.condensation import Kind, Literal
-from strategies.core.ledger import Ledger, parted
+from strategies.core.ledger import Ledger, split_ledger
 from strategies.core.transcript import Counter, dump
 from strategies.core.view import View
 
@@ -31,43 +30,43 @@ _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*
 
 
 def replacement(text: str, stands_for: int, extra: Mapping[str, object] | None = None) -> Literal:
-    """The message that stands for `stands_for` messages, with `text` in the frame."""
+    """The message that stands for `stands_for` messages: `text` in the frame."""
     body: dict[str, object] = {"role": "user", "content": _FRAME.format(count=stands_for, text=text)}
     return Literal(dump({**body, **(extra or {})}), Kind.REPLACEMENT)
 
 
 def context_summary(text: str, stands_for: int) -> Literal:
-    """The same message as `rolling` has it."""
+    """The same message in the frame of `rolling`."""
     content = _SUMMARY_FRAME.format(count=stands_for, text=text)
     return Literal(dump({"role": "assistant", "name": SUMMARY_NAME, "content": content}), Kind.REPLACEMENT)
 
 
 def frame_tokens(counter: Counter) -> int:
-    """Tokens of the frame without its text; that of `rolling` has fewer."""
+    """Tokens of the frame without its text; the frame of `rolling` has fewer."""
     return counter.message({"role": "user", "content": _FRAME.format(count=10_000, text="")})
 
 
-def room(cap: int, counter: Counter) -> int:
-    """Tokens for the text of a replacement that may have `cap` tokens in all."""
+def text_room(cap: int, counter: Counter) -> int:
+    """The tokens left for the text of a replacement that may have `cap` tokens with its frame."""
     return max(cap - frame_tokens(counter), 0)
 
 
-def previous(view: View) -> tuple[str, Ledger]:
-    """The record and the ledger in the view's replacement, without its frame; empty where there is none."""
+def previous_record(view: View) -> tuple[str, Ledger]:
+    """The record and the ledger in the view's replacement, without its frame; empty if there is no replacement."""
     if view.replacement is None:
         return "", Ledger()
     text = view.items[view.replacement].message.text
-    found = _INNER.match(text)
-    return parted(found.group(1) if found else text)
+    match = _INNER.match(text)
+    return split_ledger(match.group(1) if match else text)
 
 
 def previous_text(view: View) -> str:
-    """The record in the view's replacement, without frame and ledger; "" where there is none."""
-    return previous(view)[0]
+    """The record in the view's replacement, without frame and ledger; "" if there is no replacement."""
+    return previous_record(view)[0]
 
 
 def stands_for(view: View, end: int) -> int:
-    """How many messages of the transcript lie before item `end`, without the two of the user's that stay."""
+    """How many messages before item `end` a replacement stands for: all but the first and the last user message."""
     behind = next((item.source for item in view.items[end:] if item.source is not None), None)
     before = len(view.transcript.chain) if behind is None else behind
     kept = {view.transcript.task, view.transcript.last_user}

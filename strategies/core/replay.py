@@ -1,10 +1,10 @@
-"""Replay: which of a session's condensations a transcript's view applies.
+"""Replay: chooses which of a session's condensations the view of a transcript applies.
 
-What the last view of this branch applied is applied again: so a view only grows at its end, and upstream prompt
-caches keep hitting. Where that is not known, or no longer fits under the trigger, the longest covered prefix that
-stands is taken, then the greatest depth. A condensation that would hide what this transcript must show (its newest
-round, its last user message: after a rewind they may lie inside an old head) is passed over. One made for a smaller
-window gives way to the longest view that fits under this window's trigger.
+The condensation that the last view of this branch applied is applied again, so that the view only grows at its end and
+upstream prompt caches keep hitting. If that one is unknown, or its view no longer fits under the trigger, the
+condensation with the longest covered prefix is chosen, and of several the one with the greatest depth. A condensation
+that would hide a protected message (the newest round, or the last user message; after a rewind they may lie inside an
+old head) is skipped. If the choice was made for a smaller window, the longest view under this window's trigger is used.
 """
 
 from __future__ import annotations
@@ -37,53 +37,53 @@ def replay(
 ) -> Replayed:
     """The view of a transcript; `fixed` are the tokens of tools and framing.
 
-    `last` is the id of the condensation that the branch's last view applied, "" for none, None where the branch
-    is not known.
+    `last` is the id of the condensation that the branch's last view applied, "" if it applied none, and None if the
+    branch is unknown.
     """
-    found = list(standing_in(condensations, transcript.digests))
-    resting = None if last is None else _resting(transcript, found, fixed, counter, last)
+    candidates = list(standing_in(condensations, transcript.digests))
+    again = None if last is None else _as_last_time(transcript, candidates, fixed, counter, last)
     if budget is None:
-        return resting or next(_views(transcript, found, fixed, counter))
-    if resting is not None and resting.view.tokens < budget.trigger and _is_for(resting, budget):
-        return resting
-    views = _views(transcript, found, fixed, counter)
+        return again or next(_views(transcript, candidates, fixed, counter))
+    if again is not None and again.view.tokens < budget.trigger and _suits_window(again, budget):
+        return again
+    views = _views(transcript, candidates, fixed, counter)
     best = next(views)
-    if _is_for(best, budget):
+    if _suits_window(best, budget):
         return best
     fitting = [each for each in (best, *views) if each.view.tokens < budget.trigger]
     return max(fitting, key=lambda each: each.view.tokens, default=best)
 
 
-def _is_for(replayed: Replayed, budget: Budget) -> bool:
-    """Whether it was made for this window or a larger one; a bare transcript is for any."""
-    return replayed.applied is None or replayed.applied.window >= budget.made_for
+def _suits_window(replayed: Replayed, budget: Budget) -> bool:
+    """Whether the condensation was made for this window or a larger one; the bare transcript suits any window."""
+    return replayed.applied is None or replayed.applied.window >= budget.nominal_window
 
 
-def _resting(
-    transcript: Transcript, found: Iterable[Condensation], fixed: int, counter: Counter, last: str
+def _as_last_time(
+    transcript: Transcript, candidates: Iterable[Condensation], fixed: int, counter: Counter, last: str
 ) -> Replayed | None:
-    """The view as it was last time; None where what it applied does not stand any more."""
+    """The view with the condensation of the last view; None if that one does not apply any more."""
     if not last:
         return Replayed(fold(transcript, (), fixed, counter), None)
-    again = [each for each in found if each.id == last]
-    return next((each for each in _views(transcript, again, fixed, counter) if each.applied is not None), None)
+    same = [each for each in candidates if each.id == last]
+    return next((each for each in _views(transcript, same, fixed, counter) if each.applied is not None), None)
 
 
 def _views(
     transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: Counter
 ) -> Iterator[Replayed]:
-    """The views that stand, best first, made as they are asked for; the transcript itself is the last."""
+    """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
     for each in standing_in(condensations, transcript.digests):
         view = fold(transcript, (each.overlay,), fixed, counter)
-        if shows_what_it_must(view):
+        if shows_protected_messages(view):
             yield Replayed(view, each)
     yield Replayed(fold(transcript, (), fixed, counter), None)
 
 
-def shows_what_it_must(view: View) -> bool:
-    """Whether the newest round and the last user message of its transcript stand in a view."""
+def shows_protected_messages(view: View) -> bool:
+    """Whether a view passes `check`, so that the newest round and the last user message are in it."""
     try:
-        check(view, newest_results_too=True)
+        check(view, may_cut_newest_results=True)
     except InvalidPlan:
         return False
     return True

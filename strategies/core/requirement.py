@@ -1,4 +1,4 @@
-"""When to condense and what it may cost: one table, read by the driver as data."""
+"""Requirements: when to condense and what that may cost, as one table that the driver reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ class Requirement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a requirement allows.
-
-    `asks`: a model may be asked while the client waits. `waits`: the view must have grown by a step since
-    the last condensation. `least_shrink`: the share of the view that must go for the result to be used.
-    `ladder`: the stages that need no model and always get there are appended.
-    """
+    """What a requirement allows."""
 
     asks: bool
+    """Whether a model may be asked: in the background for PREPARE, for all others while the client waits."""
     waits: bool
+    """Whether the view must first have grown by a step since the last condensation."""
     least_shrink: float
+    """The share of the view that must go for the result to be used."""
     ladder: bool
+    """Whether the stages of the ladder, which need no model and always make room, are appended."""
 
 
 RULES = {
@@ -42,36 +41,36 @@ RULES = {
 }
 
 
-def required(
+def requirement_for(
     tokens: int, budget: Budget, *, since: int | None, forced: bool = False, due: bool = False
 ) -> Requirement | None:
-    """What a view of `tokens` needs; `since` is its size just after the last condensation, if any.
+    """The requirement of a view of `tokens`, if any; `since` is its size just after the last condensation.
 
-    `due`: a judged record is ready, or a strategy's own trigger is reached; neither waits for a step.
+    `due` says that a judged record is ready or a strategy's own trigger is reached; neither waits for a step.
     """
     if forced:
         return Requirement.FORCED
     if budget.headroom(tokens) < budget.least_headroom:
         return Requirement.HARD
-    if due or (tokens >= budget.trigger and is_time(Requirement.SOFT, tokens, budget, since)):
+    if due or (tokens >= budget.trigger and may_be_raised(Requirement.SOFT, tokens, budget, since)):
         return Requirement.SOFT
     return None
 
 
-def is_time(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
-    """Whether a requirement that waits for a step since the last condensation may be raised, as its rule says.
+def may_be_raised(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
+    """Whether the view has grown enough since the last condensation for this requirement to be raised.
 
-    One that is prepared for waits at most for half of what was then left until a view must be condensed: where that is
-    less than a step, waiting for the step would leave no turn in which to prepare.
+    PREPARE waits for a step, but at most for half of the tokens that were left, just after the last condensation,
+    until the view must be condensed: otherwise no turn might remain in which to prepare.
     """
     if since is None or not RULES[requirement].waits:
         return True
     if requirement is not Requirement.PREPARE:
         return has_grown(tokens, budget, since)
-    left = budget.headroom(since) - budget.least_headroom
-    return tokens - since >= min(budget.step, left // 2)
+    room = budget.headroom(since) - budget.least_headroom
+    return tokens - since >= min(budget.step, room // 2)
 
 
 def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:
-    """Whether enough has come since the last condensation for another one to be worth a broken cache."""
+    """Whether the view has grown by a step since the last condensation, which makes another one worth a cache miss."""
     return since is None or tokens - since >= budget.step

@@ -2,10 +2,10 @@
 
 A *turn* is a user message and all that follows up to the next one. A *round* is one assistant message and the
 results that answer it. A *cut* is an index where the list may be split: never between a call and one of its
-results. What answers a call is found by its id among the calls of the newest assistant message that made one of
-that id, so ids that are used again are no trouble; results without an id answer the assistant before them.
+results. A result answers the newest call with its id, so ids may be reused; a result without an id answers the
+assistant message before it.
 
-All of it is found in one pass, for any list: also one that a client has broken.
+`structure` finds all of them in one pass over any list, even one that a client has broken.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from strategies.core.transcript import Call, Role
 
 
 class Rounded(Protocol):
-    """What the pass needs to know of a message; `role` None is a replacement, which is no one's."""
+    """What `structure` needs to know about an item. A `role` of None, as of a replacement, belongs to no round."""
 
     @property
     def role(self) -> Role | None: ...
     @property
     def calls(self) -> tuple[Call, ...]: ...
     @property
-    def answers(self) -> str: ...
+    def call_id(self) -> str: ...
 
 
 class Round(NamedTuple):
-    """The items [start, end): an assistant message with its results."""
+    """The items [start, end): one assistant message with its results."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Round(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The items [start, end); `user` is the index of its user message, None before the first one."""
+    """The items [start, end) of a turn. `user` is the index of its user message; None before the first one."""
 
     start: int
     end: int
@@ -59,7 +59,7 @@ class Structure(NamedTuple):
 
     @property
     def newest_round(self) -> Round | None:
-        """The last round, which nothing but `shorten` may touch."""
+        """The last round, which only `shorten` may change."""
         return next((turn.rounds[-1] for turn in reversed(self.turns) if turn.rounds), None)
 
 
@@ -77,13 +77,13 @@ def structure(items: Sequence[Rounded]) -> Structure:
                 ties.calls(i, item.calls)
             case Role.TOOL:
                 _add_result(_current(turns, i), i)
-                ties.result(i, item.answers)
+                ties.result(i, item.call_id)
     _close(turns, len(items))
     return Structure(turns, ties.cuts())
 
 
 def newest_round(items: Sequence[Rounded]) -> Round | None:
-    """The last round, found from the end."""
+    """The last round, found from the end without a pass over the list."""
     end = next((i for i in range(len(items), 0, -1) if items[i - 1].role in (Role.ASSISTANT, Role.TOOL)), None)
     if end is None:
         return None
@@ -112,7 +112,7 @@ def _add_result(turn: Turn, i: int) -> None:
 
 
 class _Ties:
-    """Which neighbours may not be parted, kept as a difference array so that the pass stays linear."""
+    """Which neighbours must stay together, kept as a difference array so that the pass stays linear."""
 
     def __init__(self, size: int) -> None:
         self._steps = [0] * (size + 2)

@@ -1,9 +1,9 @@
-"""What the user said that still holds: rules, and tasks that are open. Found by cue words, without a model.
+"""Rules: finds the user's standing rules and open tasks by cue words, without a model.
 
 The unit is a whole line or sentence of the user, word for word: text is split at line ends and at sentence ends, never
-at `;` or `,`. Recall comes first, for a rule that is lost is broken, and a sentence too many costs some tokens. So that
-not everything is collected, phrases that only sound like rules ("I don't know", "it never works") are looked past,
-questions count only where they ask for something, and code and quotations not at all.
+at `;` or `,`. Recall matters more than precision, because a rule that is lost will be broken, while one sentence too
+many costs only some tokens. To keep the number down, phrases that only sound like rules ("I don't know", "it never
+works") are ignored, questions count only if they ask for something, and code and quotations do not count at all.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 LONGEST = 600
-"""Characters of the longest sentence that is taken for a rule: what is longer was pasted."""
+"""Characters of the longest sentence that may be a rule: anything longer was pasted."""
 MOST_OF_ONE = 40
-"""Units that one message may bring."""
-LOOKED_AT = 64_000
-"""Characters of one message that are read: its beginning and its end. What stands between them was pasted."""
+"""The most units that one message may contribute."""
+MOST_CHARACTERS = 64_000
+"""Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
 
@@ -25,7 +25,7 @@ OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:(?:[-*+•·–#]+|\(?\d{1,3}[.)]|[a-z][.)])\s+|\(?\d{1,3}[、）]\s*)")
-# Each run of dots is tried once, from its first one: from each of them it would cost the square of its length.
+# Each run of dots is matched once, from its first dot: from each of its dots it would take quadratic time.
 _END = re.compile(r"[。！？]+[”’」』）\"')]*|(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)")
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|approx|mr|mrs|ms|dr|prof|fig)|(?:^|\s)[A-Z])\.$", re.IGNORECASE)
 _WORD = re.compile(r"\w")
@@ -40,17 +40,17 @@ def _lines(text: str) -> Iterator[_Line]:
     """The lines of a text without their bullets; code and quotations are left out."""
     for line in text.splitlines():
         if not line.lstrip().startswith(">"):
-            found = _BULLET.match(line)
-            yield _Line((line[found.end() :] if found else line).strip(), found is not None)
+            bullet = _BULLET.match(line)
+            yield _Line((line[bullet.end() :] if bullet else line).strip(), bullet is not None)
 
 
 def _sentences(line: str) -> Iterator[str]:
     start = 0
-    for found in _END.finditer(line):
-        if _ABBREVIATED.search(line[max(start, found.end() - 8) : found.end()]):
+    for match in _END.finditer(line):
+        if _ABBREVIATED.search(line[max(start, match.end() - 8) : match.end()]):
             continue
-        yield line[start : found.end()].strip()
-        start = found.end()
+        yield line[start : match.end()].strip()
+        start = match.end()
     if start < len(line):
         yield line[start:].strip()
 
@@ -58,7 +58,7 @@ def _sentences(line: str) -> Iterator[str]:
 # -- cues ----------------------------------------------------------------------------------------------------------
 
 _I = re.IGNORECASE
-# What only sounds like a rule; it is taken out before cues are looked for.
+# Phrases that only sound like a rule; they are removed before cues are looked for.
 _REPORT = re.compile(
     r"\b(?:I|we|they|he|she|it|who|which|that|those|these|still|also|tests?|users?)\s+(?:really\s+|still\s+|just\s+)?"
     r"(?:do not|don['’]?t)\s+(?:know|think|see|understand|remember|recall|believe|have|find|get|care|mind|work|match"
@@ -73,7 +73,7 @@ _REPORT = re.compile(
     r"|不要紧|要不要|总是会?[报出失]",
     _I,
 )
-# One word boundary before all words, and Chinese apart: most places in a text are then passed over at once.
+# One word boundary before all words, and Chinese in a pattern of its own, so that most positions fail at once.
 _STRONG_EN = re.compile(
     r"\b(?:must(?:n['’]t)?\b|never\b|always\b|do not\b|don['’]?t\b|only\b|shall\b|ensure\b|remember\b|henceforth\b"
     r"|under no circumstances\b|at all times\b|no matter what\b|at no (?:point|time)\b"
@@ -124,28 +124,28 @@ _ABOUT_RULES = re.compile(
 )
 
 
-def standing(text: str) -> list[str]:
-    """The rules and open tasks in one message of the user's, in order."""
-    said = _CODE.sub("", text)  # before it is cut: the end of a block would look like the beginning of one
-    if len(said) > LOOKED_AT:
-        half = LOOKED_AT // 2
-        return [*_standing(said[:half]), *_standing(said[-half:])][:MOST_OF_ONE]
-    return _standing(said)
+def find_rules(text: str) -> list[str]:
+    """The rules and open tasks in one message of the user's, in order, finished tasks (`[x]`) included."""
+    prose = _CODE.sub("", text)  # before cutting: the end of a code block alone would look like the beginning of one
+    if len(prose) > MOST_CHARACTERS:
+        half = MOST_CHARACTERS // 2
+        return [*_rules_in(prose[:half]), *_rules_in(prose[-half:])][:MOST_OF_ONE]
+    return _rules_in(prose)
 
 
-def _standing(text: str) -> list[str]:
-    found: list[str] = []
-    listed = parted = False
+def _rules_in(text: str) -> list[str]:
+    rules: list[str] = []
+    in_list = after_gap = False
     for line, bulleted in _lines(text):
         if not line:
-            parted = True
+            after_gap = True
             continue
-        # A list goes on over empty lines, a paragraph ends with one.
-        listed, parted = listed and (bulleted or not parted), False
-        found += [each for each in _sentences(line) if _fits(each) and (listed or is_cued(each))]
+        # A list continues over empty lines, a paragraph ends with one.
+        in_list, after_gap = in_list and (bulleted or not after_gap), False
+        rules += [each for each in _sentences(line) if _fits(each) and (in_list or is_cued(each))]
         if _LIST.search(line):
-            listed = is_cued(line) or _ABOUT_RULES.search(line) is not None
-    return found[:MOST_OF_ONE]
+            in_list = is_cued(line) or _ABOUT_RULES.search(line) is not None
+    return rules[:MOST_OF_ONE]
 
 
 def _fits(unit: str) -> bool:
@@ -156,14 +156,14 @@ def is_cued(unit: str) -> bool:
     """Whether a unit has the words of a rule or a task, a finished one included."""
     if not (_sounds_strong(unit) or _sounds_weak(unit)):
         return False
-    told = _REPORT.sub(" ", unit)
-    if _ASKS.search(told):
-        return _ASKS_FOR.search(told) is not None and _sounds_strong(told)
-    return _sounds_strong(told) or _sounds_weak(told)
+    text = _REPORT.sub(" ", unit)
+    if _ASKS.search(text):
+        return _ASKS_FOR.search(text) is not None and _sounds_strong(text)
+    return _sounds_strong(text) or _sounds_weak(text)
 
 
 def is_weak(unit: str) -> bool:
-    """Whether a unit is a wish or a task rather than a rule: of these the last go first where there is no room."""
+    """Whether a unit is a wish or a task rather than a rule. Where room is short, the latest of these are dropped."""
     return _sounds_weak(unit) and not _sounds_strong(_REPORT.sub(" ", unit))
 
 

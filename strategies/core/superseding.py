@@ -1,12 +1,12 @@
-"""Which of the user's rules and tasks still hold when later ones have come.
+"""Superseding: which of the user's rules and tasks still hold after later ones.
 
-What was said already is left out. What the user revokes ("forget what I said about X"), allows again, or changes ("Y
-instead of X") goes, but only where it is clear which one is meant: where exactly one earlier unit is about the same
-thing. Else both stay, in the order in which they were said. What revokes stays too, for the revoked one may stand
-elsewhere in the view.
+A rule that repeats an earlier one is left out. When the user revokes a rule ("forget what I said about X"), allows
+something again, or changes it ("Y instead of X"), the earlier rule is removed, but only if it is clear which one is
+meant: exactly one earlier unit must be about the same thing. Otherwise both stay, in the order in which they were
+said. The revoking sentence stays too, since the revoked rule may appear elsewhere in the view.
 
-A long history may have any number of rules. No more are held beside each other than a ledger could ever show, so that
-what one more costs does not grow with them.
+A long history may have any number of rules. No more are kept than a ledger could ever show, so that the cost of one
+more rule is bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _compiled(*patterns: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, _I) for pattern in patterns)
 
 
-# `it` is what a unit speaks of. Any rule about it goes.
+# The group `it` is what a unit speaks of. Revoked: any rule about it goes.
 _REVOKED = _compiled(
     rf"{_TAKE_BACK}\s+(?:about\s+)?(?:{_SAID}|(?:my|the|that|our)\s+(?:\w+\s+)?{_RULE})"
     r"\s+(?:about|on|regarding|concerning|for|with|against)\s+(?P<it>.+)",
@@ -40,21 +40,21 @@ _REVOKED = _compiled(
     r"(?:忘掉|忽略|取消|撤销)(?P<it>.+?)的?(?:要求|规则|限制|规定|约束)",
     r"^(?:关于)?(?P<it>.+?)的?(?:要求|规则|限制|规定)(?:已?作废|取消|不再适用|不再有效)",
 )
-# What was forbidden of it is allowed.
+# Allowed again: a rule that forbids it goes.
 _ALLOWED = _compiled(
     r"^(?P<it>.+?)\s+(?:is|are)\s+(?:no longer (?:forbidden|prohibited|off[- ]limits)"
     r"|(?:allowed|fine|okay|ok|permitted) (?:again|now))",
     r"\byou\s+(?:can|may)\s+(?P<it>.+?)\s+(?:again|after all)\b",
     r"(?:又|现在|重新)可以(?P<it>.+?)了?[。！]?$",
 )
-# What was asked for of it is not any more.
+# No longer required: a rule that asks for it goes.
 _RELIEVED = _compiled(
     r"\b(?:you|we)\s+no longer\s+(?:need|have)\s+to\s+(?P<it>.+)",
     r"\b(?:you|we)\s+(?:do not|don['’]?t)\s+(?:need|have)\s+to\s+(?P<it>.+?)\s+(?:any ?more|any longer)",
     r"^(?P<it>.+?)\s+(?:is|are)\s+no longer (?:needed|required|necessary)",
     r"(?:不用|不必|不需要|无需)再(?P<it>.+?)了?[。！]?$",
 )
-# Something else takes its place.
+# Changed: something else takes its place.
 _CHANGED = _compiled(
     r"\binstead of\s+(?:using\s+)?(?P<it>.+?)(?=\s+(?:use|write)\b|\s*[,;.!]|\s+from now|$)",
     rf"\bno longer\s+(?:use|using|want|do|write|reply in)?\s*(?P<it>.+?){_ENDS}",
@@ -87,35 +87,35 @@ _FILLERS = frozenset(
 _SAME, _SAME_GRAMS = 0.75, 0.6
 _MOST_BESIDE, _GRAM_WEIGHT = 1.0, 0.2
 MOST = 400
-"""Rules that are held beside each other, and wishes and tasks: those that were said first, as where room is short."""
+"""The most rules that are kept, and the most wishes and tasks: the earliest of each."""
 
 
 class _Reading(NamedTuple):
-    """A unit as the user said it, and what it is compared by: its words in one form, and its terms."""
+    """A unit as the user said it, with what it is compared by: its normalized words (`plain`) and its terms."""
 
     unit: str
     plain: str
     terms: frozenset[str]
 
 
-def merged(rules: Sequence[str], new: Iterable[str]) -> list[str]:
-    """The rules that hold after new ones came, in the order in which they were first said."""
+def merge_rules(rules: Sequence[str], new: Iterable[str]) -> list[str]:
+    """The rules that hold after the new ones, in the order in which they were first said."""
     kept = _Kept()
     for unit in rules:
         kept.put(_read(unit))
     for unit in new:
         done = DONE.match(unit)
         if done:
-            kept.take(OPEN + unit[done.end() :])
+            kept.remove(OPEN + unit[done.end() :])
             continue
         reading = _read(unit)
-        kept.take(_superseded(reading, kept))
+        kept.remove(_superseded(reading, kept))
         kept.put(reading)
     return [each.unit for each in kept]
 
 
 class _Kept:
-    """The units that hold, in order, each form of words once; at most `MOST` that are weak and `MOST` that are not."""
+    """The units that hold, in order, each wording once: at most `MOST` weak ones and `MOST` others."""
 
     def __init__(self) -> None:
         self._forms: dict[str, _Reading] = {}
@@ -126,15 +126,15 @@ class _Kept:
         return iter(self._forms.values())
 
     def put(self, reading: _Reading) -> None:
-        """Adds a unit, where it says something new and there is room for its kind."""
+        """Adds a unit, if its wording is new and there is room for its kind."""
         weak = is_weak(reading.unit)
         if reading.plain not in self._forms and self._room[weak]:
             self._forms[reading.plain] = reading
             self._plain[reading.unit] = reading.plain
             self._room[weak] -= 1
 
-    def take(self, unit: str | None) -> None:
-        """Takes out the unit with these words, if there is one."""
+    def remove(self, unit: str | None) -> None:
+        """Removes the unit with this text, if there is one."""
         plain = self._plain.pop(unit, None) if unit is not None else None
         if plain is not None:
             self._room[is_weak(self._forms.pop(plain).unit)] += 1
@@ -146,50 +146,54 @@ def _read(unit: str) -> _Reading:
 
 
 def _terms(text: str) -> frozenset[str]:
-    """Words in one form, and pairs of characters where a script has no spaces."""
-    found: set[str] = set()
+    """Words without their plural s, and pairs of characters where a script has no spaces."""
+    terms: set[str] = set()
     for word in _TERM.findall(text.casefold()):
         if not _IDEOGRAPH.match(word):
-            found.add(word.removesuffix("s") if len(word) > 3 else word)
+            terms.add(word.removesuffix("s") if len(word) > 3 else word)
         else:
-            found.update(word[i : i + 2] for i in range(max(len(word) - 1, 1)))
-    return frozenset(found - _STOP)
+            terms.update(word[i : i + 2] for i in range(max(len(word) - 1, 1)))
+    return frozenset(terms - _STOP)
 
 
 def _superseded(new: _Reading, kept: Iterable[_Reading]) -> str | None:
-    """The one earlier unit that a new one revokes or changes; None where there is none, or where it is not clear."""
-    told = " ".join(new.unit.split())  # runs of spaces would be tried at every length
-    for way in _WAYS:
-        it = next((_terms(found["it"]) for each in way.patterns if (found := each.search(told))), frozenset[str]())
+    """The one earlier unit that a new one revokes or changes; None if there is none, or if it is not clear which."""
+    text = " ".join(new.unit.split())  # the patterns would try a run of spaces at every length
+    for revision in _REVISIONS:
+        it = next((_terms(match["it"]) for each in revision.patterns if (match := each.search(text))), frozenset[str]())
         if not it:
             continue
         least = (_SAME_GRAMS if any(map(_IDEOGRAPH.match, it)) else _SAME) * len(it)
         about = (each for each in kept if each.unit != new.unit and len(it & each.terms) >= least)
-        meant = list(islice((each.unit for each in about if _takes(way, each, it | new.terms)), 2))
+        meant = list(islice((each.unit for each in about if _applies(revision, each, it | new.terms)), 2))
         if len(meant) == 1:
             return meant[0]
     return None
 
 
-def _takes(way: _Way, earlier: _Reading, known: frozenset[str]) -> bool:
+def _applies(revision: _Revision, earlier: _Reading, known: frozenset[str]) -> bool:
     forbids = _NEGATED.search(earlier.unit) is not None
-    if way.forbids is not None and forbids is not way.forbids:
+    if revision.forbids is not None and forbids is not revision.forbids:
         return False
-    beside = earlier.terms - known
-    return not way.alone or sum(_GRAM_WEIGHT if _IDEOGRAPH.match(each) else 1.0 for each in beside) <= _MOST_BESIDE
+    other = earlier.terms - known
+    return not revision.alone or sum(_GRAM_WEIGHT if _IDEOGRAPH.match(each) else 1.0 for each in other) <= _MOST_BESIDE
 
 
-class _Way(NamedTuple):
-    """How a unit speaks of an earlier one: whether that forbids something, and may ask for little else besides."""
+class _Revision(NamedTuple):
+    """How a unit may revise an earlier one.
+
+    `forbids` says whether the earlier unit must forbid something (None: either way); with `alone`, it may have hardly
+    any terms that the new unit does not mention.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
     forbids: bool | None = None
     alone: bool = False
 
 
-_WAYS = (
-    _Way(_REVOKED),
-    _Way(_ALLOWED, forbids=True),
-    _Way(_RELIEVED, forbids=False),
-    _Way(_CHANGED, False, alone=True),
+_REVISIONS = (
+    _Revision(_REVOKED),
+    _Revision(_ALLOWED, forbids=True),
+    _Revision(_RELIEVED, forbids=False),
+    _Revision(_CHANGED, False, alone=True),
 )

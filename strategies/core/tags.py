@@ -1,18 +1,18 @@
-"""Tags in a model's answer, `<name>…</name>`: what stands in them, found in one pass however many are never closed."""
+"""Tags in a model's answer, `<name>…</name>`: finds them in one pass, however many are never closed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 
-def within(text: str, name: str) -> Iterator[str]:
-    """What stands in each pair of tags, in order; an opening tag inside of a pair is text."""
+def tag_contents(text: str, name: str) -> Iterator[str]:
+    """Yields the text inside each pair of tags, in order; an opening tag inside a pair is text."""
     for start, end in _pairs(text, name):
         yield text[start + len(name) + 2 : end - len(name) - 3]
 
 
-def without(text: str, name: str) -> str:
-    """The text without its pairs of tags and what stands in them."""
+def without_tags(text: str, name: str) -> str:
+    """The text without its pairs of tags and the text inside them."""
     kept, behind = [], 0
     for start, end in _pairs(text, name):
         kept.append(text[behind:start])
@@ -21,7 +21,7 @@ def without(text: str, name: str) -> str:
 
 
 def _pairs(text: str, name: str) -> Iterator[tuple[int, int]]:
-    """Where each pair begins and ends, tags included."""
+    """Yields where each pair begins and ends, tags included."""
     opening, closing = f"<{name}>", f"</{name}>"
     end = 0
     while (start := text.find(opening, end)) >= 0:

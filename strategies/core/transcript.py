@@ -1,12 +1,12 @@
 """The transcript: the message list that a client sent, as the strategies see it.
 
-A message keeps the exact bytes it came in as, so that what is not changed is never written again. System and
+A message keeps the exact bytes that it came in, so that an unchanged message is never serialized again. System and
 developer messages stand outside the chain: agents put the time of day into them, so no digest may depend on them and
 no strategy may touch them. A transcript is therefore two sequences: the *chain* of all other messages, and the
 *systems*, each with the number of chain messages before it.
 
-Some agents send the output of their tools as user messages. `Reader` is told by patterns which these are; they
-get the role `TOOL` here, for they answer the assistant and open no turn.
+Some agents send the output of their tools as user messages. `Reader` recognises these by patterns and gives them the
+role `TOOL`, because they answer the assistant and open no turn.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from strategies.core.form import Form
 
 SYSTEM_ROLES = ("system", "developer")
-"""Role members of what stands outside the chain."""
+"""Values of the `role` member of messages outside the chain."""
 RESULT_ROLES = ("tool", "function")
-"""Role members of what answers a call."""
+"""Values of the `role` member of messages that answer a call."""
 
 
 class Counter(Protocol):
@@ -45,7 +45,7 @@ class Counter(Protocol):
 
 
 class Role(Enum):
-    """What a message is in the conversation; not always what its `role` member says."""
+    """The part that a message plays in the conversation; not always what its `role` member says."""
 
     SYSTEM = "system"
     USER = "user"
@@ -63,37 +63,40 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message: the bytes it came in as, and what was read from them.
-
-    `role` is what it is in the conversation, `written` its role member; `is_result` tells whether that says that it is
-    the result of a call, and not only its text that it is a tool's output. `answers` is the id of that call. `parsed`
-    is its parsed form while that is at hand: a message that is kept for later requests goes without (`lean`), and
-    `body` then parses it when asked.
-    """
+    """One chat message: the bytes that it came in, and what was read from them."""
 
     data: bytes
+    """The JSON text as it came in; empty for a message of which only the digest is stored."""
     role: Role
-    written: str
+    """The part that the message plays in the conversation."""
+    role_member: str
+    """The value of the `role` member, "" if that is no string."""
     digest: bytes
+    """The digest by which the chain knows the message (`strategies.core.digest`); empty for a message of ours."""
     tokens: int
+    """Tokens of the message with its framing."""
     calls: tuple[Call, ...] = ()
-    answers: str = ""
+    """The tool calls that the message makes."""
+    call_id: str = ""
+    """The id of the call that the message answers, or ""."""
     is_result: bool = False
+    """Whether the `role` member says that it is a tool result; False for a tool's output in a user message."""
     parsed: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
+    """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
     @property
-    def known(self) -> bool:
-        """Whether its text is at hand; of a message that only a digest is left of, no view can show anything."""
+    def has_text(self) -> bool:
+        """Whether the text is stored. A message of which only the digest is left cannot be shown in any view."""
         return bool(self.data)
 
     @property
     def raw(self) -> str:
-        """Its JSON text."""
+        """The JSON text."""
         return self.data.decode("utf-8", "surrogatepass")
 
     @property
     def body(self) -> Mapping[str, object]:
-        """Its parsed form."""
+        """The parsed JSON."""
         if self.parsed is not None:
             return self.parsed
         body: Mapping[str, object] = loads(self.raw)
@@ -101,32 +104,41 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text of the content; parts that are not text are named in brackets."""
+        """The text of the content; parts that are not text appear as their type in brackets."""
         return content_text(self.body.get("content"))
 
     def lean(self) -> Message:
-        """The same message without its parsed form."""
-        parts = self.data, self.role, self.written, self.digest, self.tokens, self.calls, self.answers, self.is_result
+        """The same message without its parsed JSON."""
+        parts = (
+            self.data,
+            self.role,
+            self.role_member,
+            self.digest,
+            self.tokens,
+            self.calls,
+            self.call_id,
+            self.is_result,
+        )
         return Message(*parts)
 
 
 class Reader:
-    """Builds messages; `tool_output` are patterns of user messages that are tool results."""
+    """Builds messages. `tool_output` are patterns that recognise a tool's output in a user message."""
 
     def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
         self._tool_output = tuple(tool_output)
 
     def read(self, raw: str, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
-        """A message from its JSON text, the parsed text, its count, and its digest where it is known."""
+        """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
         return self.read_bytes(raw.encode("utf-8", "surrogatepass"), body, tokens, digest)
 
     def read_bytes(self, data: bytes, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
-        """The same from the bytes of the JSON text."""
+        """The same, from the bytes of the JSON text."""
         calls = _calls(body) if body.get("role") == "assistant" else ()
         return _message(data, body, self.role(body), digest or message_digest(body), tokens, calls)
 
     def role(self, body: Mapping[str, object]) -> Role:
-        """The role that a message plays; unknown roles count as the user's."""
+        """The role of a message in the conversation; a message with an unknown role counts as the user's."""
         match body.get("role"):
             case "system" | "developer":
                 return Role.SYSTEM
@@ -162,33 +174,33 @@ def _message(
 
 @dataclass(frozen=True)
 class Transcript:
-    """`chain`: all but system messages. `systems`: (chain messages before it, message), in order.
-
-    `patches` are hidden rounds that stand in it, in order: a view shows them where no head covers their place. `form`
-    is what the upstream takes, None for anything: by it views of this transcript are written.
-    """
+    """The messages of one request, divided into chain and systems."""
 
     chain: tuple[Message, ...]
+    """All messages but system and developer messages, in order."""
     systems: tuple[tuple[int, Message], ...] = ()
+    """The system and developer messages in order, each with the number of chain messages before it."""
     patches: tuple[Overlay, ...] = ()
+    """Hidden memory rounds, in order. A view shows those that no head covers."""
     form: Form | None = None
+    """What the upstream accepts, by which views are written out; None if it accepts anything."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
-        """Sorts messages into chain and systems; tool output that answers nothing is the user's."""
+        """Divides messages into chain and systems. What looks like tool output but answers nothing is the user's."""
         chained: list[Message] = []
         systems: list[tuple[int, Message]] = []
         _sort(messages, chained, systems)
         return cls(tuple(chained), tuple(systems))
 
-    def followed(self, messages: Iterable[Message]) -> Transcript:
-        """The transcript that goes on with messages; what is known of this one is not worked out again."""
+    def extended_by(self, messages: Iterable[Message]) -> Transcript:
+        """This transcript with more messages at its end; what was computed for this one is not computed again."""
         chained, systems = list(self.chain), list(self.systems)
         _sort(messages, chained, systems)
         longer = replace(self, chain=tuple(chained), systems=tuple(systems))
         rest = Transcript(longer.chain[len(self.chain) :], longer.systems[len(self.systems) :])
         root = self.digests[-1] if self.chain else ROOT
-        # As `cached_property` keeps them.
+        # Stored where `cached_property` looks for them.
         vars(longer).update(
             digests=[*self.digests, *chain((message.digest for message in rest.chain), root)],
             unknown=[*self.unknown, *(len(self.chain) + i for i in rest.unknown)],
@@ -197,8 +209,8 @@ class Transcript:
         )
         return longer
 
-    def led_by(self, systems: Sequence[Message]) -> Transcript:
-        """The transcript with system messages before all others; what is known of this one is not worked out again."""
+    def with_leading_systems(self, systems: Sequence[Message]) -> Transcript:
+        """This transcript with system messages before all others; what was computed for this one is carried over."""
         if not systems:
             return self
         led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
@@ -207,17 +219,17 @@ class Transcript:
         vars(led).update(system_tokens=self.system_tokens + more, tokens=self.tokens + more)
         return led
 
-    def in_form(self, form: Form | None) -> Transcript:
-        """The same messages for an upstream that takes this form."""
-        return self._shown(form=form)
+    def with_form(self, form: Form | None) -> Transcript:
+        """The same messages for an upstream that accepts this form."""
+        return self._with(form=form)
 
-    def patched(self, patches: tuple[Overlay, ...]) -> Transcript:
-        """The same messages with these hidden rounds among them."""
-        return self._shown(patches=patches)
+    def with_patches(self, patches: tuple[Overlay, ...]) -> Transcript:
+        """The same messages with these hidden memory rounds."""
+        return self._with(patches=patches)
 
-    def _shown(self, **otherwise: Any) -> Transcript:
-        """The transcript shown otherwise; all that was worked out of its messages holds for that one too."""
-        other = replace(self, **otherwise)
+    def _with(self, **fields: Any) -> Transcript:
+        """The transcript with other fields that leave its messages alone, so all cached values stay valid."""
+        other = replace(self, **fields)
         vars(other).update({name: known for name, known in vars(self).items() if name not in vars(other)})
         return other
 
@@ -228,17 +240,17 @@ class Transcript:
 
     @cached_property
     def unknown(self) -> list[int]:
-        """The chain indices of the messages that nothing is left of but their digests."""
+        """The chain indices of the messages of which only the digests are stored."""
         return [i for i, message in enumerate(self.chain) if not message.data]
 
     @cached_property
     def task(self) -> int | None:
-        """The chain index of the first user message: what the conversation is about."""
+        """The chain index of the first user message, which says what the conversation is about."""
         return next((i for i, message in enumerate(self.chain) if message.role is Role.USER), None)
 
     @cached_property
     def last_user(self) -> int | None:
-        """The chain index of the last user message: what the model must answer."""
+        """The chain index of the last user message."""
         backwards = range(len(self.chain) - 1, -1, -1)
         return next((i for i in backwards if self.chain[i].role is Role.USER), None)
 
@@ -249,12 +261,12 @@ class Transcript:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of all messages, without tools and framing of the request."""
+        """Tokens of all messages, without the tools and framing of the request."""
         return self.system_tokens + sum([message.tokens for message in self.chain])
 
 
 def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:
-    """Puts messages behind those that are there."""
+    """Appends each message to `chained` or to `systems`."""
     system, tool = Role.SYSTEM, Role.TOOL
     for message in messages:
         role = message.role
@@ -267,17 +279,20 @@ def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tup
 
 
 def _as_placed(message: Message, before: Sequence[Message]) -> Message:
-    """A user message that looks like tool output is one only behind an assistant or another output."""
+    """The message, as the user's where it looks like tool output but follows no assistant message or other output."""
     return message if before and before[-1].role is not Role.USER else replace(message, role=Role.USER)
 
 
 def unknown(digest: bytes, role: Role) -> Message:
-    """The place of a message in a chain where nothing is left of it but its digest."""
+    """A placeholder in the chain for a message of which only the digest is stored."""
     return Message(b"", role, "", digest, 0, parsed={})
 
 
 def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str | None = None) -> Message:
-    """A message of ours, counted; `raw` is its JSON text where that is known. It is in no chain and has no digest."""
+    """A message of ours, with its tokens counted. It belongs to no chain and has no digest.
+
+    `raw` is its JSON text, if that already exists.
+    """
     text = dump(body) if raw is None else raw
     return _message(text.encode("utf-8", "surrogatepass"), body, role, b"", counter.message(body), _calls(body))
 
@@ -287,7 +302,7 @@ def _calls(body: Mapping[str, object]) -> tuple[Call, ...]:
 
 
 def dump(body: Mapping[str, object]) -> str:
-    """JSON text of a message of ours; lone surrogates stay escapes, so that it can always be encoded."""
+    """The JSON text of a message of ours. Lone surrogates stay escaped, so that the text can always be encoded."""
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
@@ -297,7 +312,7 @@ def dump(body: Mapping[str, object]) -> str:
 
 
 def content_text(content: object) -> str:
-    """The text of a message's content; other parts are named in brackets, as `[image_url]`."""
+    """The text of a message's content; parts that are not text appear as their type in brackets, as `[image_url]`."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

@@ -1,13 +1,13 @@
 """The view: the message list that is sent on, and how it comes from the transcript.
 
-A view is the transcript folded with its overlays in one pass (`fold`): first the head, then every chain
-message that the head does not cover, with inserted pieces at their anchors. Systems are woven in only when the
-list is written out (`messages`): those before the first chain message lead, those inside the covered span follow
-the head, the others stand where the client put them.
+`fold` makes a view from the transcript and its overlays in one pass: first the items of the head, then every chain
+message that the head does not cover, with inserted pieces at their anchors. System messages are added only when the
+list is written out (`View.messages`): those before the first chain message come first, those inside the covered span
+follow the head, and all others stand where the client put them.
 
-Indices: *chain* indices count the transcript's chain messages; *item* indices count a view's items. `covered` chain
-messages are stood for by the first `head` items; behind them the item i is the chain message
-`covered + i - head`, unless something was inserted there or is not known any more.
+There are two kinds of index. A *chain* index counts the transcript's chain messages, an *item* index counts a view's
+items. The first `head` items stand for the first `covered` chain messages. Behind the head, item i is the chain
+message `covered + i - head`, unless a piece was inserted or a message is no longer stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property
 
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.digest import message_digest
-from strategies.core.form import Form, Placed, shaped
+from strategies.core.form import Form, Placed, shape
 from strategies.core.parsing import loads
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
@@ -34,53 +34,57 @@ class Item:
 
     @property
     def role(self) -> Role | None:
-        """The role that it plays; None for what is nobody's turn: replacements, what leads in to one, and memory."""
+        """The role of the message in the conversation; None for replacements, their lead-in, and memory blocks."""
         if isinstance(self.piece, Literal) and self.piece.kind in (Kind.REPLACEMENT, Kind.LEAD_IN, Kind.MEMORY):
             return None
         return self.message.role
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Its tool calls."""
+        """The tool calls of the message."""
         return self.message.calls
 
     @property
-    def answers(self) -> str:
-        """The id of the call that it answers, or ""."""
-        return self.message.answers
+    def call_id(self) -> str:
+        """The id of the call that the message answers, or ""."""
+        return self.message.call_id
 
     @property
     def source(self) -> int | None:
-        """The chain index of the message that it is or stands for."""
+        """The chain index of the message that this item is or stands for."""
         return self.piece.index if isinstance(self.piece, Keep) else self.piece.origin
 
     @property
     def intact(self) -> bool:
-        """Whether it is a message of the client's as it came in."""
+        """Whether the item is a message of the client's, unchanged."""
         return isinstance(self.piece, Keep)
 
     @property
     def is_replacement(self) -> bool:
-        """Whether it is the frame, summary and ledger that stand for condensed history."""
+        """Whether the item is the replacement: frame, summary and ledger in the place of condensed history."""
         return isinstance(self.piece, Literal) and self.piece.kind is Kind.REPLACEMENT
 
 
 @dataclass(frozen=True)
 class View:
-    """`fixed` are the tokens that no plan can touch: tools, framing and systems.
+    """A transcript and the items that are sent on in its place.
 
-    The items are `lead` and, behind it, the transcript's own messages from chain index `rest` on (None: none of them).
-    Those are as they came in, so they become items only where somebody looks at them: a view that is replayed and sent
-    needs none.
+    The items are `lead`, followed by the transcript's own messages from chain index `rest` on. The latter are
+    unchanged, so they become `Item`s only when `items` is read: a view that is only replayed and sent makes none.
     """
 
     transcript: Transcript
     lead: tuple[Item, ...]
+    """The first items; all items behind them are messages of the transcript, unchanged and without a gap."""
     head: int
+    """How many items the head has."""
     covered: int
+    """How many chain messages the head stands for."""
     fixed: int
+    """Tokens that no plan can change: tools, framing and system messages."""
     counter: Counter
     rest: int | None = None
+    """The chain index from which on the transcript's own messages follow `lead`; None if none do."""
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
@@ -101,21 +105,23 @@ class View:
         return Item(self.transcript.chain[index], Keep(index))
 
     @cached_property
-    def shown(self) -> tuple[Message, ...]:
+    def item_messages(self) -> tuple[Message, ...]:
         """The messages of all items."""
         return (*[item.message for item in self.lead], *self._own)
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """The messages of the lead, and of those behind it the first ones, up to one that is no result of a call: from
-        there on all stands together as it does in the transcript."""
+        """The messages of `lead` and the next ones, up to the first that is no tool result.
+
+        All later messages stand together as in the transcript, so only these can have lost a call or a result.
+        """
         chain = self.transcript.chain
         end = next((i for i in range(self._start, len(chain)) if not chain[i].is_result), len(chain))
         return (*[item.message for item in self.lead], *chain[self._start : end + 1])
 
     @property
     def _form(self) -> Form | None:
-        """The form that its messages must be brought into; those of the client alone are sent as they came."""
+        """The form that the upstream requires; None if nothing is to be adapted, as in a view without any change."""
         is_bare = self.rest == 0 and not self.lead
         return None if is_bare else self.transcript.form
 
@@ -129,7 +135,10 @@ class View:
 
     @property
     def _own_tokens(self) -> int:
-        """Those of the messages behind the lead: where they are many, what all have less those before them."""
+        """Tokens of the messages behind the lead.
+
+        Summed directly where they are few, else as all tokens less those of the messages before them.
+        """
         transcript, start = self.transcript, self._start
         if start > len(transcript.chain) // 2:
             return sum([message.tokens for message in self._own])
@@ -138,10 +147,10 @@ class View:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of the whole request that this view makes."""
+        """Tokens of the whole request with this view, tools and framing included."""
         if self._form is None:
             return self.fixed + sum([item.message.tokens for item in self.lead]) + self._own_tokens
-        return self.fixed + sum([each.tokens for each in self._sent if each.role is not Role.SYSTEM])
+        return self.fixed + sum([each.tokens for each in self.messages if each.role is not Role.SYSTEM])
 
     @cached_property
     def structure(self) -> Structure:
@@ -167,9 +176,8 @@ class View:
     def limit(self) -> int:
         """The item before which every condensation ends: the last user message or the newest round.
 
-        A transcript that ends with the user is open only before that message. Within a turn that goes on,
-        all rounds but the newest may be condensed, and the user's message is kept among the pieces. Where nobody has
-        answered yet, it is the last user message.
+        Where the view ends with a user message, nothing from that message on may be condensed. In a turn that is still
+        going on, all rounds but the newest may be, and the user's message is kept among the pieces.
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
@@ -179,17 +187,17 @@ class View:
 
     @property
     def ends_with_user(self) -> bool:
-        """Whether the model is asked something new, rather than shown results."""
+        """Whether the last item is a user message, so that the model is asked something and not shown results."""
         return self.size > 0 and self.last_user == self.size - 1
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it shows the transcript's messages as they are, none of them unknown."""
-        return not self.changed and not self.transcript.unknown
+    def is_verbatim(self) -> bool:
+        """Whether the view is the transcript itself, and all of its messages are known."""
+        return not self.is_changed and not self.transcript.unknown
 
     @cached_property
-    def changed(self) -> bool:
-        """Whether it differs from what is known of the transcript."""
+    def is_changed(self) -> bool:
+        """Whether the view differs from the known messages of the transcript."""
         known = len(self.transcript.chain) - len(self.transcript.unknown)
         return self.size != known or not all(item.intact for item in self.lead)
 
@@ -205,21 +213,22 @@ class View:
     def _places(self) -> dict[int, int]:
         return {item.source: i for i, item in enumerate(self.lead) if item.source is not None}
 
-    def messages(self) -> Sequence[Message]:
-        """The messages as they are sent, systems included, in the form that the upstream takes."""
-        return self._sent
-
     @cached_property
-    def _sent(self) -> Sequence[Message]:
+    def messages(self) -> Sequence[Message]:
+        """The messages as they are sent, system messages included, in the form that the upstream accepts."""
         form = self._form
         if form is None:
             return self._in_order(self.covered)
         placed, items = self._in_order(0 if form.systems_lead else self.covered), iter(self.items)
         own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
-        return list(shaped(own, form, self.counter))
+        return list(shape(own, form, self.counter))
 
     def _in_order(self, behind: int) -> list[Message]:
-        """The messages in order; `behind` is the place of the systems of what the head covers: behind it, or 0."""
+        """The messages in order.
+
+        `behind` is the chain index at which the system messages inside the covered span go: `covered`, or 0 where the
+        upstream wants them in front.
+        """
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered else behind].append(system)
@@ -235,7 +244,7 @@ class View:
         return [*placed, *self._woven(waiting)]
 
     def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
-        """The messages behind the lead, with the systems that wait for their places among them."""
+        """The messages behind the lead, with the system messages in `waiting` at their places (chain indices)."""
         placed: list[Message] = []
         done = self._start
         chain = self.transcript.chain
@@ -246,18 +255,19 @@ class View:
         return [*placed, *chain[done:]]
 
     def to_json(self) -> str:
-        """The message list as JSON text; messages of the client as they came in."""
+        """The message list as JSON text; the client's messages keep the text they came in."""
         return self.encoded().decode("utf-8", "surrogatepass")
 
     def encoded(self) -> bytes:
         """The message list as bytes of JSON text."""
-        return b"[" + b",".join([message.data for message in self.messages()]) + b"]"
+        return b"[" + b",".join([message.data for message in self.messages]) + b"]"
 
 
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: Counter) -> View:
-    """The view of a transcript: the overlay that covers most is its head, the others insert.
+    """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
-    A patch goes with the message before it: a head that reaches to its place was made when it stood there.
+    A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
+    patch is not inserted again.
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
@@ -277,28 +287,31 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     rest = max([covered, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
         lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
-        if transcript.chain[i].known:
+        if transcript.chain[i].has_text:
             lead.append(Item(transcript.chain[i], Keep(i)))
     return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
 def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: Counter) -> Iterator[Item]:
-    """The items of pieces; a kept message that is not known any more is left out."""
+    """The items of pieces. A kept message of which only the digest is stored is left out."""
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
             yield Item(_message(piece, transcript, counter), piece)
             continue
         index = piece.index if isinstance(piece, Keep) else piece.origin
-        if index is not None and transcript.chain[index].known:
+        if index is not None and transcript.chain[index].has_text:
             yield Item(transcript.chain[index], Keep(index))
 
 
 def _is_here(piece: Literal, transcript: Transcript) -> bool:
-    """Whether a literal is the transcript's own message: a record that outlives its transcript holds the task whole."""
+    """Whether a literal is just the transcript's own first user message.
+
+    A record that must outlive the stored text of its transcript holds that message as a literal (`plan.with_task`).
+    """
     if piece.kind is not Kind.TASK or piece.origin is None:
         return False
     message = transcript.chain[piece.origin]
-    return message.known and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))
+    return message.has_text and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))
 
 
 def _message(piece: Literal, transcript: Transcript, counter: Counter) -> Message:
@@ -317,5 +330,5 @@ def _role(body: Mapping[str, object]) -> Role:
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: Counter) -> Item:
-    """The item that a piece makes in a view of this transcript."""
+    """The item of one piece in a view of this transcript."""
     return next(_resolve((piece,), transcript, counter))

@@ -1,4 +1,4 @@
-"""The options of `dynacontext` and what its modes stand for."""
+"""The options of `dynacontext`, and the values that its modes stand for. docs/strategies.md describes each option."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PRESETS: Mapping[str, Mapping[str, Value]] = {
 
 @dataclass(frozen=True, slots=True)
 class DynaContextOptions(Options):
-    """`mode` stands for values of other options; what is set beside it comes first. Sizes are tokens."""
+    """`mode` stands for values of other options, and an explicit value wins over the mode's. Sizes are in tokens."""
 
     mode: str = option("chat", one_of="chat openhands refer")
     voting_k: int = option(5, 1, 25)
@@ -45,5 +45,5 @@ class DynaContextOptions(Options):
     memory_cards: bool = option(True)
 
     def preset(self, mode: str) -> Mapping[str, Value]:
-        """The choices of a mode."""
+        """The values that a mode stands for."""
         return _PRESETS.get(mode, {})

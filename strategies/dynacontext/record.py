@@ -1,22 +1,22 @@
-"""The record of `dynacontext`: each question is asked up to three times, and the answer must be in a `<summary>` tag.
+"""The record of `dynacontext`: how it is asked for, and how large it may be.
 
-After a vote it may have half of the tokens that it stands for, so that a vote is held only where any record that is
-accepted leads to a view that is smaller by enough.
+The record must be in exactly one `<summary>` tag. An answer without it, or one that may not stand for history, is asked
+for again, up to three times in all. Memory cards are outside the tag, in a block of their own.
 
-An answer without the one tag, or one that may not stand for history, is asked for again. Memory cards stand outside of
-the tag, in a block of their own.
+After a vote the record may have half of the tokens that it stands for. So it can be known before a vote whether every
+acceptable record would shrink the view by enough, and no vote is held if not.
 """
 
 from __future__ import annotations
 
 import re
 
-from strategies.core.answer import Told, as_text
+from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
 from strategies.core.replacement import frame_tokens
-from strategies.core.summary import LEAST_RECORD, Cap, Form, Span, record_cap
-from strategies.core.tags import within
+from strategies.core.summary import LEAST_RECORD, Cap, RecordForm, Span, record_cap
+from strategies.core.tags import tag_contents
 from strategies.core.transcript import dump
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
@@ -29,17 +29,17 @@ _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 
 
-def tagged(text: str) -> Told:
-    """What stands in the one `<summary>` of an answer, sections under headings; malformed without the one tag."""
-    told = as_text(text)
-    found = list(within(told.record, "summary"))
-    if len(found) != 1:
-        return told._replace(well_formed=False, is_whole=False)
-    return told._replace(record=_headed(found[0]))
+def tagged(text: str) -> ParsedAnswer:
+    """Reads the record from the one `<summary>` tag of an answer; without exactly one the answer is malformed."""
+    answer = read_plain_answer(text)
+    summaries = list(tag_contents(answer.record, "summary"))
+    if len(summaries) != 1:
+        return answer._replace(well_formed=False, is_complete=False)
+    return answer._replace(record=_with_headings(summaries[0]))
 
 
-def _headed(text: str) -> str:
-    """A text with its sections under headings, without their tags; one that is never closed stays as it is."""
+def _with_headings(text: str) -> str:
+    """The text with headings in place of the tags of its sections; a tag that is never closed stays."""
     parts, behind = [], 0
     last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
     for opened in _OPENED.finditer(text):
@@ -54,25 +54,28 @@ def _headed(text: str) -> str:
 
 
 FORMS = {
-    "plain": Form("dynacontext", read=tagged, tries=TRIES),
-    "sections": Form("dynacontext-sections", read=tagged, tries=TRIES),
+    "plain": RecordForm("dynacontext", read=tagged, tries=TRIES),
+    "sections": RecordForm("dynacontext-sections", read=tagged, tries=TRIES),
 }
 
 
 def span_of(view: View, scope: Scope) -> Span:
-    """What a record is to stand for; the frame around it has its share of what goes."""
+    """The span that the record of a scope stands for; the tokens of the frame are subtracted from what it may have."""
     return Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
 
 
 def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> Cap:
-    """The most tokens of a record after a vote: of a span, half; raises `Declined` where the window has no room."""
+    """The cap of a record after a vote: at most half of the span; raises `Declined` if the window has no room."""
     most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, LEAST_RECORD)
     return Cap(min(most.text, half), min(most.record, half))
 
 
 def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
-    """Tokens that go after a vote whatever record is accepted; raises `Declined` where none can be."""
+    """The tokens that a condensation after a vote saves at least, with any acceptable record.
+
+    Raises `Declined` if there is no room for a record.
+    """
     cap, view = cap_after_vote(span, budget, options), span.view
-    span.carried(cap, budget)
+    span.ledger_and_room(cap, budget)
     lead_in = item_for(LEAD_IN, view.transcript, view.counter).message.tokens if options.empty_assistant else 0
     return span.tokens - cap.text - lead_in

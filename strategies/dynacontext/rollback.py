@@ -1,7 +1,7 @@
-"""Rolling back: what came between a judged view and this request is dropped with it.
+"""Rolling back: drops the messages that came between a judged view and this request.
 
-The original goes back to the last message that it wants to keep. A client sends the rest again, so the view leaves it
-out instead; what the model must answer stands in any case.
+The source document goes back to the last message that it wants to keep. A client sends the later messages again with
+every request, so here the view leaves them out instead. The messages that the model must answer always stay.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from strategies.core.plan import Plan, Replace, apply, check
 from strategies.core.view import View
 
 
-def rolled_back(view: View) -> View | None:
-    """`view` without what stands between its head and the last user message or the newest round.
+def roll_back(view: View) -> View | None:
+    """`view` without the messages between its head and the last user message or the newest round.
 
-    Its head reaches further than before, over what it drops. None where there is nothing to drop, or where a round
-    would break.
+    The head of the result also covers the dropped messages. None if there is nothing to drop, or if a round would
+    break.
     """
     last = view.last_user
     end = view.limit if last is None or last < view.head else min(view.limit, last)

@@ -1,12 +1,12 @@
-"""What a condensation of `dynacontext` replaces.
+"""The scope: what a condensation of `dynacontext` replaces.
 
-Behind the first messages, which stay, everything is a candidate for the record. After a vote the tail of what was
-judged is left out: up to `exclude_tail_max` messages of the assistant and its tools, for they are half of something;
-a user message ends it. Without a vote, at the context limit, there is no such tail.
+The first messages stay, and everything behind them is a candidate for the record. After a vote, the tail of the judged
+messages is excluded from the record: up to `exclude_tail_max` messages of the assistant and its tools, back to a user
+message at most, because they may be half of something. Without a vote, at the context limit, there is no such tail.
 
-Nothing that every strategy must leave alone is ever a candidate: the view's `limit` is the end of it all. Rounds stay
-whole, so an end moves to a legal cut: a tail that is kept grows by the rest of its round, one that is dropped shrinks,
-since what is dropped is in no record.
+Messages that every strategy must leave alone are never candidates: the view's `limit` ends every scope. Rounds stay
+whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is dropped shrinks,
+because dropped messages are in no record.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ from strategies.dynacontext.options import DynaContextOptions
 
 
 class Scope(NamedTuple):
-    """The items before `end` become `first`, a replacement and `last`; those before `recorded` go into its record.
-
-    `candidates` are the chain indices that it adds to the record; `excluded` counts the tail that was left out,
-    `tokens` what all that goes has.
-    """
+    """The items that a condensation replaces, and the pieces that stay among them."""
 
     recorded: int
+    """The items before this one go into the record."""
     end: int
+    """The items before this one are replaced by `first`, the replacement, and `last`."""
     first: tuple[Piece, ...]
+    """The first messages, which stay."""
     last: tuple[Piece, ...]
+    """The last user message, if it lies before `end`."""
     candidates: tuple[int, ...]
+    """The chain indices of the messages that the record adds to an earlier one."""
     excluded: int
+    """How many messages of the tail were excluded."""
     tokens: int
+    """Tokens of all items that are replaced and do not stay."""
 
 
 def judged_end(view: View, verdict: Verdict) -> int:
-    """The item behind the last one that a verdict knew; the view's end where it knew all of them."""
+    """The item behind the last one that a verdict judged; the view's end if it judged all of them."""
     later = range(view.head, len(view.items))
     return next((i for i in later if (view.items[i].source or 0) >= verdict.count), len(view.items))
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:
-    """What a YES on the items before `judged` replaces; raises `NothingToSummarize`."""
+    """The scope after a YES on the items before `judged`; raises `NothingToSummarize`."""
     most = _cut_before(view, min(judged - options.keep_last, view.limit))
     tail = _tail_cut(view, judged, options)
     if options.tail == "drop":
@@ -57,17 +60,17 @@ def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: i
 
 
 def at_limit(view: View, options: DynaContextOptions, task_cap: int) -> Scope:
-    """What the context limit replaces: all, and where `keep_last` would leave nothing, one round or message."""
+    """The scope at the context limit: everything but `keep_last`, or at least one round or message."""
     wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.limit))
     try:
         return _scope(view, options, task_cap, (wanted, wanted), 0)
     except NothingToSummarize:
-        forced = _forced(view, options)
+        forced = _least_end(view, options)
         return _scope(view, options, task_cap, (forced, forced), 0)
 
 
-def _forced(view: View, options: DynaContextOptions) -> int:
-    """The first legal cut before which there is anything to record; 0 for none."""
+def _least_end(view: View, options: DynaContextOptions) -> int:
+    """The first legal cut before which there is anything to record; 0 if there is none."""
     cuts = view.structure.cuts
     lead = _lead(view, options.keep_first)
     ends = (end for end in range(1, view.limit + 1) if cuts[end])
@@ -75,7 +78,7 @@ def _forced(view: View, options: DynaContextOptions) -> int:
 
 
 def _tail_cut(view: View, judged: int, options: DynaContextOptions) -> int:
-    """Where the tail of the items before `judged` begins: a legal cut, or `judged` where there is none."""
+    """Where the tail of the items before `judged` begins: a legal cut, or `judged` if there is none."""
     start = judged
     while judged - start < min(judged, options.exclude_tail_max):
         if view.items[start - 1].role not in (Role.ASSISTANT, Role.TOOL):
@@ -94,7 +97,7 @@ def _cut_before(view: View, place: int) -> int:
 def _lead(view: View, keep_first: int) -> int:
     """The item behind the first messages: the first user message, which always stays, and `keep_first` - 1 more.
 
-    An earlier replacement ends them, for what it stands for is no longer there to be kept.
+    An earlier replacement ends them, because the messages that it stands for are no longer there to be kept.
     """
     if view.task is None:
         return 0
@@ -105,7 +108,7 @@ def _lead(view: View, keep_first: int) -> int:
 
 
 def _candidates(view: View, lead: int, end: int) -> Iterator[int]:
-    """Chain indices that a record of the items before `end` adds to what is recorded."""
+    """Yields the chain indices that a record of the items before `end` adds to an earlier record."""
     opening = range(min(view.task or 0, end))
     recorded = -1 if view.replacement is None else view.replacement
     for i in chain(opening, range(lead, end)):

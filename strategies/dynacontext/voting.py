@@ -1,7 +1,7 @@
-"""Votes of `dynacontext`: when one is held, what the judges see, and what is kept of it.
+"""The votes of `dynacontext`: decides when one is held, what the judges see, and what is stored of it.
 
-A round of votes costs as much as several requests. So judges see the compact history, in which tool results are only
-named, and none is held before there is something new to judge, or where nothing could follow from a YES.
+A round of votes costs as much as several requests. So the judges see a compact history without the bodies of tool
+results, and no vote is held before there is something new to judge, or where a YES could change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import standing_in
 from strategies.core.effects import Ballot, Result, Vote, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.history import as_text, originals, unfenced
+from strategies.core.history import as_text, break_fences, originals
 from strategies.core.protocol import Past, Verdict
 from strategies.core.ready import JUDGED
 from strategies.core.replacement import previous_text
@@ -30,14 +30,14 @@ from strategies.prompts import prompt, prompt_digest
 ATTEMPTS = 3
 
 _LEAST_GROWTH = 2_000
-_REWRITTEN = 3  # messages at the end that clients may send otherwise a turn later
+_REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
 _ARGUMENTS = 300
 _FILL = 0.9
 
 
-def skipped(view: View, budget: Budget, past: Past, options: DynaContextOptions) -> str:
-    """Why no vote is held on a view now, as a kebab-case word; "" where one is."""
+def skip_reason(view: View, budget: Budget, past: Past, options: DynaContextOptions) -> str:
+    """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
     if turns_since_reset(view) < options.early_turns + 1:
         return "early-turns"
     if _is_cooling_down(view):
@@ -55,8 +55,8 @@ def skipped(view: View, budget: Budget, past: Past, options: DynaContextOptions)
 def turns_since_reset(view: View) -> int:
     """User turns since the start, or since the request for which the newest replacement was made.
 
-    Behind a replacement stands the round that was the newest then. A question right after it was waiting then, and is
-    none that has come since. Otherwise a turn went on, which counts as the first.
+    A replacement is followed by the round that was the newest at that request. A question right behind that round was
+    already waiting then, so it does not count as a new turn. Otherwise a turn was going on, which counts as the first.
     """
     chain = view.transcript.chain
     if view.replacement is None:
@@ -77,27 +77,27 @@ def _is_cooling_down(view: View) -> bool:
 
 
 def _branches(view: View, past: Past) -> int:
-    """Replacements by vote that stand in this chain."""
+    """How many condensations by vote stand in this chain."""
     standing = standing_in(past.condensations, view.transcript.digests)
     return sum(each.trigger == JUDGED for each in standing)
 
 
 def last_vote(view: View, past: Past) -> Verdict | None:
-    """The newest verdict on this chain or a beginning of it, of which the last messages may have been rewritten.
+    """The newest verdict on a prefix of this chain, whose last few messages may have been rewritten since.
 
-    Clients that put context into what they send last take it out again a turn later.
+    Clients that add context to their last message remove it again a turn later.
     """
     return next((each for each in reversed(past.verdicts) if known_of(each, view)), None)
 
 
 def stands(verdict: Verdict, view: View) -> bool:
-    """Whether what a verdict judged is how this transcript begins."""
+    """Whether this transcript begins with exactly the messages that a verdict judged."""
     digests = view.transcript.digests
     return 0 < verdict.count <= len(digests) and digests[verdict.count - 1] == verdict.digest
 
 
 def known_of(verdict: Verdict, view: View) -> int:
-    """How many messages of this transcript a verdict knew: all that it judged, or all but its last few; else 0."""
+    """How many messages of this transcript a verdict judged: all of its own, or all but its last few; else 0."""
     digests = view.transcript.digests
     places = ((verdict.count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier)))
     return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
@@ -114,7 +114,7 @@ def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
 
 
 def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
-    """Whether a YES would shrink the view by enough, even with the longest record that is accepted."""
+    """Whether a YES would shrink the view by enough even with the longest acceptable record."""
     try:
         scope = after_vote(view, options, budget.task_cap, len(view.items))
         saved = least_saved(span_of(view, scope), budget, options)
@@ -124,10 +124,10 @@ def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool
 
 
 def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
-    """The question of a round of votes, with all of the view's history that fits into the judge's window."""
+    """The ballot of a round of votes, with as much of the view's history as fits into the window."""
     system, counter = prompt("judge"), view.counter
     earlier = previous_text(view)
-    before = f"<earlier_record>\n{unfenced(earlier)}\n</earlier_record>\n\n" if earlier else ""
+    before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
     room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
     text = as_text(list(compact(view)), max(room, 256), counter)
     return Ballot(
@@ -141,18 +141,18 @@ def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
 
 
 def compact(view: View) -> Iterator[tuple[int, Message]]:
-    """(chain index, message) of a view without the bodies of tool results, and with short arguments."""
+    """Yields (chain index, message) of a view, without the bodies of tool results and with short arguments."""
     for index, message in originals(view, view.items):
         yield index, _without_body(message, view.counter) if message.role is Role.TOOL else _brief(message)
 
 
 def _without_body(message: Message, counter: Counter) -> Message:
-    body = {"role": message.written, "content": f"[a result of {message.tokens:,} tokens]"}
+    body = {"role": message.role_member, "content": f"[a result of {message.tokens:,} tokens]"}
     return literal(body, counter, Role.TOOL)
 
 
 def _brief(message: Message) -> Message:
-    """The message with long arguments cut; it has no more tokens than before."""
+    """The message with long arguments cut, which does not make it longer."""
     calls = tuple(call._replace(arguments=_cut(call)) for call in message.calls)
     return replace(message, calls=calls)
 
@@ -162,28 +162,28 @@ def _cut(call: Call) -> str:
 
 
 def verdict(view: View, past: Past, result: Result, options: DynaContextOptions) -> Verdict:
-    """What came of a round of votes; judges that cannot be reached have said NO."""
+    """The verdict of a round of votes. Judges that cannot be reached count as NO."""
     votes: Sequence[Vote] = result.votes if isinstance(result, Votes) else ()
-    found = tally(votes, options.voting_k)
+    outcome = tally(votes, options.voting_k)
     metadata = {
         "judge_metadata": {
-            "valid_votes": found.valid,
-            "yes_votes": found.yes_votes,
-            "no_votes": found.no_votes,
-            "threshold": found.threshold,
+            "valid_votes": outcome.valid,
+            "yes_votes": outcome.yes_votes,
+            "no_votes": outcome.no_votes,
+            "threshold": outcome.threshold,
             "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
         },
-        "judge_votes": [_told(vote) for vote in votes],
+        "judge_votes": [_vote_fields(vote) for vote in votes],
         "turns_since_reset": turns_since_reset(view),
         "promptDigest": prompt_digest("judge"),
     }
     digests = view.transcript.digests
     digest, *earlier = reversed(digests[-1 - _REWRITTEN :] or [b""])
-    return Verdict(found.yes, digest, len(digests), view.tokens, past.now, metadata, tuple(earlier))
+    return Verdict(outcome.yes, digest, len(digests), view.tokens, past.now, metadata, tuple(earlier))
 
 
-def _told(vote: Vote) -> dict[str, Any]:
-    """A vote in the documents' words."""
+def _vote_fields(vote: Vote) -> dict[str, Any]:
+    """A vote with the field names of the source documents."""
     return {
         "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
         "parsed_ok": vote.yes is not None,
@@ -194,7 +194,7 @@ def _told(vote: Vote) -> dict[str, Any]:
 
 
 def state(view: View, past: Past, reason: str) -> Mapping[str, Any]:
-    """The documents' `dynacontext_state`; `reason` is why no vote was held, or ""."""
+    """The `dynacontext_state` of the source documents; `reason` is why no vote was held, or ""."""
     last = last_vote(view, past)
     return {
         "turns_since_reset": turns_since_reset(view),

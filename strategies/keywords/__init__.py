@@ -1,4 +1,4 @@
-"""Keyword lists, as data: `keywords.toml` has what a message's importance is judged by, in English and Chinese."""
+"""Keyword lists as data: `keywords.toml` has the English and Chinese words by which `semantic` scores messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Memory: what was said earlier and can be found again, and the cards that summaries leave behind.
+"""Memory: searches earlier messages and memory cards, and writes the results for the model.
 
-`passages` says what can be found, `terms` how a text is read for it, `ranking` finds it, `block` writes it for the
-model, cards (`strategies.core.cards`) keep what a summarizer thought worth remembering.
+`passages` divides messages and cards into searchable entries, `terms` reads the terms of a text, `ranking` finds
+entries for a query, `fusing` combines its order with one by vectors, and `block` writes the entries for the model.
+`merging` merges memory cards (`strategies.core.cards`), and `attribution` finds the messages that they come from.
 """

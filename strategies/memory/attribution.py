@@ -1,9 +1,10 @@
-"""Where a memory card comes from, whatever the summarizer says of it: which messages, and so whose words it has.
+"""Attribution: finds the messages that a memory card comes from, and so whose words it has.
 
-The words of a card are looked for in what was summarized. A page that an agent reads may tell the summarizer that it is
-the user's wish: a card whose words stand in what tools returned, and not as much in what was said, is taken for a
-tool's, and can be code or a fact, never a rule. To make a rule only the user's words count: an assistant that reads the
-page may repeat it. A card whose words only the assistant said is the assistant's.
+The words of a card are looked up in the summarized messages, whatever the summarizer claims. A page that an agent reads
+may tell the summarizer that it is the user's wish. So a card whose words are found in tool results, and less in what
+people said, counts as a tool's: it can be code or a fact, never a rule. For a rule only the user's own words count,
+because an assistant that reads such a page may repeat it. A card whose words only the assistant said is the
+assistant's.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from strategies.core.view import Item, View
 from strategies.memory.terms import distinct
 
 QUOTED = 0.6
-"""The share of a card's terms that stand in tools' text from which on it may be theirs."""
-TOLD = 1 / 3
-"""The share of a card's terms that stand in a few messages from which on it comes from these."""
+"""The share of a card's terms that must be in tool results for the card to count as a tool's."""
+SOURCE_SHARE = 1 / 3
+"""The share of a card's terms that a few messages must have together to be its sources."""
 MOST_SOURCES = 3
 RULE = "constraint"
 
-Standing = Mapping[str, Sequence[int]]
-"""Terms, with the numbers of the texts in which they stand."""
+Occurrences = Mapping[str, Sequence[int]]
+"""For each term, the indices of the candidates that contain it."""
 
 
-class _Heard(NamedTuple):
-    """One message of what was summarized: its place in the history, whose it is, and what it has of the cards' terms.
+class _Candidate(NamedTuple):
+    """A summarized message that cards may come from: its chain index, its role, and the cards' terms that it contains.
 
-    `called` are those in the arguments of its calls: where a card may come from, but nothing that anybody said.
+    `called` are the terms in the arguments of its calls. A card may come from them, but nobody has said them.
     """
 
     place: int
@@ -43,80 +44,84 @@ class _Heard(NamedTuple):
     called: Set[str]
 
 
-def attributed(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -> tuple[MemoryCard, ...]:
+def attribute_cards(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -> tuple[MemoryCard, ...]:
     """The cards of a summary of these items, each with the messages that it comes from and the role of their author.
 
-    `places` and `messages` stay empty where its words stand in no few messages: an earlier record may have had them.
+    `places` and `messages` stay empty if no few messages contain enough of a card's words; those may have been in an
+    earlier record.
     """
     if not cards:
         return ()
-    wanted = [sorted(distinct(card.content)) for card in cards]
-    every = frozenset(chain.from_iterable(wanted))
-    heard = [_heard(place, message, every) for place, message in originals(view, items)]
-    where, digests = _where(heard), view.transcript.digests
-    standing = ({term: where.get(term, ()) for term in each} for each in wanted)
-    return tuple(_attributed(card, each, heard, digests) for card, each in zip(cards, standing, strict=True))
+    terms = [sorted(distinct(card.content)) for card in cards]
+    all_terms = frozenset(chain.from_iterable(terms))
+    candidates = [_candidate(place, message, all_terms) for place, message in originals(view, items)]
+    places_of, digests = _occurrences(candidates), view.transcript.digests
+    occurrences = ({term: places_of.get(term, ()) for term in each} for each in terms)
+    pairs = zip(cards, occurrences, strict=True)
+    return tuple(_attribute(card, each, candidates, digests) for card, each in pairs)
 
 
-def _heard(place: int, message: Message, wanted: Set[str]) -> _Heard:
-    """What a message has of the terms that are wanted: its text is read once, whatever their number."""
+def _candidate(place: int, message: Message, wanted: Set[str]) -> _Candidate:
+    """The wanted terms in a message. Its text is read once, whatever the number of terms."""
     called = "\n".join(call.arguments for call in message.calls)
-    return _Heard(place, message.role, wanted & distinct(message.text), wanted & distinct(called))
+    return _Candidate(place, message.role, wanted & distinct(message.text), wanted & distinct(called))
 
 
-def _where(heard: Sequence[_Heard]) -> Standing:
-    """In which of the texts each term stands."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for at, each in enumerate(heard):
+def _occurrences(candidates: Sequence[_Candidate]) -> Occurrences:
+    by_term: defaultdict[str, list[int]] = defaultdict(list)
+    for at, each in enumerate(candidates):
         for term in each.said | each.called:
-            found[term].append(at)
-    return found
+            by_term[term].append(at)
+    return by_term
 
 
-def _attributed(card: MemoryCard, standing: Standing, heard: Sequence[_Heard], digests: Sequence[bytes]) -> MemoryCard:
-    if _is_quoted(card, standing, heard):
-        card = _as_a_tools(card)
-    by_tools = card.role is Role.TOOL
-    sources = _sources({term: _by(by_tools, found, heard) for term, found in standing.items()})
-    places = tuple(sorted(heard[at].place for at in sources))
-    if sources and card.role is Role.USER and all(heard[at].role is Role.ASSISTANT for at in sources):
+def _attribute(
+    card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate], digests: Sequence[bytes]
+) -> MemoryCard:
+    if _is_quoted(card, occurrences, candidates):
+        card = _as_tool_card(card)
+    of_tools = card.role is Role.TOOL
+    sources = _sources({term: _authored(of_tools, found, candidates) for term, found in occurrences.items()})
+    places = tuple(sorted(candidates[at].place for at in sources))
+    if sources and card.role is Role.USER and all(candidates[at].role is Role.ASSISTANT for at in sources):
         card = replace(card, role=Role.ASSISTANT)
     return replace(card, places=places, messages=tuple(digests[place].hex() for place in places))
 
 
-def _by(tools: bool, found: Iterable[int], heard: Sequence[_Heard]) -> list[int]:
-    """Those of the texts that are tools', or that are not."""
-    return [at for at in found if (heard[at].role is Role.TOOL) is tools]
+def _authored(by_tools: bool, found: Iterable[int], candidates: Sequence[_Candidate]) -> list[int]:
+    """The candidates among `found` that are tool results, or those that are not."""
+    return [at for at in found if (candidates[at].role is Role.TOOL) is by_tools]
 
 
-def _is_quoted(card: MemoryCard, standing: Standing, heard: Sequence[_Heard]) -> bool:
+def _is_quoted(card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate]) -> bool:
     speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
-    in_tools = _told_by((Role.TOOL,), standing, heard)
-    return in_tools >= QUOTED * len(standing) and in_tools > _told_by(speakers, standing, heard)
+    in_tools = _terms_said_by((Role.TOOL,), occurrences, candidates)
+    return in_tools >= QUOTED * len(occurrences) and in_tools > _terms_said_by(speakers, occurrences, candidates)
 
 
-def _told_by(roles: Sequence[Role], standing: Standing, heard: Sequence[_Heard]) -> int:
-    """How many terms stand in what these said."""
+def _terms_said_by(roles: Sequence[Role], occurrences: Occurrences, candidates: Sequence[_Candidate]) -> int:
+    """How many terms are in the text of messages with one of these roles."""
     return sum(
-        any(heard[at].role in roles and term in heard[at].said for at in found) for term, found in standing.items()
+        any(candidates[at].role in roles and term in candidates[at].said for at in found)
+        for term, found in occurrences.items()
     )
 
 
-def _as_a_tools(card: MemoryCard) -> MemoryCard:
+def _as_tool_card(card: MemoryCard) -> MemoryCard:
     return replace(card, role=Role.TOOL, type=card.type if card.type in FROM_TOOLS else "fact")
 
 
-def _sources(standing: Standing) -> list[int]:
-    """The few texts that together have most of the terms, a rare term counting most; none where they have too few."""
-    left = {term: found for term, found in standing.items() if found}
+def _sources(occurrences: Occurrences) -> list[int]:
+    """The few candidates that together contain most of the terms; rare terms count most. Empty if these are too few."""
+    left = {term: places for term, places in occurrences.items() if places}
     sources: list[int] = []
     while left and len(sources) < MOST_SOURCES:
         worth: dict[int, float] = {}
-        for found in left.values():
-            for at in found:
-                worth[at] = worth.get(at, 0.0) + 1 / len(found)
+        for places in left.values():
+            for at in places:
+                worth[at] = worth.get(at, 0.0) + 1 / len(places)
         best = max(worth, key=lambda at: (worth[at], -at))
         sources.append(best)
-        left = {term: found for term, found in left.items() if best not in found}
-    told = sum(any(at in found for at in sources) for found in standing.values())
-    return sources if told >= TOLD * len(standing) else []
+        left = {term: places for term, places in left.items() if best not in places}
+    contained = sum(any(at in places for at in sources) for places in occurrences.values())
+    return sources if contained >= SOURCE_SHARE * len(occurrences) else []

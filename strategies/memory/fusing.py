@@ -1,7 +1,7 @@
-"""Fusing: what was found by its words and what was found by its meaning become one order, by reciprocal rank.
+"""Fusing: combines the hits by words and the hits by meaning (vectors) into one order, by reciprocal rank.
 
-Scores of words and closeness of vectors have no common scale, ranks do. But of vectors something is always nearest,
-also where nothing is near: so only what stands out from all that may be seen counts as found by its meaning.
+Word scores and the closeness of vectors have no common scale, but ranks have. Among vectors something is always
+nearest, even if nothing is near, so only hits that stand out from all visible entries count as found by meaning.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from dataclasses import replace
 from strategies.memory.ranking import Hit
 
 RANK = 60
-"""Added to each rank, so that the first of one order is not worth more than what stands well in both."""
+"""Added to each rank, so that the first hit of one order is not worth more than a hit that is good in both."""
 OUTSTANDING = 2.0
-"""Standard deviations by which the closeness of a passage is above the mean of all."""
+"""How many standard deviations above the mean the closeness of an outstanding entry is."""
 MOST_NEAR = 50
 
 
 def outstanding(closeness: Sequence[tuple[Hit, float]]) -> list[Hit]:
-    """Those that are closer than the rest, closest first; their score says by how many standard deviations."""
+    """The hits that are much closer than the others, closest first; their score is in standard deviations."""
     values = [value for _, value in closeness]
     mean = sum(values) / max(len(values), 1)
     spread = (sum((value - mean) ** 2 for value in values) / max(len(values), 1)) ** 0.5
     if not spread:
         return []
-    found = [replace(hit, score=(value - mean) / spread) for hit, value in closeness]
-    found.sort(key=lambda hit: (-hit.score, -hit.position))
-    return [hit for hit in found[:MOST_NEAR] if hit.score >= OUTSTANDING]
+    scored = [replace(hit, score=(value - mean) / spread) for hit, value in closeness]
+    scored.sort(key=lambda hit: (-hit.score, -hit.position))
+    return [hit for hit in scored[:MOST_NEAR] if hit.score >= OUTSTANDING]
 
 
-def fused(worded: Sequence[Hit], near: Sequence[Hit]) -> list[Hit]:
-    """Both orders as one, best first; each of them is best first too.
+def fuse(worded: Sequence[Hit], near: Sequence[Hit]) -> list[Hit]:
+    """Both orders, each best first, as one order, best first.
 
-    A score is then the larger of the shares that a hit has of the best score in each order.
+    The score of a hit becomes its share of the best score, in the order where that share is larger.
     """
     worth: dict[tuple[str, int], float] = {}
     hits: dict[tuple[str, int], Hit] = {}

@@ -1,18 +1,18 @@
-"""Merging: new memory cards beside old ones, told once, and the later of two that contradict each other holding.
+"""Merging: adds new memory cards to old ones, without duplicates; of two that contradict each other the later holds.
 
-What says the same, exactly or with nearly the same n-grams and no other number, identifier or negation, is left out.
-What contradicts an older card of its type supersedes it. Contradiction is a heuristic, chosen to miss rather than to
-invent. Both must name one subject before a copula ("The port is 8080", "数据库是 MySQL", "timeout: 30 s"), or none;
-then they contradict each other where
+A card that says the same as an earlier one is left out: the same text, or nearly the same n-grams with the same
+numbers, identifiers and negation. A card that contradicts an older card of its type supersedes it. Contradiction is
+found by a heuristic that would rather miss one than invent one. Both cards must name the same subject before a copula
+("The port is 8080", "数据库是 MySQL", "timeout: 30 s"), or both none. They then contradict each other if
 
-- they tell of that subject values that share no word (not of such subjects as the user or the project, of which many
-  things hold at once), or
-- their sentences are nearly the same but for a number or a negation. Another identifier is another thing.
+- the values that they give share no word (except for subjects such as the user or the project, of which many things
+  hold at once), or
+- their sentences are nearly the same except for a number or a negation. Another identifier means another thing.
 
-A card made from a tool's text supersedes only such cards: no page that an agent reads can lift a rule of the user.
+A card made from a tool's text supersedes only other such cards: no page that an agent reads can lift a user's rule.
 
-A session may have hundreds of cards, and each request sees them merged. So a card is compared only with those that it
-can be like: with a similarity of `SAME`, two sets share one of the first few of their elements, in whatever order.
+A session may have hundreds of cards, which are merged for each request. So a card is compared only with cards that it
+can be similar to: two sets with a similarity of `SAME` share one of their first few elements, in any fixed order.
 """
 
 from __future__ import annotations
@@ -25,35 +25,38 @@ from math import ceil
 from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
-from strategies.core.plain import plain
+from strategies.core.plain import normalized
 from strategies.core.transcript import Role
 from strategies.memory.terms import STOP, terms
 
 SAME = 0.8
-"""Jaccard similarity of n-grams from which on two sentences say the same, or the contrary."""
+"""The Jaccard similarity of n-grams from which on two sentences say the same, or the opposite."""
 _GRAM = 3
 
 
 class _Reading(NamedTuple):
-    """What a card's sentence is compared by; `grams` are those of the sentence without what the next three hold.
-
-    `first` are those of the grams of which a similar sentence has one among its own.
-    """
+    """The features by which a card's sentence is compared."""
 
     text: str
+    """The normalized sentence."""
     grams: frozenset[str]
+    """The n-grams of the sentence without its numbers, identifiers and negations."""
     numbers: frozenset[str]
     identifiers: frozenset[str]
     negated: bool
+    """Whether the sentence has a negation."""
     subject: frozenset[str]
+    """The terms before the copula; empty if there is none."""
     value: frozenset[str]
+    """The words behind the copula."""
     first: tuple[str, ...]
+    """The first few n-grams in a fixed order: two sentences with a similarity of `SAME` have one of them in common."""
 
 
-def merged(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryCard]:
-    """The old cards and the new ones that say something new; contradicted ones are superseded, and stay.
+def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryCard]:
+    """The old cards and those new ones that say something new. Contradicted cards stay, marked as superseded.
 
-    A card that was superseded and is told again is new.
+    A new card that repeats a superseded one counts as new.
     """
     cards: list[MemoryCard] = []
     board = _Board()
@@ -66,8 +69,8 @@ def merged(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryC
         if any(_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
             continue
         for at in near | board.about(reading):
-            if _overtakes(card, reading, cards[at]):
-                board.take(at, cards[at])
+            if _supersedes(card, reading, cards[at]):
+                board.remove(at, cards[at])
                 cards[at] = replace(cards[at], superseded_by=card.id)
         board.put(len(cards), card)
         cards.append(card)
@@ -75,13 +78,13 @@ def merged(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryC
 
 
 @lru_cache(maxsize=32)
-def settled(cards: tuple[MemoryCard, ...]) -> tuple[MemoryCard, ...]:
-    """Cards in the order in which they came, merged: the same for every request until another one comes."""
-    return tuple(merged((), cards))
+def settled_cards(cards: tuple[MemoryCard, ...]) -> tuple[MemoryCard, ...]:
+    """The merged cards, of `cards` in the order in which they came. Cached until another card comes."""
+    return tuple(merge_cards((), cards))
 
 
 class _Board:
-    """The numbers of cards that hold, by what a new one may be like."""
+    """Finds the cards that hold and may be similar to a new one; cards are identified by their index."""
 
     def __init__(self) -> None:
         self._texts: dict[str, set[int]] = {}
@@ -89,23 +92,23 @@ class _Board:
         self._subjects: dict[frozenset[str], set[int]] = {}
 
     def put(self, at: int, card: MemoryCard) -> None:
-        """Adds the card of a number, where it holds."""
+        """Adds the card with index `at`, if it holds."""
         if card.holds:
-            for found in self._of(_read(card.content)):
-                found.add(at)
+            for indices in self._of(_read(card.content)):
+                indices.add(at)
 
-    def take(self, at: int, card: MemoryCard) -> None:
-        """Takes the card of a number out."""
-        for found in self._of(_read(card.content)):
-            found.discard(at)
+    def remove(self, at: int, card: MemoryCard) -> None:
+        """Removes the card with index `at`."""
+        for indices in self._of(_read(card.content)):
+            indices.discard(at)
 
     def near(self, reading: _Reading) -> set[int]:
-        """All that may be as similar as `SAME` and name the same identifiers, and some others."""
-        found = (self._grams.get((gram, reading.identifiers), ()) for gram in reading.first)
-        return self._texts.get(reading.text, set()).union(*found)
+        """All cards with the same identifiers and a similarity of at least `SAME`, and some others."""
+        candidates = (self._grams.get((gram, reading.identifiers), ()) for gram in reading.first)
+        return self._texts.get(reading.text, set()).union(*candidates)
 
     def about(self, reading: _Reading) -> set[int]:
-        """All that tell of the same subject, where that is one of which one thing holds at a time."""
+        """All cards with the same subject, if it is a subject of which one thing holds at a time."""
         return self._subjects.get(reading.subject, set()) if reading.subject - _BROAD else set()
 
     def _of(self, reading: _Reading) -> Iterator[set[int]]:
@@ -115,12 +118,12 @@ class _Board:
             yield self._grams.setdefault((gram, reading.identifiers), set())
 
 
-def _overtakes(card: MemoryCard, reading: _Reading, old: MemoryCard) -> bool:
+def _supersedes(card: MemoryCard, reading: _Reading, old: MemoryCard) -> bool:
     return old.type == card.type and _may_replace(card, old) and _contradict(_read(old.content), reading)
 
 
 def _may_replace(card: MemoryCard, other: MemoryCard) -> bool:
-    """Whether `card` may stand where `other` stood: what a tool said never stands for what others said."""
+    """Whether `card` may take the place of `other`: a tool's card never takes the place of anybody else's."""
     return card.role is not Role.TOOL or other.role is Role.TOOL
 
 
@@ -142,29 +145,29 @@ def _read(text: str) -> _Reading:
     subject, value = _divided(text)
     marks = frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(text))
     numbers = frozenset(mark for mark in marks if mark[0].isdigit())
-    rest = plain(_NEGATION.sub(" ", _MARK.sub(" ", text)))
+    rest = normalized(_NEGATION.sub(" ", _MARK.sub(" ", text)))
     grams = frozenset(rest[i : i + _GRAM] for i in range(max(len(rest) - _GRAM + 1, 1)))
     return _Reading(
-        plain(text),
+        normalized(text),
         grams,
         numbers,
         marks - numbers,
         _NEGATION.search(text) is not None,
         frozenset(terms(subject)),
-        frozenset(plain(value).split()) - STOP,
+        frozenset(normalized(value).split()) - STOP,
         tuple(sorted(grams, key=_order)[: len(grams) - ceil(SAME * len(grams)) + 1]),
     )
 
 
 def _order(gram: str) -> tuple[int, str]:
-    """One order for all, in which grams from within words come first: the others are shared by many sentences."""
+    """The sort key of n-grams: those inside one word come first, because those with spaces are in many sentences."""
     return gram.count(" "), gram
 
 
 def _divided(content: str) -> tuple[str, str]:
-    """What a sentence is about, "" where no copula tells, and what it says of that."""
-    found = _COPULA.search(content)
-    return (content[: found.start()], content[found.end() :]) if found else ("", content)
+    """The parts of a sentence before and behind its copula; without a copula, "" and the sentence."""
+    copula = _COPULA.search(content)
+    return (content[: copula.start()], content[copula.end() :]) if copula else ("", content)
 
 
 def _same(one: _Reading, other: _Reading) -> bool:
@@ -183,7 +186,7 @@ def _contradict(old: _Reading, new: _Reading) -> bool:
 
 
 def _similar(one: _Reading, other: _Reading) -> float:
-    """The Jaccard similarity of their n-grams; 0 where their sizes alone forbid that they are similar."""
+    """The Jaccard similarity of the n-grams; 0 if their numbers alone rule out a similarity of `SAME`."""
     sizes = sorted((len(one.grams), len(other.grams)))
     if sizes[0] < SAME * sizes[1]:
         return 0.0

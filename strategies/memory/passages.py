@@ -1,8 +1,8 @@
-"""What can be found: each stored message, or each part of a long one, and each card.
+"""Passages: the searchable entries, which are stored messages, parts of long ones, and cards.
 
-An entry's `key` is what visibility is decided by: for a message the chain digest that ends with it, so that it is
-seen only where the same history leads up to it. A long message is split where its lines and sentences end; the parts
-put together are the message again, byte for byte.
+An entry's `key` decides who may see it. For a message it is the chain digest up to and including that message, so that
+the message is visible only behind the same history. A long message is split at the ends of lines and sentences; its
+parts, joined, are the message again, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strategies.memory.terms import width
 
 NOWHERE = -1
 PART_WIDTH = 600
-"""The width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five."""
+"""The most width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five."""
 _BOUNDARIES = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
@@ -27,31 +27,33 @@ _BOUNDARIES = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that can be found.
-
-    `place` counts the messages of the conversation from 0; a card has none and no neighbours. `part` counts from 0.
-    `card` is the card's type, "" for a message. `role` is whose words these are: of a card, those it was made from.
-    """
+    """One entry that a search can find."""
 
     key: str
+    """Decides who may see the entry."""
     role: Role
+    """Whose words these are; for a card, whose words it was made from."""
     text: str
     place: int = NOWHERE
+    """The index of the message in the conversation; `NOWHERE` for a card, which has no neighbours."""
     part: int = 0
+    """The index of this part of the message."""
     parts: int = 1
+    """How many parts the message has."""
     card: str = ""
+    """The type of the card; "" for a message."""
 
 
 def message_entries(key: str, message: Message, place: int) -> list[Entry]:
-    """The entries of a stored message; none for system messages and for what only a digest is left of."""
-    if message.role is Role.SYSTEM or not message.known:
+    """The entries of a stored message; none for system messages, and for messages of which only a digest is left."""
+    if message.role is Role.SYSTEM or not message.has_text:
         return []
     calls = (f"{call.name}({call.arguments})" for call in message.calls)
     return text_entries(key, message.role, "\n".join(filter(None, (message.text, *calls))), place)
 
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
-    """The entries of a text that was said at a place: one, or one for each part; none where there is no text."""
+    """The entries of the text at a place of the conversation, one for each part; none if the text is blank."""
     if not text.strip():
         return []
     parts = split(text)
@@ -64,7 +66,7 @@ def card_entry(key: str, card: MemoryCard) -> Entry:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text, each at most `PART_WIDTH` wide; joined they are the text."""
+    """The parts of a text, each at most `PART_WIDTH` wide. Joined they are the text again."""
     parts = []
     start = 0
     while start < len(text):
@@ -75,13 +77,13 @@ def split(text: str) -> list[str]:
 
 
 def _end(text: str, start: int) -> int:
-    """Where the part that begins at `start` ends: at the best boundary in the second half of what it may have."""
+    """Where the part that begins at `start` ends: at the best boundary in the second half of its room."""
     longest = text[start : start + PART_WIDTH]
     most = max(PART_WIDTH * len(longest) // max(width(longest), PART_WIDTH), 1)
     if len(text) - start <= most:
         return len(text)
     for boundary in _BOUNDARIES:
-        ends = [found.end() for found in boundary.finditer(text, start + most // 2, start + most)]
+        ends = [match.end() for match in boundary.finditer(text, start + most // 2, start + most)]
         if ends:
             return ends[-1]
     return start + most

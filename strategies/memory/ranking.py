@@ -1,17 +1,17 @@
-"""Ranking: which entries a query is about. BM25 in which a message also speaks for its neighbours.
+"""Ranking: finds the entries that a query is about, by BM25 in which a term also counts for neighbouring messages.
 
-Why neighbours. In a conversation the words of a question and those of its answer stand in different messages: "What
-does the museum cost?" "45 yuan." So each occurrence of a term counts, less with each step, for some messages after
-it and for two before it; the sums saturate as BM25's term frequency does, so that a message
-whose surroundings hold *all* of the query's terms comes before one that repeats a single term. On annotated dialogues
-this is worth more than everything else together; see docs/quality.md.
+In a conversation the words of a question and those of its answer are in different messages: "What does the museum
+cost?" "45 yuan." So each occurrence of a term also counts, less with each step, for some messages after it and for two
+before it. The sums saturate like BM25's term frequency, so that a message whose surroundings contain *all* terms of the
+query comes before one that repeats a single term. On annotated dialogues this is worth more than everything else
+together; see docs/quality.md.
 
-The rest is light. A message is worth more where the query names who says it, and where it names the month or day on
-which it was said (a date that a message begins with holds for those after it); a term of the query counts more where
-it stands in quotation marks or looks like an identifier. Cards have no neighbours. `Weights` holds it all.
+The other rules have small effects. A message scores higher if the query names its speaker, or the month or day on which
+it was said (a date at the beginning of a message holds for the messages after it). A term of the query counts more in
+quotation marks, or if it looks like an identifier. Cards have no neighbours. `Weights` holds all the factors.
 
-Work is bounded: of a long query the rarest terms are taken, as many as have `MOST_POSTINGS` occurrences. An entry
-that is not allowed changes nothing: neither scores nor frequencies know of it.
+Work is bounded: of a long query only the rarest terms count, up to `MOST_POSTINGS` occurrences in all. An entry that
+the caller may not see has no effect at all, neither on scores nor on frequencies.
 """
 
 from __future__ import annotations
@@ -27,33 +27,39 @@ from itertools import count
 from typing import NamedTuple
 
 from strategies.memory.passages import NOWHERE, Entry
-from strategies.memory.terms import Date, content, dates, speaker, stamp, terms
+from strategies.memory.terms import Date, dates, informative_share, leading_date, speaker, terms
 
 K1, B = 1.2, 0.75
 MOST_POSTINGS = 1_000
 MOST_HITS = 400
 QUERY_END = 1_000
-"""Characters of a long query's beginning and end that are read."""
+"""Characters that are read at the beginning and at the end of a long query."""
 
 _QUOTED = re.compile(r"[\"“「『`《]([^\"”」』`》\n]{2,60})[\"”」』`》]")
 _WORD = re.compile(r"\w+")
-# Each run of letters is tried once, from where it begins.
+# Each run of letters is matched once, from its beginning, so that the time stays linear.
 _IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\-]+\w+)+")
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What counts how much. `after` is what a term counts one, two, … messages later, `before` one, two, … earlier."""
+    """The factors of the ranking."""
 
     after: tuple[float, ...] = tuple(round(0.5 * 0.7**steps, 3) for steps in range(5))
+    """How much a term counts one, two, … messages after its own."""
     before: tuple[float, ...] = (0.25, 0.125)
+    """How much a term counts one, two, … messages before its own."""
     speaker: float = 1.2
+    """For a message whose speaker the query names."""
     dated: float = 1.2
+    """For a message that was said on a date that the query names."""
     quoted: float = 1.5
+    """For a term in quotation marks, or one that looks like an identifier."""
     single: float = 0.3
+    """For a term that is a single character of a script without spaces."""
 
     def kernel(self) -> tuple[tuple[int, float], ...]:
-        """(offset, weight) for each neighbour."""
+        """The (offset, weight) of each neighbour."""
         later = ((step, weight) for step, weight in enumerate(self.after, 1))
         earlier = ((-step, weight) for step, weight in enumerate(self.before, 1))
         return (*later, *earlier)
@@ -64,7 +70,7 @@ DEFAULT = Weights()
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An entry that was found. `position` is its place in the line of what may be seen: neighbours differ by one."""
+    """An entry that was found. `position` is its place among the visible entries: neighbours differ by one."""
 
     entry: Entry
     position: int
@@ -73,26 +79,27 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The allowed entries of an index in their order, and their mean length in terms."""
+    """The visible entries of an index, in order. An entry has a number in the index, and a position in this line."""
 
     positions: dict[int, int]
-    """The position by the entry's number."""
+    """Positions by number."""
     numbers: dict[int, int]
-    """The number by position."""
+    """Numbers by position."""
     end: int
-    """The position behind the last message; cards stand further on."""
+    """The position behind the last message; cards follow at greater distances."""
     length: float
+    """The mean length of the entries, in terms; at least 1."""
 
 
-class _Found(NamedTuple):
-    """A term of the query: what it counts, and where it stands as (number of the entry, times)."""
+class _WeightedTerm(NamedTuple):
+    """A term of the query: its weight, and its occurrences as (number of the entry, times)."""
 
     weight: float
     postings: Sequence[tuple[int, int]]
 
 
 class Index:
-    """The entries of one session, to be searched. Built in pieces or at once, it is the same."""
+    """A searchable index of one session's entries. Adding entries in parts gives the same index as all at once."""
 
     def __init__(self, entries: Iterable[Entry] = (), weights: Weights = DEFAULT) -> None:
         self._weights = weights
@@ -113,7 +120,7 @@ class Index:
         return len(self._entries)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds entries; their places say in which order they were said. Those that are known are left out."""
+        """Adds entries that are not in the index yet. Their `place` gives their order, not that of adding."""
         for entry in entries:
             if (entry.key, entry.part) not in self._known:
                 self._known.add((entry.key, entry.part))
@@ -132,33 +139,33 @@ class Index:
             self._said_by.setdefault(name, []).append(number)
         if entry.place == NOWHERE:
             self._cards.add(number)
-        elif date := stamp(entry.text):
+        elif date := leading_date(entry.text):
             self._stamps.append((number, date))
 
     def search(self, query: str, limit: int = MOST_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
-        """The entries that a query is about, best first, the newer of equals first.
+        """The entries that a query is about, best first; of equal scores the newer first. Empty if no term occurs.
 
-        `allowed` holds the keys that may be seen; None allows all. Empty where no term of the query stands anywhere.
+        `allowed` holds the keys of the entries that may be seen; None allows all.
         """
-        asked = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
+        text = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
         line = self._line(allowed)
-        scores = self._scores(self._weigh(asked), line)
-        self._boost(scores, asked, line)
+        scores = self._scores(self._weigh(text), line)
+        self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
 
     def visible(self, allowed: AbstractSet[str]) -> list[Hit]:
-        """All entries with these keys, in their order and without a score, each with the position of its hits."""
+        """All entries with these keys as hits without a score, in order and with the positions that `search` gives."""
         return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
 
     def _weigh(self, query: str) -> dict[str, float]:
-        """What each term of a query counts."""
+        """The weight of each term of a query."""
         marked = {term for text in (*_QUOTED.findall(query), *_IDENTIFIER.findall(query)) for term in terms(text)}
         single, quoted = self._weights.single, self._weights.quoted
-        return {term: content(term, single) * (quoted if term in marked else 1.0) for term in terms(query)}
+        return {term: informative_share(term, single) * (quoted if term in marked else 1.0) for term in terms(query)}
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
-        """Messages stand one beside the other; a card is further from everything than any neighbour counts."""
+        """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
         shown = [number for number, key in enumerate(self._keys) if allowed is None or key in allowed]
         said = sorted((number for number in shown if number not in self._cards), key=self._places.__getitem__)
         numbers = dict(enumerate(said))
@@ -170,29 +177,29 @@ class Index:
         return _Line(positions, numbers, end, max(mean, 1.0))
 
     def _scores(self, weights: Mapping[str, float], line: _Line) -> dict[int, float]:
-        """The score by position; beside the ends of the line some have one that nothing stands at."""
+        """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
         scores: dict[int, float] = {}
         room = MOST_POSTINGS
-        for found in self._rarest(weights, line):
-            df = len(found.postings)
-            worth = found.weight * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
-            for at, share in self._spread(found.postings[-room:], line).items():
+        for term in self._rarest_first(weights, line):
+            df = len(term.postings)
+            worth = term.weight * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
+            for at, share in self._spread(term.postings[-room:], line).items():
                 scores[at] = scores.get(at, 0.0) + worth * share / (share + 1)
             room -= df
             if room <= 0:
                 break
         return scores
 
-    def _rarest(self, weights: Mapping[str, float], line: _Line) -> list[_Found]:
-        """The terms that stand in the line, rarest first."""
+    def _rarest_first(self, weights: Mapping[str, float], line: _Line) -> list[_WeightedTerm]:
+        """The terms that occur in the line, rarest first."""
         known = [(term, self._postings[term]) for term in weights if term in self._postings]
         if len(line.numbers) < len(self._entries):
             known = [(term, [each for each in postings if each[0] in line.positions]) for term, postings in known]
         known.sort(key=lambda each: (len(each[1]), each[0]))
-        return [_Found(weights[term], postings) for term, postings in known if postings]
+        return [_WeightedTerm(weights[term], postings) for term, postings in known if postings]
 
     def _spread(self, postings: Sequence[tuple[int, int]], line: _Line) -> dict[int, float]:
-        """How much a term counts at each position: BM25's term frequency over its norm, there and around."""
+        """How much a term counts at each position: BM25's normalized term frequency, spread to the neighbours."""
         shares: dict[int, float] = {}
         for number, times in postings:
             at = line.positions[number]
@@ -205,19 +212,19 @@ class Index:
         return shares
 
     def _boost(self, scores: dict[int, float], query: str, line: _Line) -> None:
-        """Entries are worth more where the query names who said them, or when."""
+        """Raises the scores of entries whose speaker or date the query names."""
         for name in set(_WORD.findall(query.casefold())) & self._said_by.keys():
             _multiply(scores, (line.positions.get(number) for number in self._said_by[name]), self._weights.speaker)
-        asked = dates(query)
-        if asked:
-            _multiply(scores, self._said_on(asked, line), self._weights.dated)
+        named_dates = dates(query)
+        if named_dates:
+            _multiply(scores, self._said_on(named_dates, line), self._weights.dated)
 
-    def _said_on(self, asked: Sequence[Date], line: _Line) -> Iterator[int]:
-        """The positions of messages that were said on one of the dates: from where it was told to where another is."""
-        told = sorted((line.positions[number], date) for number, date in self._stamps if number in line.positions)
-        ends = [*(at for at, _ in told[1:]), line.end]
-        for (start, date), end in zip(told, ends, strict=False):
-            if any(date.meets(each) for each in asked):
+    def _said_on(self, named_dates: Sequence[Date], line: _Line) -> Iterator[int]:
+        """Yields the positions of messages that were said on one of the dates: each date holds until the next one."""
+        stamped = sorted((line.positions[number], date) for number, date in self._stamps if number in line.positions)
+        ends = [*(at for at, _ in stamped[1:]), line.end]
+        for (start, date), end in zip(stamped, ends, strict=False):
+            if any(date.meets(each) for each in named_dates):
                 yield from range(start, end)
 
 

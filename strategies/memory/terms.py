@@ -1,9 +1,9 @@
-"""How a text is read for searching: words, their stems, n-grams where a script has no spaces, names and dates.
+"""Terms: reads a text for searching, into word stems, n-grams where a script has no spaces, speakers and dates.
 
-Words are folded (width, case, accents). English ones lose their endings, for a question asks "where did she camp" of
-"we went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by
+Words are folded (width, case, accents). English words lose their endings, because "where did she camp" asks about "we
+went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by
 its parts. Chinese, Japanese and Korean runs become n-grams of up to four characters; single characters are kept
-for nouns of one, and count for little in a query.
+for nouns of one character, and count for little in a query.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
-from strategies.core.plain import fold
+from strategies.core.plain import fold_characters
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4
@@ -40,27 +40,30 @@ STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, as often as they stand in it; words that say nothing are left out."""
-    return [term for token in _TOKEN.findall(fold(text)) for term in _terms_of(token)]
+    """The terms of a text, each as often as it occurs; stop words are left out."""
+    return [term for token in _TOKEN.findall(fold_characters(text)) for term in _terms_of(token)]
 
 
 def distinct(text: str) -> set[str]:
-    """What a text is recognised by: the stems of its words, and of n-grams the pairs, which tell as much as all."""
-    folded = fold(text)
+    """The distinct word stems and character pairs of a text: to recognise a text, pairs do as well as all n-grams."""
+    folded = fold_characters(text)
     words = (word.casefold() for piece in set(_PIECES.findall(folded)) for word in _HUMP.split(piece))
     pairs = (pair for run in set(_RUN.findall(folded)) for pair in map(add, run, run[1:]))
     return {*(stem(word) for word in words if word not in STOP), *(each for each in pairs if not STOP.issuperset(each))}
 
 
-def content(term: str, single: float) -> float:
-    """How much a term tells, up to 1: of an n-gram the share of characters that say something, `single` for one."""
+def informative_share(term: str, single: float) -> float:
+    """How informative a term is, up to 1: for an n-gram its share of characters that are no stop words.
+
+    A single character counts `single`.
+    """
     if term.isascii() or not _is_cjk(term):
         return 1.0
     return single if len(term) == 1 else sum(each not in STOP for each in term) / len(term)
 
 
 def width(text: str) -> int:
-    """About four times the tokens of a text: characters, where one of a script without spaces counts three."""
+    """About four times the tokens of a text: its characters, of which those of scripts without spaces count three."""
     return len(text) + 2 * len(_WIDE.findall(text))
 
 
@@ -83,7 +86,7 @@ def _is_cjk(token: str) -> bool:
 
 
 def _grams(run: str) -> Iterator[str]:
-    """The n-grams of a run but those that say nothing: 是什么."""
+    """Yields the n-grams of a run, except those of stop words only, such as 是什么."""
     for size in range(1, LONGEST_GRAM + 1):
         grams = (run[i : i + size] for i in range(len(run) - size + 1))
         yield from (gram for gram in grams if not STOP.issuperset(gram))
@@ -93,11 +96,11 @@ _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
 
 
 _LONGEST_WORD = 64
-"""Letters; what is longer is no word of a language, and is not kept as one."""
+"""Letters of the longest word that is stemmed and cached; anything longer is no natural word."""
 
 
 def stem(word: str) -> str:
-    """A word without its English ending; short words, other alphabets and what is no word stay as they are."""
+    """A word without its English ending. Short words, other alphabets and anything that is no word stay unchanged."""
     return _stem(word) if len(word) <= _LONGEST_WORD else word
 
 
@@ -122,7 +125,7 @@ def _singular(word: str) -> str:
 
 
 def _bare_form(word: str) -> str:
-    """Without -ing or -ed, and the consonant that was doubled for it: camping, camp; planned, plan."""
+    """The word without -ing or -ed, and without the consonant doubled before it: camping, camp; planned, plan."""
     ending = next((each for each in ("ing", "ed") if word.endswith(each)), "")
     root = word.removesuffix(ending)
     if not ending or len(root) < 3 or not _VOWEL.search(root):
@@ -137,25 +140,25 @@ _SPEAKER = re.compile(r"\s*(?:\[[^\]\n]{1,60}\]\s*)?([^\W\d_][\w.' -]{0,30}?)\s?
 
 
 def speaker(text: str) -> str:
-    """Who a text says is speaking, as in `Caroline: hello` or `[1:56 pm on 8 May, 2023] Mel: hi`; "" where none."""
-    found = _SPEAKER.match(text)
-    return found.group(1).casefold() if found else ""
+    """The speaker that a text names, as in `Caroline: hello` or `[1:56 pm on 8 May, 2023] Mel: hi`; "" if none."""
+    match = _SPEAKER.match(text)
+    return match.group(1).casefold() if match else ""
 
 
 # -- dates ---------------------------------------------------------------------------------------------------------
 
 
 class Date(NamedTuple):
-    """A date as far as it is told; 0 where a field is not."""
+    """A date, possibly incomplete: a field that is not given is 0."""
 
     year: int
     month: int
     day: int
 
     def meets(self, other: Date) -> bool:
-        """Whether both have the month, and no field that both tell differs."""
-        told = [(mine, its) for mine, its in zip(self, other, strict=True) if mine and its]
-        return bool(self.month and other.month) and all(mine == its for mine, its in told)
+        """Whether both dates have a month, and agree in all fields that both have."""
+        shared = [(mine, its) for mine, its in zip(self, other, strict=True) if mine and its]
+        return bool(self.month and other.month) and all(mine == its for mine, its in shared)
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -173,17 +176,17 @@ _STAMP = 60
 
 
 def dates(text: str) -> list[Date]:
-    """The dates in a text that name a month, in no order."""
-    found = (match for pattern in _DATES for match in pattern.finditer(text))
-    return [date for match in found if 1 <= (date := _date(match.groupdict())).month <= 12]
+    """The dates in a text that have a month, in no particular order."""
+    matches = (match for pattern in _DATES for match in pattern.finditer(text))
+    return [date for match in matches if 1 <= (date := _date(match.groupdict())).month <= 12]
 
 
-def stamp(text: str) -> Date | None:
-    """The date that a text begins with: that of all that follows, until another one is told."""
+def leading_date(text: str) -> Date | None:
+    """The complete date near the beginning of a text, which holds for all later messages until the next such date."""
     return next((each for each in dates(text[:_STAMP]) if each.day), None)
 
 
-def _date(told: dict[str, str | None]) -> Date:
-    name = told.get("name")
-    month = _MONTHS.index(name[:3].lower()) + 1 if name else int(told.get("month") or 0)
-    return Date(int(told.get("year") or 0), month, int(told.get("day") or 0))
+def _date(groups: dict[str, str | None]) -> Date:
+    name = groups.get("name")
+    month = _MONTHS.index(name[:3].lower()) + 1 if name else int(groups.get("month") or 0)
+    return Date(int(groups.get("year") or 0), month, int(groups.get("day") or 0))

@@ -96,6 +96,14 @@ def test_a_guard_that_names_another_head_is_refused_and_nothing_is_sent(
     assert len(upstream.journal.to(CHAT)) == 1
 
 
+def test_a_guard_of_a_session_without_a_history_is_refused_because_there_is_none(client: httpx.Client) -> None:
+    refused = append(client, USER, headers={"X-Condenser-If-Head": "9-00"})
+    assert refused.status_code == 409
+    message = refused.json()["error"]["message"]
+    assert message.startswith("The session has no stored history yet, so its head is not '9-00'.")
+    assert "may be left out" in message
+
+
 def test_the_same_guarded_append_again_replaces_and_never_doubles(
     client: httpx.Client, upstream: ScriptedUpstream
 ) -> None:

@@ -276,7 +276,7 @@ def test_what_no_condensing_can_help_is_a_400_that_accounts_for_its_tokens(
         "invalid_request_error",
         "messages",
     )
-    for part in ("4,096", "from settings", "system messages 9", "user message 5,0", "512 are reserved"):
+    for part in ("4,096", "from the settings", "system messages 9", "user message 5,0", "512 are reserved"):
         assert part in problem["message"]
     assert len(kept.stage.upstream.journal) == before
     assert stored(kept.path) == EMPTY

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from proxy.store.compress import VERSION, decompressed
+from proxy.store.compress import VERSION, decompress
 from tests.support import redis_server
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT
@@ -202,7 +202,7 @@ def _in_redis(url: str) -> list[bytes]:
 
 def _plain(value: Any) -> bytes:
     data = value if isinstance(value, bytes) else str(value).encode()
-    return decompressed(data) if data[:1] == bytes((VERSION,)) else data
+    return decompress(data) if data[:1] == bytes((VERSION,)) else data
 
 
 def holds(values: Values, text: str) -> bool:

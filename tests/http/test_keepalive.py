@@ -91,7 +91,7 @@ def test_while_a_summary_is_written_comments_flow_and_the_reply_follows_them() -
         (
             replies.hang_up(),
             replies.error_body(
-                "The upstream cannot be reached (ConnectionLost).", type="upstream_error", code="upstream_unreachable"
+                "The upstream broke off the connection.", type="upstream_error", code="upstream_unreachable"
             ),
         ),
         (

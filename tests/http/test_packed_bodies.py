@@ -92,6 +92,13 @@ def test_a_packed_body_that_is_broken_is_refused(cut: slice, stage: Stage) -> No
     assert len(stage.upstream.journal) == before
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_is_not_in_the_encoding_that_it_names_is_refused_as_such(encoding: str, stage: Stage) -> None:
+    answer = stage.post(SHORT, [("Content-Encoding", encoding)])
+    assert_refused(answer, 400)
+    assert answer.json()["error"]["message"] == f"The request body is not valid {encoding}."
+
+
 def test_zeros_behind_a_packed_body_are_padding(stage: Stage) -> None:
     answer = stage.post(gzip.compress(SHORT) + bytes(600), [("Content-Encoding", "gzip")])
     assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")

@@ -94,6 +94,18 @@ def test_what_is_no_run_of_the_stored_history_is_a_branch_of_its_own(
     assert answer.headers["x-condenser-reason"] == "new-branch"
 
 
+def test_a_question_that_was_asked_another_way_in_between_does_not_end_the_alignment(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    send(client, SENT)
+    send(client, [*HISTORY[4:], NEXT])
+    send(client, [*HISTORY[4:], {"role": "user", "content": "ask 6 in other words"}])
+    later = [{"role": "assistant", "content": "answer 6"}, {"role": "user", "content": "ask 7"}]
+    answer = send(client, [*HISTORY[4:], NEXT, *later])
+    assert forwarded(upstream) == [*HISTORY, NEXT, *later]
+    assert answer.headers["x-condenser-branch"] == "main"
+
+
 def test_a_repetitive_history_that_fits_in_two_places_is_not_aligned(
     client: httpx.Client, upstream: ScriptedUpstream
 ) -> None:

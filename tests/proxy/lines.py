@@ -22,7 +22,7 @@ from proxy.condensing.decision import Action, Decision, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.compress import CompressedStore
 from proxy.store.redis import Limits
@@ -227,7 +227,7 @@ async def _replica(chosen: Settings) -> AsyncIterator[Services]:
     """A driver with a store of its own; a Redis may take its time, for this is no test of its limits."""
     url, limits = chosen.store.url, Limits(connect=10, operation=20, free_connection=20, call=20)
     store = CompressedStore(RedisStore(url, shown=url, limits=limits)) if url.startswith("redis") else None
-    async with services(chosen, store=store, summarizer=SigningSummarizer(Tokenizers(None))) as built:
+    async with open_services(chosen, store=store, summarizer=SigningSummarizer(Tokenizers(None))) as built:
         yield built
     if store is not None:
         await store.close()
@@ -247,7 +247,7 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ChatRequest:
         headers=[(b"x-origin", line.origin.encode())],
         body=wire.read(json.dumps({"model": MODEL, "messages": messages}).encode()),
         model=MODEL,
-        renamed=False,
+        has_suffix=False,
         controls=controls.read(asked, None, None),
     )
 

@@ -28,7 +28,7 @@ class Sessions:
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
-        self.keep = keeper.keep
+        self.keep = keeper.record_standing
         self.settle = keeper.settle
 
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
@@ -47,7 +47,7 @@ class Sessions:
 
     async def history(self, tenant: str, identity: Identity) -> History:
         """As a request of its own."""
-        return await self._recogniser.history(tenant, identity, self._recogniser.patience())
+        return await self._recogniser.appended_history(tenant, identity, self._recogniser.patience())
 
 
 def transcript(text: str) -> Transcript:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -35,7 +36,15 @@ async def started() -> AsyncIterator[FastAPI]:
         yield app
 
 
-async def answer(app: ASGIApp, body: bytes, *, method: str = "POST", below: str = "", path: str = PATH) -> Answer:
+async def answer(
+    app: ASGIApp,
+    body: bytes,
+    *,
+    method: str = "POST",
+    below: str = "",
+    path: str = PATH,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> Answer:
     """What is answered to a request; `below` is where another app has mounted this one."""
     sent: list[Message] = []
     messages: asyncio.Queue[Message] = asyncio.Queue()  # the client stays: nothing comes behind its body
@@ -45,10 +54,10 @@ async def answer(app: ASGIApp, body: bytes, *, method: str = "POST", below: str 
         sent.append(message)
 
     place = {"path": below + path, "raw_path": (below + path).encode(), "root_path": below, "query_string": b""}
-    scope: Scope = {"type": "http", "method": method, **place, "headers": [], "client": ("127.0.0.1", 1)}
+    scope: Scope = {"type": "http", "method": method, **place, "headers": [*headers], "client": ("127.0.0.1", 1)}
     await app(scope, messages.get, send)
-    headers = [pair for pair in sent[0]["headers"] if pair[0] != b"server-timing"]
-    return Answer(sent[0]["status"], headers, b"".join(each.get("body", b"") for each in sent[1:]))
+    answered = [pair for pair in sent[0]["headers"] if pair[0] != b"server-timing"]
+    return Answer(sent[0]["status"], answered, b"".join(each.get("body", b"") for each in sent[1:]))
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -82,3 +91,34 @@ async def test_a_middleware_that_somebody_adds_is_around_completions_too() -> No
         app.add_middleware(Noting)
         assert (await answer(app, b"{}")).status == 400
     assert passed == [PATH]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "says"),
+    [
+        (
+            "POST",
+            "/chat/completions",
+            "Nothing is served at POST /chat/completions; the API is under /v1: set base_url to http://h:8484/v1.",
+        ),
+        ("GET", "/models", "Nothing is served at GET /models; the API is under /v1: set base_url to http://h:8484/v1."),
+        ("POST", "/metrics", "POST is not allowed at /metrics; use GET."),
+        ("GET", "/a\r\nb" + "x" * 999, f"Nothing is served at GET /a??b{'x' * 59}…; the API is under"),
+    ],
+)
+async def test_a_path_without_v1_or_a_wrong_method_is_answered_with_what_is_right(
+    method: str, path: str, says: str
+) -> None:
+    async with started() as app:
+        refused = await answer(app, b"{}", method=method, path=path, headers=[(b"host", b"h:8484")])
+    problem = json.loads(refused.body)["error"]
+    assert problem["message"].startswith(says)
+    assert (problem["type"], problem["param"]) == ("invalid_request_error", None)
+    assert problem["code"] == ("not_found" if refused.status == 404 else "method_not_allowed")
+
+
+async def test_a_closed_admin_api_says_what_may_be_missing() -> None:
+    async with started() as app:
+        refused = await answer(app, b"", method="GET", path="/_condenser/sessions")
+    assert refused.status == 404
+    assert "no admin.token" in json.loads(refused.body)["error"]["message"]

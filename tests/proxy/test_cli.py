@@ -74,9 +74,24 @@ def test_wrong_settings_end_with_2_and_plain_words(
 ) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
-    assert err.startswith("condenser: ")
+    assert all(line.startswith("condenser: ") for line in err.splitlines())
     assert says in err
     assert "Traceback" not in err
+
+
+def test_each_line_of_wrong_settings_says_who_speaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONDENSER_STOR__URL", "memory://")
+    monkeypatch.setenv("CONDENSER_PORT", "many")
+    assert run(capsys, "check", "--offline") == (
+        2,
+        "",
+        (
+            "condenser: port: must be a whole number, not 'many' (CONDENSER_PORT)\n"
+            "condenser: unknown variable CONDENSER_STOR__URL; did you mean CONDENSER_STORE__URL?\n"
+        ),
+    )
 
 
 def test_the_command_line_goes_over_file_and_environment(
@@ -85,8 +100,8 @@ def test_the_command_line_goes_over_file_and_environment(
     (tmp_path / "c.toml").write_text('window = 5000\nstrategy = "mask"\n', "utf-8")
     monkeypatch.setenv("CONDENSER_WINDOW", "6000")
     words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
-    assert "window    6000" in run(capsys, *words)[1]
-    assert "window    7000" in run(capsys, *words, "--window", "7000")[1]
+    assert "window    6,000" in run(capsys, *words)[1]
+    assert "window    7,000" in run(capsys, *words, "--window", "7000")[1]
     assert "strategy  mask" in run(capsys, *words)[1]
 
 
@@ -115,13 +130,28 @@ def test_no_command_takes_or_shows_an_address_with_a_password(
 # -- serve -------------------------------------------------------------------------------------------------
 
 
-def test_the_banner_has_the_line_to_paste_and_no_secret() -> None:
+@pytest.mark.parametrize(
+    ("host", "listens", "client"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1"),
+        ("0.0.0.0", "http://0.0.0.0:9/v1", "http://127.0.0.1:9/v1"),
+        ("::", "http://[::]:9/v1", "http://[::1]:9/v1"),
+        ("192.0.2.1", "http://192.0.2.1:9/v1", "http://192.0.2.1:9/v1"),
+    ],
+)
+def test_the_banner_has_an_address_that_a_client_can_use(host: str, listens: str, client: str) -> None:
+    lines = banner(Settings(store={"url": "memory://"}, host=host), 9).splitlines()  # type: ignore[arg-type]
+    assert lines[0] == f"condenser listens on {listens}"
+    assert lines[-1] == f'  client     OpenAI(base_url="{client}")'
+
+
+def test_the_banner_has_the_line_for_clients_and_no_secret() -> None:
     settings = Settings(store={"url": "redis://:hunter2@h:1/0"}, host="::1", port=0)  # type: ignore[arg-type]
     text = banner(settings, 9)
     assert 'OpenAI(base_url="http://[::1]:9/v1")' in text
     assert "hunter2" not in text
     unchecked = UpstreamSettings.model_construct(base_url="http://user:hunter2@h/v1")
-    assert "upstream http://***@h/v1\n" in banner(settings.model_copy(update={"upstream": unchecked}), 9)
+    assert "upstream   http://***@h/v1\n" in banner(settings.model_copy(update={"upstream": unchecked}), 9)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -17,7 +17,7 @@ from proxy.memory.recall import Recall
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest, Intake
 from proxy.request.wire import Body
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import load_settings
 from tests.http.talking import garden
 from tests.support.signals import BOUND
@@ -39,7 +39,7 @@ class BrokenIntake(Intake):
     def __init__(self) -> None:
         """Has no parts."""
 
-    async def case(self, request: Any, timing: Any) -> Any:
+    async def build_case(self, request: Any, timing: Any) -> Any:
         """Fails."""
         raise ZeroDivisionError
 
@@ -50,7 +50,7 @@ class BrokenSettler(Settler):
     def __init__(self) -> None:
         """Has no parts."""
 
-    def prepare(self, decision: Any, case: Any) -> None:
+    def attach_callbacks(self, decision: Any, case: Any) -> None:
         """Fails."""
         raise ZeroDivisionError
 
@@ -67,7 +67,7 @@ class BrokenBody(Body):
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
-    async with services(load_settings(store={"url": "memory://"}, window=4_096)) as built:
+    async with open_services(load_settings(store={"url": "memory://"}, window=4_096)) as built:
         yield built
 
 
@@ -84,7 +84,7 @@ def broken(built: Services, part: str) -> Services:
     if part == "settler":
         built.condenser._settler = BrokenSettler()
     if part == "injector":
-        injector = BrokenInjector(Recall(), built.settings.memory, built.tasks)
+        injector = BrokenInjector(Recall(), built.settings.memory, built.background)
         built.condenser._memories = built.condenser._memories._replace(injector=injector)
     return built
 
@@ -99,7 +99,7 @@ async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
         assert dict(decision.headers())["X-Condenser-Reason"] == "internal-error"
-        assert decision.line()
+        assert decision.log_line()
         assert "ZeroDivisionError" in caplog.text
 
 

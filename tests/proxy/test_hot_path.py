@@ -17,7 +17,7 @@ from proxy.condensing.decision import Action, Decision
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionStore, Write
@@ -99,7 +99,7 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
     upstream = {"base_url": "http://localhost/v1", "profile": profile}
     settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}})
     summarizer = ScriptedSummarizer(Tokenizers())
-    async with services(settings, store=cast(SessionStore, tallied), summarizer=summarizer) as built:
+    async with open_services(settings, store=cast(SessionStore, tallied), summarizer=summarizer) as built:
         yield built, tallied
     await store.close()
 
@@ -107,9 +107,9 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
 def asked(built: Services, messages: Sequence[Message], **given: str) -> ChatRequest:
     data = json.dumps({"model": "gpt-4o", "messages": messages}, ensure_ascii=False).encode()
     headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
-    body = wire.read(data, built.seen)
+    body = wire.read(data, built.message_cache)
     chosen = controls.read(headers, None, None)
-    return ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", renamed=False, controls=chosen)
+    return ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", has_suffix=False, controls=chosen)
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
@@ -216,7 +216,7 @@ async def test_a_retry_costs_the_same_work_and_stores_the_same_however_much_it_r
     _, short, few = await retried(SHORT)
     decision, long, many = await retried(LONG)
     assert decision.action is Action.PASSED
-    assert decision.source == "derived"
+    assert decision.session_source == "derived"
     assert long["digests"] == short["digests"] == TURN
     assert long["steps"] < short["steps"] + (LONG - SHORT) * 0.3
     assert many.calls == few.calls

@@ -19,8 +19,8 @@ TOLD_ELSEWHERE = {
 }
 GIVEN = [
     *({*(ROOT / "strategies").rglob("*.py"), *(ROOT / "proxy" / "asking").glob("*.py")} - TOLD_ELSEWHERE),
-    ROOT / "proxy" / "recognition.py",
-    ROOT / "proxy" / "attempts.py",
+    ROOT / "proxy" / "sessions" / "recognition.py",
+    ROOT / "proxy" / "condensing" / "attempts.py",
 ]
 CALLS = re.compile(
     r"(Declined|StoreError|super\(\).__init__|AnswerRefused|return|Failure)\(?\s*f?\"([a-z]+(?:-[a-z]+)+)\""

@@ -11,7 +11,7 @@ import pytest
 from proxy.asking import Caller, Roles
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from strategies.core.effects import Effect, Result
@@ -44,7 +44,7 @@ def request(**ours: str) -> ChatRequest:
 async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(strategy: str) -> None:
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
-    async with services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
+    async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
         client = asyncio.create_task(built.condenser.decide(request(force="true")))
         await silent.asked.wait()
         client.cancel()
@@ -58,7 +58,7 @@ async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
-    async with services(settings, store=store, summarizer=silent) as built:
+    async with open_services(settings, store=store, summarizer=silent) as built:
         decision = await built.condenser.decide(request(force="true"))
         assert decision.reason == "summary-timeout"
         assert decision.settle is not None

@@ -1,4 +1,4 @@
-"""Runs strategies and pipelines without a loop: effects are answered by a function."""
+"""Runs strategies and pipelines without an event loop: a function answers their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = "Goal: mend the parser.\nDone: src/a.py was read.\nOpen: run the tests.
 
 
 def good(effect: Effect) -> Result:
-    """What a good summarizer writes: short, tagged, and different for each question."""
+    """The answer of a good summarizer: short, tagged, and different for each question."""
     if not isinstance(effect, Ask):
         return Failure("not-asked")
     return Answer(f"<summary>{RECORD} {len(effect.user)}</summary>")
@@ -36,7 +36,7 @@ def wordy(effect: Effect) -> Result:
 
 
 def failing(effect: Effect) -> Result:
-    """What a summarizer that cannot be reached gives."""
+    """The result of a summarizer that cannot be reached."""
     return Failure("unreachable")
 
 
@@ -52,12 +52,12 @@ def finish(running: Generator[tuple[Effect, ...], tuple[Result, ...], T], reply:
 
 
 def questions(running: Generator[tuple[Effect, ...], tuple[Result, ...], Any]) -> list[Effect]:
-    """The effects that a generator yields first; nothing is answered."""
+    """The effects that a generator yields first, without answering them."""
     return list(next(running))
 
 
 def staged(text: str, **options: dict[str, object]) -> list[Strategy]:
-    """The stages of a pipeline; options by stage, with `_` for `-`."""
+    """The stages of a pipeline; options are given by stage, with `_` for `-` in its name."""
     pipeline = parse(text)
     assert pipeline is not None, text
     return stages(pipeline.names, {name.replace("_", "-"): values for name, values in options.items()}, {})
@@ -77,7 +77,7 @@ def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **opti
     """The checked view after one strategy."""
     (strategy,) = staged(name, **{name.replace("-", "_"): options})
     after = apply(view, plan_of(strategy, view, budget, reply))
-    check(after, newest_results_too=name == "shorten")
+    check(after, may_cut_newest_results=name == "shorten")
     return after
 
 

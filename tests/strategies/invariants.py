@@ -37,12 +37,15 @@ def faults(view: View, budget: Budget | None, *, shortened: bool = False) -> lis
     ]
 
 
-def orphans_and_gaps(bodies: Iterable[dict[str, Any]]) -> Tally[tuple[str, str]]:
-    """How often each id is answered without a call, or called without an answer; systems are not looked at."""
+def orphans_and_gaps(bodies: Iterable[dict[str, Any]], *, systems: bool = False) -> Tally[tuple[str, str]]:
+    """How often each id is answered without a call, or called without an answer.
+
+    With `systems`, a system message separates calls from results as any other does; else it is not looked at.
+    """
     found: Tally[tuple[str, str]] = Tally()
     waiting: Tally[str] = Tally()
     for body in bodies:
-        if body["role"] in ("system", "developer"):
+        if body["role"] in ("system", "developer") and not systems:
             continue
         if body["role"] in ("tool", "function"):
             answers = str(body.get("tool_call_id") or "")
@@ -51,6 +54,7 @@ def orphans_and_gaps(bodies: Iterable[dict[str, Any]]) -> Tally[tuple[str, str]]
         else:
             found.update({("gap", name): left for name, left in waiting.items() if left > 0})
             waiting = Tally(_call_ids(body))
+    found.update({("gap", name): left for name, left in waiting.items() if left > 0})
     return +found
 
 
@@ -60,14 +64,25 @@ def _call_ids(body: dict[str, Any]) -> list[str]:
 
 
 def _pairs(sent: Sequence[dict[str, Any]], transcript: Transcript) -> Iterator[str]:
-    before = orphans_and_gaps(json.loads(message.raw) for message in transcript.chain)
-    added = orphans_and_gaps(sent) - before
-    if added:
-        yield f"calls and results do not match: {dict(added)}"
+    given = [json.loads(message.raw) for message in _as_given(transcript)]
+    for systems in (False, True):
+        added = orphans_and_gaps(sent, systems=systems) - orphans_and_gaps(given, systems=systems)
+        if added:
+            yield f"calls and results do not match{', system messages considered' * systems}: {dict(added)}"
+
+
+def _as_given(transcript: Transcript) -> Iterator[Message]:
+    """The messages in the client's order."""
+    systems = list(transcript.systems)
+    for place, message in enumerate(transcript.chain):
+        while systems and systems[0][0] <= place:
+            yield systems.pop(0)[1]
+        yield message
+    yield from (message for _, message in systems)
 
 
 def _systems(view: View) -> Iterator[str]:
-    sent = [message.raw for message in view.messages() if message.role is Role.SYSTEM]
+    sent = [message.raw for message in view.messages if message.role is Role.SYSTEM]
     if sent != [message.raw for _, message in view.transcript.systems]:
         yield "system messages were lost, changed or reordered"
 
@@ -135,14 +150,14 @@ def _order(view: View) -> Iterator[str]:
 
 
 def _same_message(ours: Message, theirs: Message) -> Iterator[str]:
-    if (ours.body.get("role"), ours.answers) != (theirs.body.get("role"), theirs.answers):
+    if (ours.body.get("role"), ours.call_id) != (theirs.body.get("role"), theirs.call_id):
         yield "a masked or shortened message has another role or answers another call"
     if [each[:2] for each in ours.calls] != [each[:2] for each in theirs.calls]:
         yield "a masked message lost a call"
 
 
 def least_possible(view: View, budget: Budget) -> int:
-    """An upper bound of what the whole ladder can bring a sound transcript down to."""
+    """An upper bound of the tokens to which the whole ladder can bring a sound transcript."""
     chain, transcript = view.transcript.chain, view.transcript
     turn = next((each for each in reversed(structure(chain).turns) if each.rounds), None)
     kept = {transcript.task, transcript.last_user}

@@ -1,4 +1,4 @@
-"""Texts that make a careless pattern or loop work for the square of their length, and what is given them to read.
+"""Texts on which a careless pattern or loop takes quadratic time, and the functions that have to read them.
 
 As a program it reads them all with what is named: `python -m tests.strategies.pathological rules`.
 """
@@ -13,17 +13,17 @@ from proxy.http.sse import EventReader
 from proxy.memory.stream import Events
 from proxy.overflow import recognise
 from strategies.core import cards, language, ledger, rules, superseding
-from strategies.core.answer import as_text
+from strategies.core.answer import read_plain_answer
 from strategies.core.ballot import read_vote
 from strategies.core.excerpt import cut_text
-from strategies.core.facts import exact, ranked
-from strategies.core.history import unfenced
-from strategies.core.plain import plain
+from strategies.core.facts import find_facts, rank_facts
+from strategies.core.history import break_fences
+from strategies.core.plain import normalized
 from strategies.dynacontext.record import tagged
 from strategies.extract import record
 from strategies.memory import merging, passages, terms
-from strategies.memory.attribution import attributed
-from strategies.memory.block import standing as shown_before
+from strategies.memory.attribution import attribute_cards
+from strategies.memory.block import appears_in as shown_before
 from strategies.memory.ranking import Index
 from strategies.scoring import body
 from tests.support.transcripts import WORDS, assistant, message, user, view_of
@@ -92,20 +92,20 @@ def _cards_of(text: str) -> list[cards.MemoryCard]:
 
 def _attributed(text: str) -> object:
     view = view_of([user(text), assistant(text)])
-    return attributed(_cards_of(text), view, view.items)
+    return attribute_cards(_cards_of(text), view, view.items)
 
 
 READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "rules": {
-        "standing": rules.standing,
-        "merged": lambda text: superseding.merged(rules.standing(text), rules.standing(text[::-1])),
+        "standing": rules.find_rules,
+        "merged": lambda text: superseding.merge_rules(rules.find_rules(text), rules.find_rules(text[::-1])),
         "is_chinese": lambda text: language.is_chinese(view_of([user(text)]).transcript),
     },
     "facts": {
-        "exact": lambda text: list(exact(text)),
-        "ranked": lambda text: ranked((), [text, text]),
-        "parted": ledger.parted,
-        "joined": lambda text: ledger.joined(text, ledger.Ledger((text,))),
+        "exact": lambda text: list(find_facts(text)),
+        "ranked": lambda text: rank_facts((), [text, text]),
+        "parted": ledger.split_ledger,
+        "joined": lambda text: ledger.append_ledger(text, ledger.Ledger((text,))),
         "ledger": lambda text: ledger.ledger(
             ledger.Ledger(),
             [message(user(text))],
@@ -117,17 +117,17 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "answers": {
         "read_text": cards.read_text,
         "read_answer": cards.read_answer,
-        "as_text": as_text,
+        "as_text": read_plain_answer,
         "tagged": tagged,
         "tagged within": lambda text: tagged(f"<summary>{text}</summary>"),
         "read_vote": read_vote,
-        "unfenced": unfenced,
+        "unfenced": break_fences,
         "cut_text": lambda text: cut_text(text, 100, WORDS),
         "record": lambda text: record(view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000),
         "body": lambda text: body(message(user(text))),
     },
     "memory": {
-        "plain": plain,
+        "plain": normalized,
         "terms": terms.terms,
         "distinct": terms.distinct,
         "width": terms.width,
@@ -135,7 +135,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "dates": terms.dates,
         "split": passages.split,
         "standing": lambda text: shown_before([text]),
-        "merged": lambda text: merging.merged((), _cards_of(text)),
+        "merged": lambda text: merging.merge_cards((), _cards_of(text)),
         "index": lambda text: Index(passages.message_entries("k", message(user(text)), 0)).search(text),
         "attributed": _attributed,
     },
@@ -153,7 +153,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
 
 
 def texts(length: int = LENGTH) -> Iterator[str]:
-    """The texts: each piece as often as fills the length, behind the openings by turns; a long word, and many lines."""
+    """The texts: each piece repeated up to the length, behind each opening in turn; a long word; and many lines."""
     for number, piece in enumerate(PIECES):
         yield OPENINGS[number % len(OPENINGS)] + piece * (length // len(piece)) + ENDING
     yield "a" * 10 * length
@@ -161,7 +161,7 @@ def texts(length: int = LENGTH) -> Iterator[str]:
 
 
 def main(names: list[str]) -> None:
-    """Reads each text with each reader of these areas; says which ones, for whoever waits for it to end."""
+    """Reads each text with each reader of these areas, and prints which, for anybody who waits for the end."""
     for area in names:
         for name, read in READERS[area].items():
             for text in texts():

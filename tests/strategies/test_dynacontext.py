@@ -17,7 +17,7 @@ from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.dynacontext import DynaContext, DynaContextOptions
-from strategies.dynacontext.rollback import rolled_back
+from strategies.dynacontext.rollback import roll_back
 from tests.strategies.driving import (
     RECORD,
     attempted,
@@ -44,7 +44,7 @@ from tests.support.transcripts import (
     words,
 )
 
-ROOMY = Budget.of(100_000).aiming(50_000)
+ROOMY = Budget.of(100_000).with_goal(50_000)
 
 
 def strategy(**options: Any) -> DynaContext:
@@ -318,9 +318,9 @@ def test_an_empty_message_of_the_assistant_leads_in_where_it_is_wanted() -> None
 def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered() -> None:
     bodies = agent(8)
     grown = later(voted(bodies), transcript_of([*bodies, *step(8), *step(9)]))
-    after = strategy(on_drift="rollback").drifted(grown)
+    after = strategy(on_drift="rollback").without_drift(grown)
     assert after is not None
-    assert strategy(on_drift="carry").drifted(grown) is None
+    assert strategy(on_drift="carry").without_drift(grown) is None
     assert sources(after) == [0, None, 19, 20]
     assert (after.head, after.covered) == (2, 19)
     assert all(isinstance(item.piece, Keep) for item in after.items[after.head :])
@@ -329,7 +329,7 @@ def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered
 def test_rolling_back_never_drops_the_last_user_message() -> None:
     bodies = agent(8)
     grown = later(voted(bodies), transcript_of([*bodies, *step(8), user("stop"), *step(9), *step(10)]))
-    after = rolled_back(grown)
+    after = roll_back(grown)
     assert after is not None
     assert sources(after) == [0, None, *range(19, 24)]
 
@@ -337,13 +337,13 @@ def test_rolling_back_never_drops_the_last_user_message() -> None:
 def test_rolling_back_leaves_the_newest_answer_before_a_question() -> None:
     bodies = chat(4)
     grown = later(voted(bodies), transcript_of([*bodies, assistant("so"), user("and then?")]))
-    after = rolled_back(grown)
+    after = roll_back(grown)
     assert after is not None
     assert sources(after) == [0, None, 9, 10]
 
 
 def test_rolling_back_is_refused_where_it_would_break_a_round_or_there_is_nothing_to_drop() -> None:
     bodies = agent(8)
-    assert rolled_back(later(voted(bodies), transcript_of(bodies))) is None
+    assert roll_back(later(voted(bodies), transcript_of(bodies))) is None
     late = [*bodies, assistant(None, call("x")), assistant("aloud"), tool("x")]
-    assert rolled_back(later(voted(bodies), transcript_of(late))) is None
+    assert roll_back(later(voted(bodies), transcript_of(late))) is None

@@ -1,4 +1,4 @@
-"""`dynacontext`: how the record is asked for, and what is said of it."""
+"""`dynacontext`: how the record is asked for, and its metadata."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_missing_section_is_no_failure() -> None:
 @pytest.mark.parametrize("summary_format", ["plain", "sections"])
 def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -> None:
     view = view_of(agent(8))
-    past = Past(verdict=verdict_on(view), continues=True)
+    past = Past(verdict=verdict_on(view), continue_view=True)
     (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, past))
     assert isinstance(asked, Ask)
     assert asked.view is not None

@@ -18,7 +18,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.dynacontext import DynaContext
-from strategies.dynacontext.rollback import rolled_back
+from strategies.dynacontext.rollback import roll_back
 from strategies.pipeline import attempt
 from tests.strategies.driving import attempted, finish, good, judged_past, staged
 from tests.strategies.invariants import faults
@@ -50,7 +50,7 @@ def check_judged(bodies: list[Body], behind: int | None, window: int, options: d
         return False
     assert after.tokens < view.tokens
     assert faults(after, budget) == []
-    back = rolled_back(after)
+    back = roll_back(after)
     if back is not None:
         assert back.tokens < after.tokens
         assert faults(back, budget) == []
@@ -99,7 +99,7 @@ class Voting(Simulated):
         (stage,) = staged(self.pipeline, dynacontext={"min_growth": 0})
         assert isinstance(stage, DynaContext)
         past = Past(condensations=tuple(self.records), verdicts=self.votes)
-        reason = stage.skips(view, self.budget, past)
+        reason = stage.skip_reason(view, self.budget, past)
         self.skipped += (reason,)
         if not reason:
             vote = finish(stage.judge(view, self.budget, past), say_yes)

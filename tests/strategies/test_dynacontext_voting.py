@@ -1,4 +1,4 @@
-"""`dynacontext`: when votes are held, what judges see, and what is kept of it."""
+"""`dynacontext`: when votes are held, what the judges see, and what is stored of a vote."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def strategy(**options: Any) -> DynaContext:
 
 
 def skips(view: View, past: Past | None = None, budget: Budget = ROOMY, **options: Any) -> str:
-    return strategy(**options).skips(view, budget, past or Past())
+    return strategy(**options).skip_reason(view, budget, past or Past())
 
 
 def with_votes(view: View, *behind: int, yes: bool = False) -> Past:

@@ -1,4 +1,4 @@
-"""`extract`: a record by rules, which keeps what the user said."""
+"""`extract`: a record made by rules, which keeps the user's words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUDGET = Budget.of(8_000)
 
 
 def extracted(bodies: list[Body], goal: int = 0, **options: Any) -> View:
-    return condensed("extract", view_of(bodies), BUDGET.aiming(goal), **options)
+    return condensed("extract", view_of(bodies), BUDGET.with_goal(goal), **options)
 
 
 WORK = [
@@ -84,7 +84,7 @@ def test_an_earlier_record_is_carried_forward_ahead_of_it_all() -> None:
     grown = later(
         first, transcript_of([*bodies, assistant("a"), user("Use tabs."), assistant("b"), user("c"), assistant("d")])
     )
-    second = condensed("extract", grown, BUDGET.aiming(0))
+    second = condensed("extract", grown, BUDGET.with_goal(0))
     assert previous_text(second).startswith("Goal: mend the parser.")
     assert "- Use tabs." in previous_text(second)
 
@@ -97,7 +97,7 @@ def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
 
     bodies = chat(40, size=200)
     first = condensed("half-window", view_of(bodies), Budget.of(40_000), reply)
-    second = previous_text(condensed("extract", first, Budget.of(8_000).aiming(0)))
+    second = previous_text(condensed("extract", first, Budget.of(8_000).with_goal(0)))
     assert second.startswith("目标是修复解析器")
     assert "最后运行测试。" in second
 
@@ -109,7 +109,7 @@ def test_a_record_that_a_larger_window_was_given_is_cut_where_nothing_else_can_g
         return Answer("\n".join(f"Fact {i}: {words(20)}" for i in range(80)))
 
     bodies = chat(60, size=100)
-    large = condensed("half-window", view_of(bodies), Budget.of(30_000).aiming(0), reply)
+    large = condensed("half-window", view_of(bodies), Budget.of(30_000).with_goal(0), reply)
     small = Budget.of(1_500)
     assert large.tokens > small.usable
     view = attempted(Requirement.HARD, "half-window", large, small).view
@@ -119,8 +119,8 @@ def test_a_record_that_a_larger_window_was_given_is_cut_where_nothing_else_can_g
 
 def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record() -> None:
     bodies = chat(20, size=100)
-    first = condensed("extract", view_of(bodies), BUDGET.aiming(1_500))
-    again = condensed("extract", first, BUDGET.aiming(first.tokens))
+    first = condensed("extract", view_of(bodies), BUDGET.with_goal(1_500))
+    again = condensed("extract", first, BUDGET.with_goal(first.tokens))
     assert again.covered > first.covered
 
 
@@ -147,13 +147,13 @@ def test_nothing_to_extract_is_said(bodies: list[Body]) -> None:
 
 def test_a_window_without_room_for_a_record_has_none() -> None:
     with pytest.raises(Declined, match="nothing-to-extract"):
-        condensed("extract", view_of(chat(10)), Budget.of(400).aiming(0))
+        condensed("extract", view_of(chat(10)), Budget.of(400).with_goal(0))
 
 
 def test_its_metadata_counts_what_the_record_stands_for() -> None:
     (strategy,) = staged("extract")
     view = view_of(WORK)
-    plan = plan_of(strategy, view, BUDGET.aiming(0))
+    plan = plan_of(strategy, view, BUDGET.with_goal(0))
     assert plan.metadata == {"extractedMessageCount": 10}
     replacement = apply(view, plan).replacement
     assert replacement is not None

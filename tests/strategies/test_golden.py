@@ -27,7 +27,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
 from strategies.core.protocol import Past
 from strategies.core.view import View
-from strategies.pipeline import Outcome, marked, run
+from strategies.pipeline import Outcome, run, with_stage_marks
 from tests.strategies.driving import finish, judged_past, staged
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, bodies_of, view_of
@@ -62,8 +62,8 @@ def played(case: dict[str, Any]) -> Run:
 
     options = {case["pipeline"].replace("-", "_"): case["options"]} if case.get("options") else {}
     stages = staged(case["pipeline"], **options)
-    view, budget = view_of(case["messages"]), marked(Budget.of(case["window"]), stages)
-    budget = budget if case["goal"] is None else budget.aiming(case["goal"])
+    view, budget = view_of(case["messages"]), with_stage_marks(Budget.of(case["window"]), stages)
+    budget = budget if case["goal"] is None else budget.with_goal(case["goal"])
     past = judged_past(view, len(view.transcript.chain) - case["judged"]) if "judged" in case else Past()
     found = finish(run(stages, (), view, budget, past), reply)
     assert faults(found.view, budget, shortened=True) == []

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from strategies.core.facts import LOOKED_AT, NEWEST, OLDEST, worth_reading
-from strategies.core.rules import LOOKED_AT as READ
-from strategies.core.rules import standing
-from strategies.core.superseding import MOST, merged
+from strategies.core.facts import MOST_CHARACTERS, NEWEST, OLDEST, worth_reading
+from strategies.core.rules import MOST_CHARACTERS as READ
+from strategies.core.rules import find_rules
+from strategies.core.superseding import MOST, merge_rules
 from tests.strategies.pathological import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,23 +37,23 @@ def test_texts_of_any_form_are_read_in_time(area: str) -> None:
 def test_of_a_message_that_is_far_too_long_its_beginning_and_its_end_are_read_for_rules() -> None:
     pasted = "The log says nothing of it. " * READ
     text = f"Never use sudo.\n{pasted}\nNever use tabs.\n{pasted}\nNever use npm."
-    assert standing(text) == ["Never use sudo.", "Never use npm."]
+    assert find_rules(text) == ["Never use sudo.", "Never use npm."]
 
 
 def test_a_long_history_brings_no_more_rules_than_a_ledger_could_show_and_those_said_first_stay() -> None:
     told = [f"Never open door {number}." for number in range(2 * MOST)]
-    assert merged([], told) == told[:MOST]
+    assert merge_rules([], told) == told[:MOST]
 
 
 def test_wishes_take_no_room_from_rules_that_were_said_after_any_number_of_them() -> None:
     wishes = [f"Please use hall {number}." for number in range(2 * MOST)]
-    assert merged([], [*wishes, "Never open door 1."]) == [*wishes[:MOST], "Never open door 1."]
+    assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MOST], "Never open door 1."]
 
 
 def test_a_rule_that_is_taken_back_leaves_its_room_to_what_takes_it_back() -> None:
     told = [f"Never open door {number}." for number in range(MOST)]
     left = [rule for rule in told if rule != "Never open door 7."]
-    assert merged(told, ["Forget what I said about door 7."]) == [*left, "Forget what I said about door 7."]
+    assert merge_rules(told, ["Forget what I said about door 7."]) == [*left, "Forget what I said about door 7."]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 40, 1_000])
@@ -62,8 +62,8 @@ def test_facts_of_a_short_history_are_all_looked_for(rounds: int) -> None:
 
 
 def test_facts_of_a_long_history_are_looked_for_where_it_begins_and_where_it_ends() -> None:
-    read = worth_reading([LOOKED_AT] * 1_000)
-    assert len(read) == (OLDEST // LOOKED_AT) + (NEWEST // LOOKED_AT)
+    read = worth_reading([MOST_CHARACTERS] * 1_000)
+    assert len(read) == (OLDEST // MOST_CHARACTERS) + (NEWEST // MOST_CHARACTERS)
     assert read[0] == 0
     assert read[-1] == 999
 

@@ -1,4 +1,4 @@
-"""`half-window`: the test plan of its document, in the reading of reference/README.md, and more."""
+"""`half-window`: the test plan of its source document, with the departures that docs/strategies.md lists, and more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.transcripts import (
     words,
 )
 
-ROOMY = Budget.of(100_000).aiming(50_000)
+ROOMY = Budget.of(100_000).with_goal(50_000)
 OPTIONS = HalfWindowOptions()
 
 
@@ -240,7 +240,7 @@ def test_half_is_enough_where_it_meets_the_goal() -> None:
 
 
 def test_where_half_misses_the_goal_the_split_moves_on_until_it_is_met() -> None:
-    bodies, budget = agent(20, size=100), Budget.of(3_000).aiming(900)
+    bodies, budget = agent(20, size=100), Budget.of(3_000).with_goal(900)
     telemetry = said(bodies, budget)
     assert telemetry["summarizedRoundCount"] > 10
     assert telemetry["boundaryAdjustmentDelta"] == telemetry["summarizedRoundCount"] - 10
@@ -262,13 +262,13 @@ def test_a_half_that_would_part_a_call_from_its_result_moves_on() -> None:
 
 
 def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
-    telemetry = said(agent(10), ROOMY.aiming(0))
+    telemetry = said(agent(10), ROOMY.with_goal(0))
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (9, 1)
 
 
 def test_moving_on_takes_turns_before_rounds() -> None:
     bodies = [*turn(1, 2, 100), *turn(2, 3, 100), *turn(3, 3, 100), *turn(4, 1, 100), user("?")]
-    view = half(bodies, Budget.of(3_000).aiming(900))
+    view = half(bodies, Budget.of(3_000).with_goal(900))
     assert view.tokens <= 900
     assert "Turn 4" in texts(view)
     assert texts(view)[2].startswith("Turn ")

@@ -1,4 +1,4 @@
-"""Hidden rounds in a transcript: where views show them, and that no strategy breaks over them."""
+"""Hidden memory rounds in a transcript: where views show them, and that every strategy copes with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def texts(view: View) -> list[Any]:
 def test_a_hidden_round_stands_behind_the_message_that_it_followed() -> None:
     view = fold(patched(CHAT, 1, 3), (), 0, WORDS)
     assert texts(view) == ["one", None, "found", "two", "three", None, "found", "four", "five"]
-    assert view.changed
+    assert view.is_changed
     assert view.tokens == sum(WORDS.message(body) for body in bodies_of(view))
 
 
@@ -89,4 +89,4 @@ def test_no_strategy_breaks_over_them(
     head = Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after))
     again = fold(view.transcript, (head,), 0, WORDS)
     assert again.tokens <= after.tokens < view.tokens
-    assert violations(again.shown) <= violations(transcript.chain)
+    assert violations(again.item_messages) <= violations(transcript.chain)

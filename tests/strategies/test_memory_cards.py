@@ -19,7 +19,7 @@ from strategies.core.view import View
 from tests.strategies.driving import finish, questions, staged
 from tests.support.transcripts import Body, assistant, call, chat, tool, user, view_of
 
-BUDGET = replace(Budget.of(8_000).aiming(1_500), prompt_window=40_000)
+BUDGET = replace(Budget.of(8_000).with_goal(1_500), prompt_window=40_000)
 RECORD = "Task context: a garden of ten beds."
 CARDS = [
     {"content": "Never water the roses at noon.", "type": "constraint", "role": "user", "tags": ["roses"]},
@@ -118,7 +118,7 @@ def test_cards_are_asked_for_with_tokens_of_their_own_in_both_forms(name: str, o
     without = first(name, memory_cards=False, **options)
     asked = first(name, **options)
     assert without.max_tokens < asked.max_tokens <= without.max_tokens + CARD_TOKENS
-    continued = first(name, past=Past(continues=True), **options)
+    continued = first(name, past=Past(continue_view=True), **options)
     assert continued.view is not None
     assert continued.max_tokens == asked.max_tokens
     for shown, told in ((asked.system, without.system), (continued.user, "")):

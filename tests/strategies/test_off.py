@@ -22,7 +22,7 @@ def test_its_plan_has_no_edits_and_its_view_is_the_transcript(bodies: list[Body]
     plan = plan_of(off, view, Budget.of(300))
     assert plan == Plan(())
     assert apply(view, plan).to_json() == view.to_json()
-    assert not apply(view, plan).changed
+    assert not apply(view, plan).is_changed
 
 
 def test_a_pipeline_of_it_makes_no_record() -> None:

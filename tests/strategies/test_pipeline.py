@@ -40,6 +40,7 @@ class Drops:
 
     name: str = "drops"
     asks: bool = False
+    may_cut_newest_results: bool = False
     ran: list[int] = field(default_factory=list)
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
@@ -94,7 +95,7 @@ def as_stages(stages: Sequence[Drops]) -> Sequence[Strategy]:
 
 
 def running(stages: Sequence[Drops], goal: int, rungs: Sequence[Drops] = (), budget: Budget = BUDGET) -> Outcome:
-    return finish(run(as_stages(stages), as_stages(rungs), VIEW, budget.aiming(goal), Past()))
+    return finish(run(as_stages(stages), as_stages(rungs), VIEW, budget.with_goal(goal), Past()))
 
 
 def test_stages_run_in_order_on_what_the_ones_before_have_left() -> None:

@@ -14,7 +14,7 @@ BUDGET = Budget.of(10_000)
 
 
 def recent(bodies: list[Body], goal: int) -> View:
-    return condensed("recent", view_of(bodies), BUDGET.aiming(goal))
+    return condensed("recent", view_of(bodies), BUDGET.with_goal(goal))
 
 
 def test_the_oldest_rounds_go_until_the_goal_is_met() -> None:
@@ -61,7 +61,7 @@ def test_parallel_calls_go_with_all_of_their_results() -> None:
 
 def test_an_earlier_record_stays() -> None:
     view = condensed("half-window", view_of(chat(14, size=100)), Budget.of(2_500))
-    after = condensed("recent", view, BUDGET.aiming(500))
+    after = condensed("recent", view, BUDGET.with_goal(500))
     assert after.replacement == view.replacement == 1
     assert 300 < after.tokens <= 500 < view.tokens
 
@@ -86,4 +86,4 @@ def test_a_view_within_its_goal_is_left_alone() -> None:
 def test_its_metadata_counts_messages() -> None:
     (strategy,) = staged("recent")
     view = view_of(agent(6))
-    assert plan_of(strategy, view, BUDGET.aiming(0)).metadata == {"droppedMessageCount": 10}
+    assert plan_of(strategy, view, BUDGET.with_goal(0)).metadata == {"droppedMessageCount": 10}

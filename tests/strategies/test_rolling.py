@@ -1,4 +1,4 @@
-"""`rolling`: the mechanism of its document, in the reading of reference/README.md."""
+"""`rolling`: the mechanism of its source document, with the departures that docs/strategies.md lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strategies.core.transcript import Role
 from strategies.core.view import View
 from strategies.memory.passages import card_entry
 from strategies.memory.ranking import Index
-from strategies.pipeline import marked
+from strategies.pipeline import with_stage_marks
 from strategies.prompts import prompt
 from strategies.rolling import Rolling
 from tests.strategies.driving import condensed, failing, finish, later, plan_of, questions, staged, texts
@@ -64,7 +64,7 @@ def plan(view: View, answer: str, budget: Budget = BUDGET) -> Plan:
 
 
 def own(window: int, marks: Marks | None = None, **options: Any) -> Budget:
-    return marked(Budget.of(window, marks=marks), [rolling(**options)])
+    return with_stage_marks(Budget.of(window, marks=marks), [rolling(**options)])
 
 
 def test_it_condenses_past_four_fifths_of_what_is_usable_whatever_the_marks_say() -> None:
@@ -95,15 +95,15 @@ def test_it_condenses_to_the_retained_ratio_kept_well_under_its_trigger() -> Non
 
 def test_the_first_stage_with_marks_of_its_own_sets_those_of_the_pipeline() -> None:
     budget = Budget.of(100_000)
-    assert marked(budget, staged("mask+rolling")) == own(100_000)
-    assert marked(budget, staged("mask+half-window")) == budget
+    assert with_stage_marks(budget, staged("mask+rolling")) == own(100_000)
+    assert with_stage_marks(budget, staged("mask+half-window")) == budget
 
 
 # --- what stays -------------------------------------------------------------------------------------------------
 
 
 def test_the_task_then_the_summary_then_the_newest_rounds_that_fit() -> None:
-    view = after(chat(30, size=100), BUDGET.aiming(1_500))
+    view = after(chat(30, size=100), BUDGET.with_goal(1_500))
     assert texts(view)[0] == "Question 0?"
     assert view.replacement == 1
     assert texts(view)[-1] == "And now?"
@@ -118,14 +118,14 @@ def test_rounds_of_one_long_turn_are_parted() -> None:
 
 def test_at_least_min_messages_to_keep_stay_whatever_the_goal_is() -> None:
     for most in (1, 4, 9):
-        view = after(chat(30, size=40), BUDGET.aiming(1), min_messages_to_keep=most)
+        view = after(chat(30, size=40), BUDGET.with_goal(1), min_messages_to_keep=most)
         assert view.size - 2 >= most
-    assert after(chat(30, size=40), BUDGET.aiming(1)).size - 2 in (4, 5)
+    assert after(chat(30, size=40), BUDGET.with_goal(1)).size - 2 in (4, 5)
 
 
 def test_what_stays_grows_to_a_legal_cut() -> None:
     bodies = [user("Go."), *(body for i in range(20) for body in step(i, 60)), *step(20, 60), user("And now?")]
-    view = after(bodies, BUDGET.aiming(1), min_messages_to_keep=2)
+    view = after(bodies, BUDGET.with_goal(1), min_messages_to_keep=2)
     assert [item.role for item in view.items[2:]] == [Role.ASSISTANT, Role.TOOL, Role.USER]
 
 
@@ -200,7 +200,7 @@ def test_the_summary_has_its_own_cap() -> None:
 
 
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
-    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, Past(continues=True)))
+    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, Past(continue_view=True)))
     assert isinstance(asked, Ask)
     assert asked.view is not None
     assert asked.user.startswith(prompt("rolling-continue")[:80])
@@ -251,7 +251,7 @@ def test_without_room_or_an_answer_nothing_is_done() -> None:
 
 
 def test_its_telemetry_counts_messages_calls_and_cards() -> None:
-    said = plan(view_of(chat(30, size=50)), told(Ask("", "", 1)).text, Budget.of(8_000).aiming(800)).metadata
+    said = plan(view_of(chat(30, size=50)), told(Ask("", "", 1)).text, Budget.of(8_000).with_goal(800)).metadata
     assert said["cardCount"] == 3
     assert said["calls"] == 1
     assert said["summarizedMessageCount"] + said["keptMessageCount"] == 61 - 1
@@ -279,7 +279,7 @@ CHINESE_ANSWER = json.dumps(
 
 @pytest.mark.parametrize("continues", [False, True])
 def test_a_chinese_conversation_is_asked_about_in_chinese(continues: bool) -> None:
-    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, Past(continues=continues)))
+    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, Past(continue_view=continues)))
     assert isinstance(asked, Ask)
     told = asked.user if continues else asked.system
     assert (asked.view is not None) is continues

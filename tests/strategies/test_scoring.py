@@ -1,4 +1,4 @@
-"""The importance of a message: the table of the document, in the reading of reference/README.md."""
+"""The importance of a message: the table of the source document, with the departures that docs/strategies.md lists."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from strategies.core.budget import Budget
 from strategies.core.view import View
-from strategies.selection import Aim, Selection, Unit, forgettable, selected
+from strategies.selection import Aim, Selection, Unit, forgettable, select
 from tests.strategies.driving import condensed
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import (
@@ -33,7 +33,7 @@ def items(view: View) -> list[tuple[int, ...]]:
 
 
 def forgotten(bodies: list[Body], *, events: int, first: int = 1, last: int = 2, tokens: int = 0) -> tuple[int, ...]:
-    return selected(view_of(bodies), Aim(events, first, last, tokens), alike).forgotten
+    return select(view_of(bodies), Aim(events, first, last, tokens), alike).forgotten
 
 
 # --- units ------------------------------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def test_units_are_disjoint_and_end_before_the_limit(bodies: list[Body]) -> None
 def test_the_lowest_score_goes_first_and_of_equals_the_oldest() -> None:
     view = view_of(agent(10))
     scores = {1: 0.9, 5: 0.1, 9: 0.2}
-    chosen = selected(view, Aim(18, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3))
+    chosen = select(view, Aim(18, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3))
     assert chosen.forgotten == (5, 6, 9, 10)
-    assert selected(view, Aim(16, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3)).forgotten == (
+    assert select(view, Aim(16, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3)).forgotten == (
         3,
         4,
         5,
@@ -115,17 +115,17 @@ def test_the_first_and_the_newest_events_go_for_tokens_only() -> None:
 
 def test_an_earlier_record_is_forgotten_with_the_first_unit_and_never_alone() -> None:
     bodies = agent(12, size=80)
-    view = condensed("summary", view_of(bodies), Budget.of(2_000).aiming(900))
+    view = condensed("summary", view_of(bodies), Budget.of(2_000).with_goal(900))
     record = view.items[1].message.tokens
-    chosen = selected(view, Aim(3, 1, 2, 0), alike)
+    chosen = select(view, Aim(3, 1, 2, 0), alike)
     assert chosen.forgotten[:2] == (1, 2)
     assert chosen.tokens == record + sum(view.items[i].message.tokens for i in chosen.forgotten[1:])
-    smallest = condensed("summary", view_of(bodies), Budget.of(2_000).aiming(0))
-    assert selected(smallest, Aim(3, 1, 2, 10_000), alike) == Selection((), 0)
+    smallest = condensed("summary", view_of(bodies), Budget.of(2_000).with_goal(0))
+    assert select(smallest, Aim(3, 1, 2, 10_000), alike) == Selection((), 0)
 
 
 @pytest.mark.parametrize("events", [3, 10, 30])
 def test_no_more_events_are_left_than_wanted_where_units_allow_it(events: int) -> None:
     view = view_of(chat(40, size=5))
-    chosen = selected(view, Aim(events, 1, 1, 0), alike)
+    chosen = select(view, Aim(events, 1, 1, 0), alike)
     assert view.size - len(chosen.forgotten) + 1 <= max(events, 5)

@@ -1,4 +1,4 @@
-"""`semantic`: the mechanism of its document, in the reading of reference/README.md."""
+"""`semantic`: the mechanism of its source document, with the departures that docs/strategies.md lists."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def test_it_is_due_with_more_than_max_size_events(rounds: int, is_due: bool) -> 
     """A round of one call has two events, and there is the user's message; system messages are none."""
     strategy = semantic()
     assert isinstance(strategy, Triggering)
-    assert strategy.due(view_of(agent(rounds)), ROOMY) is is_due
+    assert strategy.is_due(view_of(agent(rounds)), ROOMY) is is_due
 
 
 def test_max_size_is_an_option() -> None:
-    assert semantic(max_size=20).due(view_of(agent(10)), ROOMY)
-    assert not semantic(max_size=21).due(view_of(agent(10)), ROOMY)
+    assert semantic(max_size=20).is_due(view_of(agent(10)), ROOMY)
+    assert not semantic(max_size=21).is_due(view_of(agent(10)), ROOMY)
 
 
 def test_many_events_that_may_not_be_forgotten_do_not_make_it_due() -> None:
     calls = [call(f"c{i}") for i in range(150)]
     bodies = [user("go"), assistant(None, *calls), *(tool(f"c{i}") for i in range(150))]
-    assert not semantic().due(view_of(bodies), ROOMY)
+    assert not semantic().is_due(view_of(bodies), ROOMY)
 
 
 def test_what_is_prepared_for_the_number_of_events_is_not_pressed_for_tokens() -> None:
@@ -92,9 +92,9 @@ def test_after_a_condensation_it_is_not_due_until_the_view_has_grown() -> None:
     strategy = semantic()
     bodies = agent(60)
     view = after(bodies)
-    assert not strategy.due(view, ROOMY)
+    assert not strategy.is_due(view, ROOMY)
     grown = [*bodies, *(body for i in range(60, 110) for body in step(i))]
-    assert strategy.due(later(view, transcript_of(grown)), ROOMY)
+    assert strategy.is_due(later(view, transcript_of(grown)), ROOMY)
 
 
 # --- what is left -----------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_systems_the_last_user_message_and_the_newest_round_stay_as_they_are() -
 
 def test_more_is_forgotten_until_the_goal_in_tokens_is_met() -> None:
     bodies = agent(60, size=200)
-    budget = Budget.of(16_000).aiming(3_000)
+    budget = Budget.of(16_000).with_goal(3_000)
     view = after(bodies, budget)
     assert view.tokens <= 3_000
     assert len(view.items) < 30
@@ -212,13 +212,13 @@ def test_more_is_forgotten_until_the_goal_in_tokens_is_met() -> None:
 def test_the_newest_events_go_for_tokens_only_after_all_others() -> None:
     bodies = agent(60, size=200)
     bodies[42:44] = [assistant(None, call("c20", "bash", {"command": "git push"})), tool("c20", "Push completed")]
-    kept = rounds_of(after(bodies, Budget.of(16_000).aiming(2_500)))
+    kept = rounds_of(after(bodies, Budget.of(16_000).with_goal(2_500)))
     assert 1 < len(kept) < 7
     assert kept == list(range(60 - len(kept), 60))
 
 
 def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
-    assert rounds_of(after(agent(20), ROOMY.aiming(0))) == [19]
+    assert rounds_of(after(agent(20), ROOMY.with_goal(0))) == [19]
 
 
 def test_where_nothing_presses_the_same_share_of_what_there_is_is_left() -> None:
@@ -229,7 +229,7 @@ def test_where_nothing_presses_the_same_share_of_what_there_is_is_left() -> None
 
 def test_few_events_over_the_goal_are_forgotten_only_as_far_as_the_goal_wants() -> None:
     bodies = agent(12, size=200)
-    view = after(bodies, Budget.of(8_000).aiming(2_200))
+    view = after(bodies, Budget.of(8_000).with_goal(2_200))
     assert 1_200 < view.tokens <= 2_200
 
 

@@ -1,4 +1,4 @@
-"""`semantic`: the record that a model writes, or rules where it fails, and what is said of it."""
+"""`semantic`: the record that a model writes, or rules where the model fails, and its metadata."""
 
 from __future__ import annotations
 
@@ -120,12 +120,14 @@ def test_kept_events_are_never_cut() -> None:
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
     bodies = agent(60)
     view = view_of(bodies)
-    asked = question(view, Past(continues=True))
+    asked = question(view, Past(continue_view=True))
     assert asked.view is not None
     assert view.to_json().startswith(asked.view.rstrip("]"))
     assert "step 59" not in asked.view
     assert asked.user.startswith(prompt("semantic-continue").split("{")[0])
-    assert question(view, Past(continues=True), Budget.of(8_000).aiming(3_000)).view is None or view.tokens < 8_000
+    assert (
+        question(view, Past(continue_view=True), Budget.of(8_000).with_goal(3_000)).view is None or view.tokens < 8_000
+    )
 
 
 def test_words_and_tools_are_options() -> None:
@@ -179,7 +181,7 @@ def test_the_rules_count_kinds_and_pick_results_and_errors() -> None:
     bodies[10:10] = [user("Never touch tests/.")]
     bodies[41:41] = [user("Go on.")]
     bodies.append(user("Last"))
-    record = previous_text(condensed("semantic", view_of(bodies), ROOMY.aiming(300), failing))
+    record = previous_text(condensed("semantic", view_of(bodies), ROOMY.with_goal(300), failing))
     assert record.split("\n\n")[0].startswith("Task context:\n- User: Never touch tests/.")
     assert "Key progress:\n- Success: All tests completed" in record
     assert "Important findings:\n- Error: src/a.py: TypeError: bad" in record

@@ -20,7 +20,7 @@ from strategies.core.condensation import Condensation, Piece
 from strategies.core.errors import StrategyError
 from strategies.core.plan import head_pieces
 from strategies.core.replay import replay
-from strategies.core.requirement import Requirement, required
+from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Message, Transcript
 from strategies.core.view import View, fold
 from strategies.walk import walk
@@ -84,7 +84,7 @@ class Simulated:
         found = replay(transcript, self.records, self.fixed, WORDS, self.budget, self.last)
         view, applied = found.view, found.applied
         self.first = view.to_json()
-        requirement = required(view.tokens, self.budget, since=applied.tokens_after if applied else None)
+        requirement = requirement_for(view.tokens, self.budget, since=applied.tokens_after if applied else None)
         made = self._condense(requirement, view, applied) if requirement else None
         if made:
             view = fold(transcript, (made.overlay,), self.fixed, WORDS)

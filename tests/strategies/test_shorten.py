@@ -30,7 +30,7 @@ MIXED = [user("go"), *step(0, 2_000), *step(1, 500), *step(2, 100), *step(3, 800
 
 
 def test_the_largest_results_are_cut_most() -> None:
-    budget = Budget.of(5_000, reserve=0).aiming(2_200)
+    budget = Budget.of(5_000, reserve=0).with_goal(2_200)
     view = shortened(MIXED, budget)
     large, middle, small, newest = sizes(view)
     assert large <= 700
@@ -42,22 +42,22 @@ def test_the_largest_results_are_cut_most() -> None:
 
 def test_results_of_one_size_are_cut_to_one_length() -> None:
     bodies = agent(5, size=500)
-    *older, newest = sizes(shortened(bodies, Budget.of(10_000).aiming(1_600)))
+    *older, newest = sizes(shortened(bodies, Budget.of(10_000).with_goal(1_600)))
     assert max(older) - min(older) <= 20
     assert newest >= 500
 
 
 def test_no_result_is_cut_below_its_least() -> None:
-    budget = Budget.of(20_000).aiming(0)
+    budget = Budget.of(20_000).with_goal(0)
     assert min(sizes(shortened(agent(5, size=900), budget))) >= 100
     assert max(sizes(shortened(agent(5, size=900), budget, min_tokens=60))[:-1]) <= 60
 
 
 def test_the_newest_round_is_cut_where_that_is_allowed_and_only_to_be_usable() -> None:
     bodies = [user("go"), *step(0, 300), *step(1, 1_000)]
-    fitting = Budget.of(2_000, reserve=0).aiming(100)
+    fitting = Budget.of(2_000, reserve=0).with_goal(100)
     assert sizes(shortened(bodies, fitting))[1] == sizes(view_of(bodies))[1]
-    tight = Budget.of(700, reserve=0).aiming(100)
+    tight = Budget.of(700, reserve=0).with_goal(100)
     assert sizes(shortened(bodies, tight))[1] == sizes(view_of(bodies))[1]
     view = shortened(bodies, tight, newest=True)
     assert view.tokens <= 700
@@ -66,10 +66,10 @@ def test_the_newest_round_is_cut_where_that_is_allowed_and_only_to_be_usable() -
 
 def test_a_cut_result_keeps_its_ends_and_its_call() -> None:
     bodies = [user("go"), assistant(None, call("x")), tool("x", f"BEGIN {words(900)} exit code 1"), *agent(2)[2:]]
-    view = shortened(bodies, Budget.of(10_000).aiming(400))
+    view = shortened(bodies, Budget.of(10_000).with_goal(400))
     assert texts(view)[2].startswith("BEGIN")
     assert texts(view)[2].endswith("exit code 1")
-    assert view.items[2].answers == "x"
+    assert view.items[2].call_id == "x"
 
 
 def test_output_that_comes_as_a_user_message_is_cut_and_the_users_words_are_not() -> None:
@@ -80,7 +80,7 @@ def test_output_that_comes_as_a_user_message_is_cut_and_the_users_words_are_not(
         assistant("more?"),
         user("Observation: b"),
     ]
-    view = shortened(bodies, Budget.of(10_000).aiming(1_200))
+    view = shortened(bodies, Budget.of(10_000).with_goal(1_200))
     assert texts(view)[0] == words(900)
     assert "left out" in texts(view)[2]
 
@@ -92,16 +92,16 @@ def test_output_that_comes_as_a_user_message_is_cut_and_the_users_words_are_not(
 )
 def test_nothing_to_shorten_is_said(bodies: list[Body], goal: int) -> None:
     with pytest.raises(Declined) as declined:
-        shortened(bodies, Budget.of(100_000).aiming(goal))
+        shortened(bodies, Budget.of(100_000).with_goal(goal))
     assert declined.value.reason == "nothing-to-shorten"
 
 
 def test_its_metadata_says_whether_the_newest_round_was_cut() -> None:
     (strategy,) = staged("shorten", shorten={"newest": True})
     view = view_of([user("go"), *step(0, 300), *step(1, 1_000)])
-    plan = plan_of(strategy, view, Budget.of(700, reserve=0).aiming(100))
+    plan = plan_of(strategy, view, Budget.of(700, reserve=0).with_goal(100))
     assert plan.metadata == {"shortenedResultCount": 2, "newestRoundShortened": True}
-    plan = plan_of(strategy, view, Budget.of(2_000, reserve=0).aiming(100))
+    plan = plan_of(strategy, view, Budget.of(2_000, reserve=0).with_goal(100))
     assert plan.metadata == {"shortenedResultCount": 1, "newestRoundShortened": False}
 
 

@@ -24,7 +24,7 @@ def test_the_middle_becomes_one_summary_between_the_task_and_the_newest_turns() 
 
 
 def test_as_many_of_the_newest_turns_stay_as_fit_the_goal() -> None:
-    view = condensed("summary", view_of(chat(30, size=100)), BUDGET.aiming(2_000))
+    view = condensed("summary", view_of(chat(30, size=100)), BUDGET.with_goal(2_000))
     assert 2_000 - BUDGET.replacement_cap - 120 < view.tokens <= 2_000
 
 
@@ -61,7 +61,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
     (strategy,) = staged("summary")
     view = view_of(chat(20, size=100))
-    (asked,) = questions(strategy.condense(view, BUDGET, Past(continues=True)))
+    (asked,) = questions(strategy.condense(view, BUDGET, Past(continue_view=True)))
     assert isinstance(asked, Ask)
     assert asked.view is not None
     assert view.to_json().startswith(asked.view.rstrip("]"))

@@ -70,7 +70,7 @@ def proxying(
     watched = _Watched(app)
     tap = Tap(watched)
     with serve(tap, http=Connection) as url:
-        quiet = lambda bound=BOUND: watched.quiet(app.state.services.tasks.idle, bound)  # noqa: E731
+        quiet = lambda bound=BOUND: watched.quiet(app.state.services.background.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
 
 

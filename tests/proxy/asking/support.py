@@ -1,4 +1,4 @@
-"""What the tests of asking share: a clock that they move, an `Asking` before a scripted upstream, a caller."""
+"""Shared by the tests of asking: a clock that tests move, an `Asking` in front of a scripted upstream, a caller."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Clock:
         return self.now
 
 
-class Told:
-    """Asks, and remembers every call that was told."""
+class RecordedAsking:
+    """An `Asking`, and every call that it has reported."""
 
     def __init__(self, asking: Asking, calls: list[Call]) -> None:
         self.asking = asking
@@ -39,7 +39,7 @@ class Told:
     async def ask(
         self, *effects: Effect, role: ModelRole | None = None, judge: ModelRole | None = None, caller: Caller = CALLER
     ) -> tuple[Result, ...]:
-        """What comes of effects, by default of one question."""
+        """The results of effects, by default of one question."""
         roles = {SUMMARIZER: role or SummarizerRole(), JUDGE: judge or JudgeRole()}
         return await self.asking.resolve(effects or (ASK,), roles, caller)
 
@@ -57,22 +57,22 @@ async def asking(
     own_key: bool = False,
     then: Callable[[], None] | None = None,
     **background: Any,
-) -> AsyncIterator[Told]:
+) -> AsyncIterator[RecordedAsking]:
     """An `Asking` whose upstream is at `base_url`; `background` are settings of the lanes.
 
-    `then` is called when a call has ended and was told.
+    `then` is called when a call has ended and was reported.
     """
     calls: list[Call] = []
 
-    def told(call: Call) -> None:
+    def record(call: Call) -> None:
         calls.append(call)
         if then is not None:
             then()
 
     client = Upstream(UpstreamSettings(base_url=base_url))
     try:
-        yield Told(
-            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), told=told),
+        yield RecordedAsking(
+            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), on_call=record),
             calls,
         )
     finally:

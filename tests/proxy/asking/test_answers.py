@@ -1,4 +1,4 @@
-"""Answers: how a completion is read, whatever came."""
+"""Reading completions of any form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.asking.answers import Completion, read
+from proxy.asking.answers import Completion, read_completion
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 
@@ -21,7 +21,7 @@ def chosen(message: Any, finish: str = "stop", **more: Any) -> JsonReply:
 
 
 def only(reply: JsonReply) -> Answer:
-    found = read(reply)
+    found = read_completion(reply)
     assert isinstance(found, Completion)
     (answer,) = found.answers
     assert isinstance(answer, Answer)
@@ -33,7 +33,7 @@ def test_an_answer_is_its_text_its_end_and_its_cost() -> None:
 
 
 def test_a_usage_without_a_total_is_what_was_read_and_what_was_written() -> None:
-    found = read(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
+    found = read_completion(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
     assert isinstance(found, Completion)
     assert found.tokens == 11
 
@@ -59,7 +59,7 @@ def test_a_cost_that_is_not_told_is_nothing(usage: Any) -> None:
 
 
 def test_of_several_answers_each_is_read_by_itself() -> None:
-    found = read(reply({"choices": [{"message": {"content": "a"}}, None, {"message": {"content": "b"}}]}))
+    found = read_completion(reply({"choices": [{"message": {"content": "a"}}, None, {"message": {"content": "b"}}]}))
     assert isinstance(found, Completion)
     assert found.answers == (Answer("a", "None"), Failure("unreadable"), Answer("b", "None"))
 
@@ -85,11 +85,11 @@ def test_of_several_answers_each_is_read_by_itself() -> None:
     ids=lambda body: str(body)[:24],
 )
 def test_what_is_no_completion_is_unreadable(body: Any) -> None:
-    assert read(reply(body)) == Failure("unreadable")
+    assert read_completion(reply(body)) == Failure("unreadable")
 
 
 @pytest.mark.parametrize(
     ("status", "reason"), [(429, "rate-limited"), (400, "http-error"), (302, "http-error"), (500, "http-error")]
 )
 def test_a_status_that_is_no_success_is_a_failure(status: int, reason: str) -> None:
-    assert read(reply({"choices": [{"message": {"content": "x"}}]}, status)) == Failure(reason)
+    assert read_completion(reply({"choices": [{"message": {"content": "x"}}]}, status)) == Failure(reason)

@@ -1,4 +1,4 @@
-"""Ballots over a socket: judges that fail in every way and place, and the decision that the rule gives all the same.
+"""Ballots over a socket: judges that fail in every way and place, and the decision that the rule still gives.
 
 One upstream plays all judges. It knows a ballot by its text and answers the ballot's calls in order of arrival, so
 many ballots are held at the same time.
@@ -15,10 +15,11 @@ from itertools import product
 
 import pytest
 
+from proxy.asking.calls import BYTES_PER_TOKEN
 from proxy.settings.tables import JudgeRole
 from strategies.core.ballot import tally
 from strategies.core.effects import Ballot, Vote, Votes
-from tests.proxy.asking.support import LATER, Clock, Told, asking
+from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, ToolCall, completion, error, hang, hang_up, raw
 from tests.support.signals import Signal
@@ -82,7 +83,7 @@ class Judges:
         self.arrived[text] += 1
         return ANSWERS[script[min(at, len(script) - 1)]][0]
 
-    async def hold(self, own: Told, script: Sequence[str], *, timeout: float = 30.0) -> Votes:
+    async def hold(self, own: RecordedAsking, script: Sequence[str], *, timeout: float = 30.0) -> Votes:
         """A ballot whose calls are answered by `script`; what was called is what arrived."""
         text = f"ballot {len(self.scripts)}"
         self.scripts[text] = script
@@ -171,9 +172,11 @@ async def test_when_the_outcome_stands_the_losers_are_cancelled(winner: str, ups
         votes = await Judges(upstream).hold(own, [winner, "hang", winner, "hang", winner], timeout=60.0)
         assert own.failures.count("cancelled") == 2
     assert decision(votes) == (winner == "y")
-    assert (len(votes.votes), errors(votes), votes.calls, votes.tokens) == (3, [], 5, 30)
+    assert (len(votes.votes), errors(votes), votes.calls) == (3, [], 5)
     hung = [each for each in upstream.journal.to() if each.status is None]
     assert len(hung) == 2
+    # A judge that is told to stop has read its prompt by then.
+    assert votes.tokens == 30 + sum(len(each.body) // BYTES_PER_TOKEN for each in hung)
     for each in hung:
         await asyncio.to_thread(each.disconnected.wait)
 
@@ -219,7 +222,7 @@ async def test_a_judge_that_cannot_be_reached_is_no_and_nobody_else_is_asked(ups
         (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), judge=judge)
     assert isinstance(votes, Votes)
     assert decision(votes) is False
-    assert (votes.calls, set(errors(votes))) == (MOST, {"unreachable"})
+    assert (votes.calls, set(errors(votes)), votes.tokens) == (MOST, {"unreachable"}, 0)
     assert len(upstream.journal) == 0
 
 

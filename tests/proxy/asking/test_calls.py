@@ -1,4 +1,4 @@
-"""Calls over a socket: one question, its time, its limit, what is told of it, and how long a credential is used."""
+"""Calls over a socket: one question, its timeout, its token limit, its report, and how long a credential is used."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_server_that_says_nothing_is_left_after_the_roles_time(upstream:
     never.set()
 
 
-# -- what is told ------------------------------------------------------------------------------------------
+# -- what is reported --------------------------------------------------------------------------------------
 
 
 async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: ScriptedUpstream) -> None:
@@ -242,14 +242,14 @@ async def test_a_client_that_is_refused_pauses_the_background_at_its_own_server_
     upstream.reply(completion("record"))
     with ScriptedUpstream() as other:
         async with asking(other.base_url) as own:
-            own.asking.refused(None, "61")
+            own.asking.note_refusal(None, "61")
             assert await own.ask(caller=LATER) == (Failure("paused"),)
             assert await own.ask(role=ModelRole(base_url=upstream.base_url), caller=LATER) == (RECORD,)
 
 
 async def test_another_path_at_the_same_server_is_the_same_server(upstream: ScriptedUpstream) -> None:
     async with asking(upstream.base_url) as own:
-        own.asking.refused(upstream.url + "/elsewhere", "61")
+        own.asking.note_refusal(upstream.url + "/elsewhere", "61")
         assert await own.ask(caller=LATER) == (Failure("paused"),)
 
 
@@ -257,7 +257,7 @@ async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(
     clock = Clock()
     upstream.reply(completion("record"))
     async with asking(upstream.base_url, clock=clock) as own:
-        own.asking.refused(None, "9")
+        own.asking.note_refusal(None, "9")
         task = asyncio.create_task(own.ask(caller=LATER))
         with own.asking.foreground():
             await asyncio.sleep(0)

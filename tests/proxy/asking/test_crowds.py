@@ -1,4 +1,4 @@
-"""Crowds: calls that nobody waits for stand back while many clients come at once."""
+"""Background calls stand back while many clients arrive at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 def crowd(way: Lane, size: int = SIZE) -> None:
     for _ in range(size):
-        way.arrived()
+        way.note_arrival()
 
 
 async def begins(way: Lane) -> bool:
@@ -74,7 +74,7 @@ async def test_after_a_refusal_the_next_crowd_is_waited_for_again() -> None:
     way = lane(clock)
     crowd(way)
     clock.now += PATIENCE
-    way.refused("0")
+    way.note_refusal("0")
     clock.now += PATIENCE
     crowd(way)
     assert not await begins(way)

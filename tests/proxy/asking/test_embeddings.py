@@ -1,4 +1,4 @@
-"""Embeddings over a socket: the vectors of texts, what a server may answer instead, and whose credential is used."""
+"""Embeddings over a socket: the vectors of texts, faulty answers, and whose credential is used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def vectors(*data: tuple[int, Any], tokens: int = 9) -> Reply:
 async def test_each_text_has_its_vector_in_whatever_order_they_come(upstream: ScriptedUpstream) -> None:
     upstream.reply(vectors((1, [0.5, 1]), (0, [1.0, 2.0])))
     async with asking(upstream.base_url) as own:
-        found = await own.asking.embedded(["one", "\ud800"], ROLE, CALLER)
+        found = await own.asking.embed(["one", "\ud800"], ROLE, CALLER)
         assert found == Embedded(([1.0, 2.0], [0.5, 1]), 9)
         assert [(call.role, call.failure, call.tokens) for call in own.calls] == [("embeddings", "", 9)]
     asked = upstream.journal.only(PATH)
@@ -53,7 +53,7 @@ UNREADABLE = {
 async def test_what_is_no_vector_for_each_text_is_unreadable(upstream: ScriptedUpstream, reply: Reply) -> None:
     upstream.reply(reply)
     async with asking(upstream.base_url) as own:
-        assert await own.asking.embedded(["one", "two"], ROLE, CALLER) == Failure("unreadable")
+        assert await own.asking.embed(["one", "two"], ROLE, CALLER) == Failure("unreadable")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_what_is_no_vector_for_each_text_is_unreadable(upstream: ScriptedU
 async def test_what_goes_wrong_is_a_failure(upstream: ScriptedUpstream, reply: Reply, failure: str) -> None:
     upstream.reply(reply)
     async with asking(upstream.base_url) as own:
-        assert await own.asking.embedded(["one"], ROLE, CALLER) == Failure(failure)
+        assert await own.asking.embed(["one"], ROLE, CALLER) == Failure(failure)
         assert own.failures == [failure]
 
 
@@ -79,27 +79,27 @@ async def test_a_server_that_is_silent_is_waited_for_as_long_as_the_role_says(up
     upstream.reply(hang(Signal("the end")))
     async with asking(upstream.base_url) as own:
         role = ModelRole(model="embed-1", timeout=0.05)
-        assert await own.asking.embedded(["one"], role, CALLER) == Failure("timeout")
+        assert await own.asking.embed(["one"], role, CALLER) == Failure("timeout")
 
 
 async def test_in_the_background_a_credential_is_used_for_its_time_only(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     async with asking(upstream.base_url, clock=clock) as own:
-        assert isinstance(await own.asking.embedded(["one"], ROLE, LATER), Embedded)
+        assert isinstance(await own.asking.embed(["one"], ROLE, LATER), Embedded)
         clock.now = CREDENTIAL_LIFE + 1
-        assert await own.asking.embedded(["one"], ROLE, LATER) == Failure("expired")
+        assert await own.asking.embed(["one"], ROLE, LATER) == Failure("expired")
     assert len(upstream.journal.to(PATH)) == 1
 
 
 async def test_without_background_calls_there_are_none(upstream: ScriptedUpstream) -> None:
     async with asking(upstream.base_url, mode="off") as own:
-        assert await own.asking.embedded(["one"], ROLE, LATER) == Failure("paused")
+        assert await own.asking.embed(["one"], ROLE, LATER) == Failure("paused")
     assert len(upstream.journal) == 0
 
 
 async def test_a_refusal_for_its_rate_holds_back_the_next_call_in_the_background(upstream: ScriptedUpstream) -> None:
     upstream.reply(error(429, headers=[("retry-after", "3000")]))
     async with asking(upstream.base_url) as own:
-        assert await own.asking.embedded(["one"], ROLE, LATER) == Failure("rate-limited")
-        assert await own.asking.embedded(["one"], ROLE, LATER) == Failure("paused")
+        assert await own.asking.embed(["one"], ROLE, LATER) == Failure("rate-limited")
+        assert await own.asking.embed(["one"], ROLE, LATER) == Failure("paused")
     assert len(upstream.journal.to(PATH)) == 1

@@ -1,4 +1,4 @@
-"""Lanes: how many background calls begin, when none does, and who is broken off for whom.
+"""Lanes: how many background calls begin, when none does, and which are broken off for clients.
 
 What a refusal does to a lane is in test_refusals.py.
 """
@@ -68,7 +68,7 @@ async def test_who_waits_in_vain_until_its_deadline_is_held() -> None:
     way = lane(concurrency=1)
     first, second = Work(way), Work(way, 0.01)
     await asyncio.wait_for(second.task, BOUND)
-    assert second.held == "paused"
+    assert second.blocked == "paused"
     await end(first)
 
 
@@ -78,7 +78,7 @@ async def test_a_call_in_mode_idle_gives_way_where_others_need_not() -> None:
     await settled()
     with way.foreground():
         await settled()
-        assert (idle.held, other.is_running) == ("preempted", True)
+        assert (idle.blocked, other.is_running) == ("preempted", True)
         again, more = Work(way, mode="idle"), Work(way)
         await settled()
         assert (again.is_running, more.is_running) == (False, True)
@@ -90,12 +90,12 @@ async def test_a_call_in_mode_idle_gives_way_where_others_need_not() -> None:
 async def test_in_mode_off_nothing_is_begun() -> None:
     work = Work(lane(mode="off"))
     await settled()
-    assert (work.began.is_set(), work.held) == (False, "paused")
+    assert (work.began.is_set(), work.blocked) == (False, "paused")
 
 
 async def test_each_server_has_a_lane_of_its_own() -> None:
     lanes = Lanes(BackgroundSettings(), Clock())
-    lanes.to("http://a/").refused("60")
+    lanes.to("http://a/").note_refusal("60")
     work = Work(lanes.to("http://b/"))
     await settled()
     assert work.is_running
@@ -125,7 +125,7 @@ async def test_in_mode_idle_a_client_that_arrives_breaks_off_what_is_running_and
     await settled()
     with way.foreground():
         await settled()
-        assert [work.held for work in works] == ["preempted", "preempted", ""]
+        assert [work.blocked for work in works] == ["preempted", "preempted", ""]
         again = Work(way)
         await settled()
         assert not again.began.is_set()
@@ -143,7 +143,7 @@ async def test_who_is_cancelled_from_outside_was_not_broken_off_by_a_client() ->
         work.task.cancel()
         await settled()
     assert work.task.cancelled()
-    assert work.held == ""
+    assert work.blocked == ""
 
 
 async def test_a_time_out_of_the_work_itself_is_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Questions: what a call says in its two forms, and with whose credential."""
+"""The two forms of a question, and its credential."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, continued, headers_for, question, vote
+from proxy.asking.questions import (
+    NEW_LIMIT,
+    OLD_LIMIT,
+    Caller,
+    headers_for,
+    question_for,
+    vote_question,
+    with_user_message,
+)
 from proxy.settings.tables import ModelRole
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER
@@ -21,7 +29,7 @@ ON = Ask("", "Now record it.", 500, view=VIEW)
 
 
 def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> bytes:
-    return question(ask, {SUMMARIZER: role or ModelRole()}, caller).body(caller, limit)
+    return question_for(ask, {SUMMARIZER: role or ModelRole()}, caller).body(caller, limit)
 
 
 def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> Any:
@@ -60,7 +68,7 @@ def test_any_text_can_be_asked_about(text: str) -> None:
 
 def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_number() -> None:
     ballot, roles = Ballot("Judge it.", "<history>", 5, 15, 200), {JUDGE: ModelRole()}
-    one, five = (json.loads(vote(ballot, roles, n).body(CALLER, NEW_LIMIT)) for n in (1, 5))
+    one, five = (json.loads(vote_question(ballot, roles, n).body(CALLER, NEW_LIMIT)) for n in (1, 5))
     assert one == {
         "model": "m",
         "messages": [{"role": "system", "content": "Judge it."}, {"role": "user", "content": "<history>"}],
@@ -94,12 +102,12 @@ def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one(tools: str) 
 
 @pytest.mark.parametrize("view", ["[]", " [ ] ", '[{"role":"user"}]', '[\n{"role":"user"}\n]\n'])
 def test_any_list_can_be_gone_on_from(view: str) -> None:
-    assert json.loads(continued(view, "x")) == [*json.loads(view), {"role": "user", "content": "x"}]
+    assert json.loads(with_user_message(view, "x")) == [*json.loads(view), {"role": "user", "content": "x"}]
 
 
 def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_else() -> None:
     role = ModelRole(base_url="http://elsewhere/v1", model="small", api_key=SecretStr("sk-role"), temperature=0)
-    asked = question(ON, {SUMMARIZER: role}, CALLER)
+    asked = question_for(ON, {SUMMARIZER: role}, CALLER)
     assert asked.model.base_url is None
     assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
     found = json.loads(asked.body(CALLER, NEW_LIMIT))
@@ -123,6 +131,6 @@ def test_a_key_of_the_roles_own_is_the_only_credential(url: str | None) -> None:
 @pytest.mark.parametrize(("last", "added"), [("user", 2), ("tool", 2), ("assistant", 1), ("system", 1)])
 def test_where_roles_must_alternate_a_question_follows_a_word_of_the_assistants(last: str, added: int) -> None:
     view = json.dumps([{"role": "user", "content": "one"}, {"role": last, "content": "two"}])
-    messages = json.loads(continued(view, "x", alternates=True))
+    messages = json.loads(with_user_message(view, "x", alternates=True))
     assert len(messages) == 2 + added
     assert [each["role"] for each in messages[-added:]] == ["assistant", "user"][-added:]

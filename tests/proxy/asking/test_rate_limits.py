@@ -14,7 +14,7 @@ import pytest
 from proxy.asking.lanes import GRACE
 from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ask, Ballot, Failure, Vote, Votes
-from tests.proxy.asking.support import LATER, Clock, Told, asking
+from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error
 from tests.support.upstream import ScriptedUpstream
@@ -45,14 +45,14 @@ class Limited:
         return completion(YES)
 
 
-async def wave(own: Told, waiting: int) -> int:
+async def wave(own: RecordedAsking, waiting: int) -> int:
     """So many clients ask at once; how many of them were refused."""
     with own.asking.foreground():
         found = await asyncio.gather(*(own.ask(Ask("client", "?", 10)) for _ in range(waiting)))
     return sum(result == (Failure("rate-limited"),) for result in found)
 
 
-async def served(own: Told, clock: Clock, *, judged: bool) -> tuple[int, list[asyncio.Task[Votes]]]:
+async def served(own: RecordedAsking, clock: Clock, *, judged: bool) -> tuple[int, list[asyncio.Task[Votes]]]:
     """How often clients are refused until each has its reply, and the ballots that are begun after each."""
     refused, waiting, ballots = 0, CLIENTS, []
     while waiting:
@@ -63,7 +63,7 @@ async def served(own: Told, clock: Clock, *, judged: bool) -> tuple[int, list[as
     return refused, ballots
 
 
-async def ballot(own: Told) -> Votes:
+async def ballot(own: RecordedAsking) -> Votes:
     # A key of its own, so that what is lent for a minute only plays no part.
     judge = JudgeRole(api_key="sk-judge")  # type: ignore[arg-type]
     (votes,) = await own.ask(BALLOT, judge=judge, caller=LATER)

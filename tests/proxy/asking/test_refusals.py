@@ -1,4 +1,4 @@
-"""Lanes after a refusal: for how long nothing begins at that server, and how calls begin again."""
+"""Lanes after a refusal: how long no call begins at that server, and how calls begin again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from proxy.asking.lanes import GRACE, LONGEST_PAUSE, PAUSE, pause
+from proxy.asking.lanes import GRACE, LONGEST_PAUSE, PAUSE, pause_seconds
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, lane_after_a_pause, poke, running, settled
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_after_a_refusal_nothing_is_begun_for_as_long_as_the_server_asks_and_a_moment_longer() -> None:
     clock = Clock()
     way = lane(clock)
-    way.refused("9")
+    way.note_refusal("9")
     work = Work(way)
     for clock.now in (0.0, 8.9, 9.0):
         poke(way)
@@ -33,17 +33,17 @@ async def test_after_a_refusal_nothing_is_begun_for_as_long_as_the_server_asks_a
 
 async def test_who_cannot_wait_for_as_long_as_the_server_asks_is_held_at_once() -> None:
     way = lane()
-    way.refused("61")
+    way.note_refusal("61")
     work = Work(way, 60.0)
     await settled()
-    assert work.held == "paused"
+    assert work.blocked == "paused"
 
 
 async def test_a_second_refusal_does_not_shorten_the_first() -> None:
     clock = Clock()
     way = lane(clock)
-    way.refused("60")
-    way.refused("1")
+    way.note_refusal("60")
+    way.note_refusal("1")
     clock.now = 59.0
     work = Work(way)
     await settled()
@@ -53,7 +53,7 @@ async def test_a_second_refusal_does_not_shorten_the_first() -> None:
 
 async def test_the_pause_ends_by_itself() -> None:
     way = lane(time.time)
-    way.refused("0.05")
+    way.note_refusal("0.05")
     work = Work(way)
     await asyncio.wait_for(work.began.wait(), BOUND)
     await end(work)
@@ -63,11 +63,11 @@ async def test_what_is_under_way_when_a_client_is_refused_goes_on() -> None:
     way = lane()
     work = Work(way)
     await settled()
-    way.refused(None)
+    way.note_refusal(None)
     await settled()
     assert work.is_running
     await end(work)
-    assert work.held == ""
+    assert work.blocked == ""
 
 
 async def test_after_a_pause_calls_begin_one_by_one_and_double_with_success() -> None:
@@ -97,13 +97,13 @@ async def test_a_call_that_failed_opens_nothing() -> None:
 async def test_a_refusal_on_the_way_up_begins_anew() -> None:
     clock = Clock()
     way = lane(clock, concurrency=8)
-    way.refused("0")
+    way.note_refusal("0")
     clock.now = GRACE
     works = [Work(way) for _ in range(20)]
     await settled()
     await end(works[0])
     assert running(works) == 2
-    way.refused("5")
+    way.note_refusal("5")
     await end(works[1], works[2])
     assert running(works) == 0
     clock.now += 5.0 + GRACE
@@ -172,14 +172,14 @@ async def test_without_refusals_calls_begin_beside_clients() -> None:
 def test_a_retry_after_is_seconds_or_a_date_and_anything_else_is_half_a_minute(
     header: str | None, seconds: float
 ) -> None:
-    assert pause(header, 1_000_000.0) == seconds
+    assert pause_seconds(header, 1_000_000.0) == seconds
 
 
 async def test_a_pause_that_ends_while_the_lane_is_looked_at_ends_for_who_waits() -> None:
     """Between two readings of the clock it may open: somebody must look once more."""
     readings = iter([0.0, GRACE - 0.02, GRACE - 0.01])
     way = lane(lambda: next(readings, GRACE + 0.01))
-    way.refused("0")
+    way.note_refusal("0")
     work = Work(way)
     await asyncio.wait_for(work.began.wait(), BOUND)
     await end(work)

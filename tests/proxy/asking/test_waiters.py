@@ -1,4 +1,4 @@
-"""Waiters: a call in the background that a client comes to wait for is that client's call from then on."""
+"""A background call that a client comes to wait for is made as that client's own from then on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
 @contextmanager
 def paused() -> Iterator[Lane]:
     way = lane()
-    way.refused("60")
+    way.note_refusal("60")
     yield way
 
 
@@ -33,13 +33,13 @@ def paused() -> Iterator[Lane]:
 def crowded() -> Iterator[Lane]:
     way = lane()
     for _ in range(SIZE):
-        way.arrived()
+        way.note_arrival()
     yield way
 
 
 @contextmanager
 def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]:
-    way = lane(serial=lambda: serial, mode=mode)
+    way = lane(is_serial=lambda: serial, mode=mode)
     with way.foreground():
         yield way
 
@@ -57,20 +57,20 @@ async def test_a_call_that_waits_for_its_turn_is_made_as_soon_as_somebody_waits_
         work, other = Work(way, waiters=waiters), Work(way)
         await settled()
         assert not work.began.is_set()
-        with waiters.one_more():
+        with waiters.waiting():
             await settled()
             assert work.is_running
             assert not other.began.is_set()
         other.task.cancel()
         await end(work)
-        assert (work.task.done(), work.held) == (True, "")
+        assert (work.task.done(), work.blocked) == (True, "")
 
 
 async def test_it_takes_no_place_of_others_and_leaves_none() -> None:
     way, waiters = lane(concurrency=1), Waiters()
     first, work, last = Work(way), Work(way, waiters=waiters), Work(way)
     await settled()
-    with waiters.one_more():
+    with waiters.waiting():
         await settled()
         assert [each.is_running for each in (first, work, last)] == [True, True, False]
         await end(work)
@@ -84,19 +84,19 @@ async def test_what_somebody_waits_for_is_not_broken_off_and_goes_before_what_no
     way, waiters = lane(mode="idle", concurrency=2), Waiters()
     work, other = Work(way, waiters=waiters), Work(way)
     await settled()
-    with waiters.one_more():
+    with waiters.waiting():
         poke(way)
         await settled()
-        assert (work.is_running, other.held) == (True, "preempted")
+        assert (work.is_running, other.blocked) == (True, "preempted")
     poke(way)
     await settled()
-    assert work.held == "preempted"
+    assert work.blocked == "preempted"
 
 
 async def test_later_calls_are_a_clients_too_for_as_long_as_it_waits() -> None:
     with with_a_client() as way:
         waiters = Waiters()
-        with waiters.one_more():
+        with waiters.waiting():
             work = Work(way, waiters=waiters)
             await settled()
             assert work.is_running
@@ -109,7 +109,7 @@ async def test_later_calls_are_a_clients_too_for_as_long_as_it_waits() -> None:
 
 async def test_a_call_that_is_made_for_a_client_keeps_others_waiting_as_its_request_does() -> None:
     way, waiters = lane(mode="idle"), Waiters()
-    with waiters.one_more():
+    with waiters.waiting():
         work, other = Work(way, waiters=waiters), Work(way)
         await settled()
         assert (work.is_running, other.began.is_set()) == (True, False)
@@ -125,7 +125,7 @@ async def test_who_gives_up_before_anybody_waits_is_not_let_through() -> None:
     await asyncio.wait_for(held.task, BOUND)
     cancelled.task.cancel()
     await settled()
-    with waiters.one_more():
+    with waiters.waiting():
         await settled()
     assert (held.began.is_set(), cancelled.began.is_set()) == (False, False)
     await end(first)
@@ -136,13 +136,13 @@ async def test_a_question_behind_a_pause_is_asked_for_who_waits_but_not_with_a_c
 ) -> None:
     upstream.answer(lambda _exchange: summary())
     clock, waiters = Clock(), Waiters()
-    async with asking(upstream.base_url, clock=clock) as told:
-        told.asking.refused(None, "30")
+    async with asking(upstream.base_url, clock=clock) as own:
+        own.asking.note_refusal(None, "30")
         for age, expected in ((0.0, ""), (CREDENTIAL_LIFE + 1, "expired")):
-            asked = asyncio.create_task(told.ask(ASK, caller=replace(LATER, waiters=waiters)))
+            asked = asyncio.create_task(own.ask(ASK, caller=replace(LATER, waiters=waiters)))
             await settled()
             assert not asked.done()
             clock.now += age
-            with waiters.one_more():
+            with waiters.waiting():
                 (found,) = await asked
             assert (found.reason if isinstance(found, Failure) else "") == expected

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from proxy.asking.lanes import GRACE, Held, Lane
+from proxy.asking.lanes import GRACE, CallBlocked, Lane
 from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 from tests.proxy.asking.support import Clock
@@ -19,7 +19,7 @@ BOUND = 10.0
 
 
 class Work:
-    """Work in a lane that goes on until the test ends it; `held` says why it was not done."""
+    """Work in a lane that goes on until the test ends it; `blocked` says why it was not done."""
 
     def __init__(self, lane: Lane, deadline: float = AGES, mode: Mode | None = None, waiters: Waiters = NOBODY) -> None:
         self.lane = lane
@@ -27,7 +27,7 @@ class Work:
         self.waiters = waiters
         self.began = asyncio.Event()
         self.end = asyncio.Event()
-        self.held = ""
+        self.blocked = ""
         self.task = asyncio.create_task(self._work(deadline))
 
     async def _work(self, deadline: float) -> None:
@@ -35,9 +35,9 @@ class Work:
             async with self.lane.background(deadline, self.mode, self.waiters):
                 self.began.set()
                 await self.end.wait()
-                self.lane.served()
-        except Held as held:
-            self.held = held.reason
+                self.lane.note_success()
+        except CallBlocked as blocked:
+            self.blocked = blocked.reason
 
     @property
     def is_running(self) -> bool:
@@ -50,15 +50,17 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def lane(clock: Callable[[], float] | None = None, serial: Callable[[], bool] = lambda: False, **settings: Any) -> Lane:
-    return Lane(BackgroundSettings(**settings), clock or Clock(), serial)
+def lane(
+    clock: Callable[[], float] | None = None, is_serial: Callable[[], bool] = lambda: False, **settings: Any
+) -> Lane:
+    return Lane(BackgroundSettings(**settings), clock or Clock(), is_serial)
 
 
 def lane_after_a_pause(**settings: Any) -> Lane:
     """A lane whose server has refused a request, and may be asked again by now."""
     clock = Clock()
     found = lane(clock, **settings)
-    found.refused("0")
+    found.note_refusal("0")
     clock.now += GRACE
     return found
 

@@ -1,4 +1,4 @@
-"""What replies teach: at once while little is known, and what is foretold anyway no longer costs a fit."""
+"""Learning from replies: at once while little is known; later an expected count alone causes no fit."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class SlowStore(SqliteStore):
         super().__init__(*given)
         self.given, self.begun, self.gate = 0, asyncio.Event(), asyncio.Event()
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """As it is, when it may."""
         self.given += 1
         self.begun.set()
         await self.gate.wait()
-        await super().remember(name, fact, ttl)
+        await super().put_fact(name, fact, ttl)
 
 
 @asynccontextmanager
 async def learning(
     store: SessionStore | None = None,
 ) -> AsyncIterator[tuple[Calibrator, list[FittedPrices], OwnedTasks[Any]]]:
-    """A calibrator, the lines that it has told of, and its tasks."""
+    """A calibrator, the lines that it has reported, and its tasks."""
     store, tasks = store or await open_store("memory://"), OwnedTasks[Any]()
     lines: list[FittedPrices] = []
 
-    def told(_model: str, progress: Progress) -> None:
-        if progress.line not in lines:
-            lines.append(progress.line)
+    def report(_model: str, progress: Progress) -> None:
+        if progress.prices not in lines:
+            lines.append(progress.prices)
 
-    yield Calibrator("u", StoredSessions(store, 1.0), tasks, ttl=60, clock=time.time, told=told), lines, tasks
+    yield Calibrator("u", StoredSessions(store, 1.0), tasks, ttl=60, clock=time.time, report=report), lines, tasks
     await tasks.close()
     await store.close()
 
@@ -68,7 +68,7 @@ def reply(calibrator: Calibrator, number: int, hidden: int = HIDDEN) -> None:
     of = transcript(number)
     sent = Forwarded(fold(of, (), 3, WORDS), "")
     asked = CountedPrompt(of, 3, "words", "f", about=About("t", MODEL, str(number)))
-    calibrator.learned(asked, UNCALIBRATED, sent, sent.view.tokens + hidden)
+    calibrator.learn(asked, UNCALIBRATED, sent, sent.view.tokens + hidden)
 
 
 TALK = transcript(0)
@@ -82,8 +82,8 @@ def request(overhead: int) -> CountedPrompt:
 def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: Anchor | None = None) -> Anchor | None:
     """What comes of a reply that counts as we do."""
     asked, sent = request(overhead), Forwarded(fold(TALK, (), overhead, WORDS), applied)
-    known = calibrator.calibrated(asked, before, None)
-    return calibrator.learned(asked, known, sent, sent.view.tokens)
+    known = calibrator.calibrate(asked, before, None)
+    return calibrator.learn(asked, known, sent, sent.view.tokens)
 
 
 async def test_a_prompt_that_has_become_much_shorter_outside_of_its_chain_is_an_anchor_too() -> None:
@@ -98,7 +98,7 @@ async def test_of_views_that_end_alike_the_anchor_of_its_own_branch_is_taken() -
     async with learning() as (calibrator, _, _):
         own = counted(calibrator, 3, "c1")
         counted(calibrator, 3, "c2")
-        assert calibrator.calibrated(request(3), own, None).anchor == own
+        assert calibrator.calibrate(request(3), own, None).anchor == own
 
 
 async def test_while_little_is_known_every_reply_counts() -> None:
@@ -143,4 +143,4 @@ async def test_an_upstream_that_begins_to_count_otherwise_is_noticed_all_the_sam
             reply(calibrator, number, hidden=4 * HIDDEN)
         await tasks.idle()
         progress = await calibrator.progress(MODEL, "words")
-        assert progress.line.hidden > 3 * HIDDEN
+        assert progress.prices.hidden > 3 * HIDDEN

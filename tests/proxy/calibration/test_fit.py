@@ -7,12 +7,12 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.features import Features, of_messages, wide_share
-from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fitted
+from proxy.calibration.features import Features, non_latin_share, of_messages
+from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fit_prices
 from strategies.core.transcript import Role, literal
 from tests.support.transcripts import WORDS
 
-TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, wide=2.5, outside=1.8)
+TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, non_latin=2.5, outside=1.8)
 amounts = st.floats(0, 50_000)
 
 
@@ -37,46 +37,46 @@ def error(prices: Features, seed: int = 2) -> float:
 
 
 def test_ten_requests_of_all_kinds_show_what_each_kind_costs() -> None:
-    assert sum(error(fitted(some(10, seed))) for seed in (1, 5, 6)) / 3 < 0.04
-    assert error(fitted(some(40))) < 0.005
+    assert sum(error(fit_prices(some(10, seed))) for seed in (1, 5, 6)) / 3 < 0.04
+    assert error(fit_prices(some(40))) < 0.005
 
 
 def test_replies_of_our_own_tokenizer_leave_our_count_as_it_is() -> None:
     dice = random.Random(3)
     own = [counted(request(dice, offers=True), EVEN) for _ in range(20)]
-    assert abs(error(fitted(own)) - error(EVEN)) < 0.01
+    assert abs(error(fit_prices(own)) - error(EVEN)) < 0.01
 
 
 def test_without_an_observation_a_token_is_a_token() -> None:
-    assert fitted([]) == EVEN
+    assert fit_prices([]) == EVEN
 
 
 def test_a_few_wild_counts_change_little() -> None:
     wild = [each._replace(counted=each.counted * 5) for each in some(5, seed=4)]
-    assert error(fitted([*some(40), *wild])) < 0.05
+    assert error(fit_prices([*some(40), *wild])) < 0.05
 
 
 @given(st.lists(st.builds(Observation, st.builds(Features, *[amounts] * 7), st.integers(0, 10**7)), max_size=6))
 def test_prices_stay_within_their_bounds_whatever_was_counted(observations: list[Observation]) -> None:
-    for price, low, high in zip(fitted(observations), LOWEST, HIGHEST, strict=True):
+    for price, low, high in zip(fit_prices(observations), LOWEST, HIGHEST, strict=True):
         assert low <= price <= high
 
 
 def test_letters_that_are_not_latin_are_found_written_out_or_escaped() -> None:
-    assert wide_share(b'{"role":"user","content":"plain words"}') == 0
+    assert non_latin_share(b'{"role":"user","content":"plain words"}') == 0
     chinese = "今天天气怎么样" * 40
-    assert wide_share(f'{{"role":"user","content":"{chinese}"}}'.encode()) > 0.9
-    assert wide_share(f'{{"content":"{chinese}"}}'.encode("ascii", "backslashreplace")) > 0.9
-    assert 0.2 < wide_share(("half of it " * 20 + "今天天气" * 20).encode()) < 0.8
+    assert non_latin_share(f'{{"role":"user","content":"{chinese}"}}'.encode()) > 0.9
+    assert non_latin_share(f'{{"content":"{chinese}"}}'.encode("ascii", "backslashreplace")) > 0.9
+    assert 0.2 < non_latin_share(("half of it " * 20 + "今天天气" * 20).encode()) < 0.8
 
 
 def test_each_message_of_ours_is_looked_at_itself_though_none_has_a_digest() -> None:
     bodies = [{"role": "user", "content": text} for text in ("plain words", "今天天气怎么样" * 40)]
     plain, chinese = (of_messages([literal(body, WORDS, Role.USER)]) for body in bodies)
-    assert plain.wide == 0
-    assert chinese.wide > 0.9 * chinese.own
+    assert plain.non_latin == 0
+    assert chinese.non_latin > 0.9 * chinese.own
 
 
 @given(st.binary(max_size=4_000))
 def test_any_bytes_have_a_share(data: bytes) -> None:
-    assert 0 <= wide_share(data) <= 1
+    assert 0 <= non_latin_share(data) <= 1

@@ -27,7 +27,7 @@ ledgers = st.lists(observations, max_size=12).map(lambda each: taught(Samples(),
 
 def taught(ledger: Samples, given_: list[Observation]) -> Samples:
     for each in given_:
-        ledger = ledger.taught(each)
+        ledger = ledger.with_observation(each)
     return ledger
 
 
@@ -47,19 +47,19 @@ def test_what_replicas_have_learned_merges_to_the_same_in_any_order(a: Samples, 
 def test_what_is_taught_one_by_one_is_what_would_be_merged(many: list[Observation], one: Observation) -> None:
     ledger = taught(Samples(), many)
     alone = taught(Samples(), [one])
-    assert ledger.taught(one) == ledger.merged(alone)
+    assert ledger.with_observation(one) == ledger.merged(alone)
 
 
 @given(ledgers, observations)
 def test_what_is_known_already_teaches_nothing(ledger: Samples, one: Observation) -> None:
-    once = ledger.taught(one)
+    once = ledger.with_observation(one)
     if one in (*once.wholes, *once.growths):
-        assert once.taught(one) is once
+        assert once.with_observation(one) is once
 
 
 @given(ledgers)
 def test_a_ledger_comes_back_from_the_store_as_it_was(ledger: Samples) -> None:
-    assert decoded(encoded(ledger.off(0.25, anchored=True))) == ledger.off(0.25, anchored=True)
+    assert decoded(encoded(ledger.with_error(0.25, anchored=True))) == ledger.with_error(0.25, anchored=True)
 
 
 def test_a_newer_version_is_no_knowledge_and_rubbish_is_told() -> None:
@@ -80,16 +80,16 @@ def test_one_long_conversation_does_not_push_out_the_others() -> None:
 @pytest.mark.parametrize(("own", "counted"), [(2_000, 5), (2_000, 390), (100, 200_000)])
 def test_a_count_that_cannot_be_of_this_text_teaches_nothing(own: float, counted: int) -> None:
     ledger = Samples()
-    assert ledger.taught(whole(own, counted)) is ledger
+    assert ledger.with_observation(whole(own, counted)) is ledger
 
 
 def test_a_growth_of_a_few_tokens_teaches_nothing() -> None:
     ledger = Samples()
-    assert ledger.taught(Observation(Features(messages=1, words=9), 11)) is ledger
+    assert ledger.with_observation(Observation(Features(messages=1, words=9), 11)) is ledger
 
 
 def test_what_is_hidden_in_each_request_is_found_by_requests_of_several_sizes() -> None:
-    line = taught(Samples(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300, 1_500)]).line()
+    line = taught(Samples(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300, 1_500)]).fit()
     for own in (60, 2_000):
         assert abs(line.tokens(whole(own, 0).features) / (own + 800) - 1) < 0.02
     assert 700 < line.hidden < 900
@@ -98,9 +98,9 @@ def test_what_is_hidden_in_each_request_is_found_by_requests_of_several_sizes() 
 
 def test_what_is_hidden_is_told_to_another_way_of_counting() -> None:
     ledger = taught(Samples(), [whole(own, own + 800, by=str(own)) for own in (40, 90, 300)])
-    hints = ledger.hint(ledger.line())
-    other = Samples().taught(Observation(Features(1, 1, 2, 1_000, outside=1_300), 4_500))
-    told, untold = other.line(hints).prices.requests, other.line().prices.requests
+    hints = ledger.hint(ledger.fit())
+    other = Samples().with_observation(Observation(Features(1, 1, 2, 1_000, outside=1_300), 4_500))
+    told, untold = other.fit(hints).prices.requests, other.fit().prices.requests
     assert abs(told - 800) < abs(untold - 800)
     assert abs(told - 800) < 80
 
@@ -109,6 +109,6 @@ def test_the_error_is_told_once_there_are_enough_to_compare() -> None:
     ledger = Samples()
     for number in range(LEAST_ERRORS):
         assert ledger.error(anchored=False) is None
-        ledger = ledger.off(0.1 * (number % 2), anchored=False)
+        ledger = ledger.with_error(0.1 * (number % 2), anchored=False)
     assert ledger.error(anchored=False) == pytest.approx(0.05)
     assert ledger.error(anchored=True) is None

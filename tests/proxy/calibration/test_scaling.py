@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, from_row, growth, row, stands
+from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, from_row, growth, row, stands_in
 from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN
 from proxy.calibration.ledger import NOTHING, FittedPrices
-from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibrated
+from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
 from strategies.core.transcript import Reader, Transcript, dump
 
 LINE = FittedPrices(EVEN._replace(requests=700, words=1.5))
@@ -42,13 +42,13 @@ NEXT = asked(transcript(*TALK, "d" * 500, "e" * 100))
 
 
 def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated() -> None:
-    scale = calibrated(NEXT, LINE, anchored(FIRST, 2_000), 50_000).scale
+    scale = calibration_for(NEXT, LINE, anchored(FIRST, 2_000), 50_000).scale
     assert abs(scale.upstream(NEXT.own) - (2_000 + 1.5 * 600)) <= 1
 
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
     later = asked(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
-    scale = calibrated(later, NOTHING, anchored(FIRST, 2_000), 50_000).scale
+    scale = calibration_for(later, NOTHING, anchored(FIRST, 2_000), 50_000).scale
     longer = len("It is a quarter past ten.") - len("Be brief.")
     assert abs(scale.upstream(later.own) - (2_000 + 500 + longer + 40)) <= 1
 
@@ -64,59 +64,61 @@ def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since(
     now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now) is None
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
-    assert calibrated(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
+    assert calibration_for(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
 
 
 def test_an_anchor_begins_a_view_that_holds_its_view_and_what_came_since() -> None:
-    known = calibrated(NEXT, LINE, anchored(FIRST, 2_000, "c1"), 50_000)
-    assert known.begun_with("c1", NEXT.own) == 2_000
-    assert known.begun_with("", NEXT.own) is None
-    assert known.begun_with("c1", NEXT.own - 300) is None  # another session's record, or messages that were left out
+    known = calibration_for(NEXT, LINE, anchored(FIRST, 2_000, "c1"), 50_000)
+    assert known.count_of_beginning("c1", NEXT.own) == 2_000
+    assert known.count_of_beginning("", NEXT.own) is None
+    assert (
+        known.count_of_beginning("c1", NEXT.own - 300) is None
+    )  # another session's record, or messages that were left out
 
 
 def test_an_anchor_of_other_tools_or_systems_begins_nothing() -> None:
     later = asked(transcript(*TALK, "d" * 500, system="Be brief. These files are open."), frame="other")
-    known = calibrated(later, LINE, anchored(FIRST, 2_000), 50_000)
-    assert known.begun_with("", later.own) is None
-    assert known.grown_from("", later.own) is not None
+    known = calibration_for(later, LINE, anchored(FIRST, 2_000), 50_000)
+    assert known.count_of_beginning("", later.own) is None
+    assert known.growth_since("", later.own) is not None
 
 
 def test_what_only_tells_another_time_leaves_an_anchor_standing() -> None:
     later = asked(transcript(*TALK, "d" * 500, system="Be quick."), frame="other")
-    assert calibrated(later, LINE, anchored(FIRST, 2_000), 50_000).begun_with("", later.own) == 2_000
+    assert calibration_for(later, LINE, anchored(FIRST, 2_000), 50_000).count_of_beginning("", later.own) == 2_000
 
 
 def test_enough_is_learned_with_an_anchor_or_a_line_of_known_error() -> None:
-    line = calibrated(NEXT, LINE, None, 50_000)
+    line = calibration_for(NEXT, LINE, None, 50_000)
     assert not line.is_learned
     assert line._replace(error=0.06).is_learned
-    assert calibrated(NEXT, NOTHING, anchored(FIRST, 2_000), 50_000).is_learned
+    assert calibration_for(NEXT, NOTHING, anchored(FIRST, 2_000), 50_000).is_learned
 
 
 def test_nothing_learned_leaves_our_own_count() -> None:
-    assert calibrated(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
+    assert calibration_for(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
 
 
 def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> None:
-    scale = calibrated(NEXT, NOTHING, anchored(FIRST, FIRST.own), 50_000).scale
+    scale = calibration_for(NEXT, NOTHING, anchored(FIRST, FIRST.own), 50_000).scale
     assert (scale.offset, scale.slope) == (0, 1.0)
 
 
 def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
-    assert calibrated(NEXT, FittedPrices(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
+    assert calibration_for(NEXT, FittedPrices(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
 
 
 def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
-    short = replace(NEXT, most=1_600)
+    short = replace(NEXT, upper_bound=1_600)
     line = FittedPrices(EVEN._replace(requests=700, words=4.0))
-    assert calibrated(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
+    assert calibration_for(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
 
 
 @given(st.integers(1, 400_000), st.integers(1, 2_000), st.integers(0, 2_000))
 def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: int, then: int) -> None:
     before = asked(transcript("a" * first))
     after = asked(transcript("a" * first, "b" * then))
-    scale = calibrated(after, NOTHING, anchored(before, counted), None).scale
+    scale = calibration_for(after, NOTHING, anchored(before, counted), None).scale
     assert LEAST <= scale.slope <= MOST
     assert abs(scale.upstream(after.own) - (counted + then)) <= 1
     assert scale.upstream(after.own - 1) <= scale.upstream(after.own)
@@ -136,9 +138,9 @@ def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() ->
 
 def test_an_anchor_stands_in_what_begins_with_its_view() -> None:
     anchor = anchored(FIRST, 2_000)
-    assert stands(anchor, NEXT.transcript.digests)
-    assert not stands(anchor, transcript("x", *TALK).digests)
-    assert not stands(anchor, FIRST.transcript.digests[:2])
+    assert stands_in(anchor, NEXT.transcript.digests)
+    assert not stands_in(anchor, transcript("x", *TALK).digests)
+    assert not stands_in(anchor, FIRST.transcript.digests[:2])
 
 
 def test_an_anchor_comes_back_from_the_store_as_it_was() -> None:

@@ -30,6 +30,7 @@ def test_a_check_looks_at_settings_store_tokenizers_and_upstream(
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["settings", "store", "tokenizer", "tokenizer", "upstream"]
     assert "memory://: ok" in out
+    assert "cl100k_base: ready, loaded when it is first needed" in out
     assert "o200k_base: loaded" in out
     assert f"{upstream.base_url}: answers 200" in out
 
@@ -47,14 +48,15 @@ def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFix
     words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
     code, out, _ = run(capsys, *words)
     assert code == 1
-    assert "cannot be reached" in out
+    assert "upstream    http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.\n" in out
     assert run(capsys, *words, "--offline")[0] == 0
 
 
 def test_a_store_that_is_not_there_fails_the_check_and_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
     assert code == 1
-    assert "store-" in out
+    assert "store       redis://***@127.0.0.1:9/0: store-unavailable: ConnectionError: " in out
+    assert out.count("127.0.0.1:9/0") == 1
     assert "hunter2" not in out + err
 
 
@@ -135,8 +137,21 @@ def test_a_check_makes_the_store_that_serve_would_make(
     upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("check", "--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/new/s.db")
-    assert run(capsys, *words)[0] == 0
+    code, out, _ = run(capsys, *words)
+    assert code == 0
     assert set(files(tmp_path / "new")) == {"s.db", "tenant.key", "admin.token"}
+    said = [line.split()[1] for line in out.splitlines() if line.startswith("created")]
+    new = f"{tmp_path}/new"
+    assert said == [new, f"{new}/s.db", f"{new}/tenant.key", f"{new}/admin.token"]
+    assert "created" not in run(capsys, *words)[1]
+
+
+def test_a_rank_file_that_is_missing_is_reported_before_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONDENSER_TOKENIZER__RANKS_DIR", str(tmp_path))
+    _, out, _ = run(capsys, "check", "--offline", "--store", "memory://")
+    assert re.search(r"^tokenizer   cl100k_base: .*No such file.*fetch it with", out, re.MULTILINE)
 
 
 def test_a_key_that_cannot_be_read_fails_the_check_in_plain_words(
@@ -156,7 +171,7 @@ def budget(model: str = "m", **settings: Any) -> str:
 def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:
     assert budget(window=32_768).splitlines() == [
         "model       m",
-        "  window    32768 (settings)",
+        "  window    32,768 (settings)",
         "  reserve   4,096 (an eighth of the window, at most 4,096; a request's own length comes first)",
         "  usable    28,672 (what is left of the window)",
         "  prepare   20,070 (0.7 of usable, default)",
@@ -223,7 +238,7 @@ def test_a_check_of_a_model_asks_the_server_for_its_window(
     code, out, _ = run(capsys, *words)
     assert code == 0
     assert re.search(r"^server +Ollama$", out, re.MULTILINE)
-    assert re.search(r"^ +window +4096 \(stated by Ollama\)$", out, re.MULTILINE)
+    assert re.search(r"^ +window +4,096 \(stated by Ollama\)$", out, re.MULTILINE)
     code, out, _ = run(capsys, *words, "--offline")
     assert "unknown" in out
 
@@ -253,7 +268,7 @@ def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_OVERLAP", "2")
     words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
     out = run(capsys, *words, "--window", "7000")[1]
-    assert "window    7000 (command line)" in out
+    assert "window    7,000 (command line)" in out
     assert re.search(r"target .*, environment\)", out)
     assert "half-window.min_overlap = 2 (environment)" in out
     assert "half-window.min_rounds = 5 (file)" in out
@@ -264,4 +279,6 @@ def test_a_check_of_a_model_says_which_source_a_number_comes_from(
 
 
 def test_an_unknown_window_is_said_with_what_to_do() -> None:
-    assert "[[models]]" in budget("nobody-knows-it")
+    text = budget("nobody-knows-it")
+    assert "[[models]]" in text
+    assert "  window    unknown\n" in text

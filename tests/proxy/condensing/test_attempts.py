@@ -1,4 +1,4 @@
-"""Running a pipeline: effects meet the world, failures become reasons, and time is bounded."""
+"""Running a pipeline: effects are resolved, failures become reasons, and time is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from proxy.asking import Asking, Caller
-from proxy.condensing.attempts import Attempted, Attempts
+from proxy.condensing.attempts import AttemptResult, Attempts
 from proxy.condensing.policy import Policies, Policy
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
@@ -22,7 +22,7 @@ from proxy.tokens.windows import ModelTable
 from proxy.upstream import Upstream
 from strategies import parse
 from strategies.core.budget import Budget
-from strategies.core.protocol import Past, Steps
+from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Reader, Transcript
 from strategies.core.view import View, fold
@@ -35,7 +35,7 @@ TABLE = ModelTable.load(config_directory() / "models.toml")
 CALLER = Caller("m", [])
 
 
-class Broken:
+class Broken(Strategy):
     """A strategy with a defect."""
 
     name: ClassVar[str] = "broken"
@@ -68,7 +68,7 @@ async def attempt(
     caller: Caller | None = CALLER,
     timeout: float = 10.0,
     release: Signal | None = None,
-) -> Attempted:
+) -> AttemptResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
     chosen = using or policy()
@@ -91,14 +91,14 @@ async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upst
     found = await attempt(upstream)
     assert found.outcome is not None
     assert SUMMARY in json.loads(found.outcome.view.to_json())[2]["content"]
-    assert (found.own_tokens, found.asked) == (940, True)
+    assert (found.own_tokens, found.asked_model) == (940, True)
 
 
 @pytest.mark.anyio
 async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, caller=None)
     assert found.outcome is not None
-    assert found.asked
+    assert found.asked_model
     assert found.own_tokens == 0
     assert len(upstream.journal) == 0
 
@@ -153,7 +153,7 @@ async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedU
 
 @pytest.mark.anyio
 async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream) -> None:
-    assert await attempt(upstream, using=policy(window=None)) == Attempted(None, "window-unknown", 0, False)
+    assert await attempt(upstream, using=policy(window=None)) == AttemptResult(None, "window-unknown", 0, False)
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""How a decision is said: in headers, in a log line, in a dry run, and in our own refusal."""
+"""The accounts of a decision: headers, log line, dry run, and our own refusal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.calibration.scaling import Calibrated
+from proxy.calibration.scaling import Calibration
 from proxy.condensing.decision import Action, Decision, Timing, Trigger, budget_document, short
 from proxy.condensing.policy import Policies
 from proxy.condensing.token_account import account
@@ -36,24 +36,24 @@ def decision(window: int | None = 8_000, **given: Any) -> Decision:
     policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, "m", {})
     known: dict[str, Any] = {
         "session": "conversation-4f2a",
-        "source": "derived",
+        "session_source": "derived",
         "branch": "main",
         "policy": policy,
         "view": view({"role": "user", "content": "hello"}),
         "tokens_before": 27_912,
         "tokens_after": 412,
         "exact": True,
-        "tools": 3_120,
+        "overhead": 3_120,
     }
     return Decision(**{**known, **given})
 
 
-def said(made: Decision) -> dict[str, str]:
+def headers_of(made: Decision) -> dict[str, str]:
     return dict(made.headers())
 
 
 def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() -> None:
-    headers = said(decision())
+    headers = headers_of(decision())
     assert headers["X-Condenser-Action"] == "passed"
     assert headers["X-Condenser-Trigger"] == "none"
     assert headers["X-Condenser-Headroom"] == str(7_000 - 412)
@@ -62,54 +62,56 @@ def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() ->
 
 
 def test_a_condensation_is_named_and_its_depth_shown() -> None:
-    headers = said(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE, branch="b2"))
+    headers = headers_of(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE, branch="b2"))
     assert headers["X-Condenser-Condensation"] == "c1"
     assert headers["X-Condenser-Branch"] == "b2++"
 
 
 def test_a_negative_headroom_is_shown_as_it_is() -> None:
-    assert said(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
+    assert headers_of(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
 
 
 def test_an_unknown_window_has_no_headroom() -> None:
-    headers = said(decision(window=None))
+    headers = headers_of(decision(window=None))
     assert headers["X-Condenser-Window"] == "unknown"
     assert "X-Condenser-Headroom" not in headers
 
 
 def test_the_line_is_the_one_that_the_design_shows() -> None:
     prepared = replace(MADE, pieces=(Literal("{}", Kind.REPLACEMENT),), own_tokens=2_134)
-    made = decision(window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
+    made = decision(
+        window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True
+    )
     made.tokens_after, made.timing = 12_400, Timing(1.0, 1.2, 0.9, 500.0)
-    assert made.line() == (
+    assert made.log_line() == (
         "4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) threshold, summary ready, +3 ms, own 2.1k tok"
     )
 
 
 def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
-    assert " replayed, +0 ms" in decision(applied=MADE, action=Action.REPLAYED).line()
+    assert " replayed, +0 ms" in decision(applied=MADE, action=Action.REPLAYED).log_line()
     made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
-    assert " would-condense by threshold, +0 ms" in made.line()
+    assert " would-condense by threshold, +0 ms" in made.log_line()
 
 
 def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
-    made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, ready=True)
-    assert " threshold, ready, +0 ms" in made.line()
+    made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True)
+    assert " threshold, ready, +0 ms" in made.log_line()
 
 
 def test_the_line_names_a_reason_and_an_unknown_window() -> None:
-    line = decision(window=None, action=Action.DEGRADED, reason="store-timeout").line()
+    line = decision(window=None, action=Action.DEGRADED, reason="store-timeout").log_line()
     assert "of unknown" in line
     assert "degraded, store-timeout, +0 ms" in line
     assert ", own" not in line
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "notable"),
     [(Action.PASSED, False), (Action.BYPASSED, False), (Action.REPLAYED, True), (Action.DEGRADED, True)],
 )
-def test_only_a_changed_request_is_told_of(action: Action, told: bool) -> None:
-    assert decision(action=action).changed is told
+def test_only_a_changed_request_is_logged_for_people(action: Action, notable: bool) -> None:
+    assert decision(action=action).is_notable is notable
 
 
 def test_the_timing_of_the_upstream_is_not_ours() -> None:
@@ -135,14 +137,14 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
 
 
 def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
-    calibrated = Calibrated(Scale(200, 1.25))
+    calibrated = Calibration(Scale(200, 1.25))
     made = decision(calibrated=calibrated, tokens_after=4_000)
     made.policy = made.policy.scaled(calibrated.scale)
     document = json.loads(made.dry_run())
     assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
     assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000
     assert document["headroom"] == document["budget"]["usable"] - document["upstream_tokens"]
-    assert document["headroom"] == int(said(made)["X-Condenser-Headroom"])
+    assert document["headroom"] == int(headers_of(made)["X-Condenser-Headroom"])
 
 
 def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
@@ -183,7 +185,7 @@ def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "out " * 500},
     ]
     text = account(decision(view=view(*messages, overhead=3_120)))
-    assert "context length is 8,000 tokens (from settings)" in text
+    assert "context length is 8,000 tokens (from the settings)" in text
     for part in (
         "tools and framing 3,120",
         "system messages 30",
@@ -196,7 +198,7 @@ def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
 
 
 def test_parts_that_are_empty_are_not_named() -> None:
-    text = account(decision(view=view({"role": "user", "content": "word " * 9_000}), tools=0))
+    text = account(decision(view=view({"role": "user", "content": "word " * 9_000}), overhead=0))
     assert "tools" not in text
     assert "system" not in text
     assert "newest round" not in text
@@ -204,6 +206,6 @@ def test_parts_that_are_empty_are_not_named() -> None:
 
 def test_one_message_that_is_first_and_last_is_counted_once() -> None:
     only = view({"role": "user", "content": "word " * 900}, overhead=0)
-    text = account(decision(view=only, tools=0))
+    text = account(decision(view=only, overhead=0))
     assert f"the first and the last user message {only.tokens:,}" in text
     assert "other messages" not in text

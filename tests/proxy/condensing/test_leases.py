@@ -1,4 +1,4 @@
-"""Leases: one of those who want a work does it, and the others are given what it came to, or do it in their turn."""
+"""Leases: one replica does the work; the others get its result, or do the work in their turn."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Watched(SqliteStore):
         self.asked.put_nowait(lease)
         return lease
 
-    async def leased(self, tenant: str, name: str) -> Lease:
+    async def read_lease(self, tenant: str, name: str) -> Lease:
         """As it is, and told."""
-        lease = await super().leased(tenant, name)
+        lease = await super().read_lease(tenant, name)
         self.looked.put_nowait(lease)
         return lease
 
@@ -73,11 +73,11 @@ def replica(store: SqliteStore, tasks: OwnedTasks[Any] | None = None) -> Leases:
     return Leases(StoredSessions(store, BOUND), tasks or OwnedTasks())
 
 
-async def turn_of(leases: Leases, *, seconds: float = BOUND, leaves: bytes = b"") -> LeaseTurn:
+async def turn_of(leases: Leases, *, seconds: float = BOUND, handover: bytes = b"") -> LeaseTurn:
     """A turn that was taken and is over."""
     until = asyncio.get_running_loop().time() + seconds
     async with leases.turn(TENANT, WORK, until, Patience(BOUND)) as turn:
-        turn.leaves = leaves
+        turn.handover = handover
     return turn
 
 
@@ -92,32 +92,32 @@ async def test_one_does_the_work_and_the_others_are_given_what_it_leaves(store: 
         others = [asyncio.create_task(turn_of(replica(store))) for _ in range(3)]
         for _ in range(1 + 2 * len(others)):
             await soon(store.asked.get())
-        first.leaves = b"a record"
+        first.handover = b"a record"
 
     assert first.held
     for turn in await asyncio.gather(*others):
-        assert (turn.held, turn.left) == (False, b"a record")
+        assert (turn.held, turn.received) == (False, b"a record")
 
 
 async def test_who_comes_a_moment_later_is_given_it_too(store: Watched) -> None:
-    await turn_of(replica(store), leaves=b"a record")
+    await turn_of(replica(store), handover=b"a record")
     await soon(store.ended.get())
 
-    assert (await turn_of(replica(store))).left == b"a record"
+    assert (await turn_of(replica(store))).received == b"a record"
 
 
 async def test_where_nothing_is_left_the_next_one_does_the_work(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
     async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)):
-        second = asyncio.create_task(turn_of(replica(store), leaves=b"of the second"))
-        third = asyncio.create_task(turn_of(replica(store), leaves=b"of the third"))
+        second = asyncio.create_task(turn_of(replica(store), handover=b"of the second"))
+        third = asyncio.create_task(turn_of(replica(store), handover=b"of the third"))
         for _ in range(3):
             await soon(store.asked.get())
 
     turns = await asyncio.gather(second, third)
     assert sorted(turn.held for turn in turns) == [False, True]
     worked, given = sorted(turns, key=lambda turn: not turn.held)
-    assert given.left == worked.leaves
+    assert given.received == worked.handover
 
 
 async def test_a_work_that_fails_ends_its_lease(store: Watched) -> None:
@@ -153,18 +153,18 @@ async def test_a_lease_is_renewed_while_the_work_lasts(store: Watched, clock: Cl
 async def test_who_has_waited_as_long_as_he_may_goes_on_without_a_lease(store: Watched) -> None:
     await store.lease(TENANT, WORK, "another", 60)
 
-    turn = await turn_of(replica(store), seconds=0.2, leaves=b"not to be had")
+    turn = await turn_of(replica(store), seconds=0.2, handover=b"not to be had")
 
-    assert (turn.held, turn.left) == (False, b"")
+    assert (turn.held, turn.received) == (False, b"")
     assert await store.lease(TENANT, WORK, "a third", 60) == Lease(held=False)
 
 
 async def test_a_store_that_fails_holds_nobody_up(store: Watched) -> None:
     await store.close()
 
-    turn = await turn_of(replica(store), leaves=b"not to be had")
+    turn = await turn_of(replica(store), handover=b"not to be had")
 
-    assert (turn.held, turn.left) == (False, b"")
+    assert (turn.held, turn.received) == (False, b"")
 
 
 async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +182,7 @@ async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog
 
 async def left(leases: Leases, *, seconds: float = BOUND) -> bytes:
     until = asyncio.get_running_loop().time() + seconds
-    return await leases.left(TENANT, WORK, until, Patience(BOUND))
+    return await leases.result(TENANT, WORK, until, Patience(BOUND))
 
 
 async def test_who_only_looks_is_given_what_another_leaves(store: Watched) -> None:
@@ -191,7 +191,7 @@ async def test_who_only_looks_is_given_what_another_leaves(store: Watched) -> No
         looking = asyncio.create_task(left(replica(store)))
         for _ in range(2):
             assert (await asyncio.wait_for(store.looked.get(), BOUND)).held
-        turn.leaves = b"a record"
+        turn.handover = b"a record"
 
     assert await looking == b"a record"
 

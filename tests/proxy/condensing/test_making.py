@@ -1,4 +1,4 @@
-"""Making a condensation: once for all who want it; a record of another's is taken only where it shows what it must."""
+"""Making a condensation, once for all requests that want it; another's record must show what the view must show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.identity import session_key
 from proxy.request.intake import ChatRequest
-from proxy.services import services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Lease, SessionKey, SessionStore, StoreError
@@ -51,7 +51,7 @@ def request(**more: str) -> ChatRequest:
 
 async def decided(store: SessionStore) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
-    async with services(settings, store=store) as built:
+    async with open_services(settings, store=store) as built:
         return await built.condenser.decide(request())
 
 
@@ -125,7 +125,7 @@ async def opened() -> Watched:
 async def summarized(store: SessionStore, summarizer: Summarizer, *, timeout: float = 10.0) -> Decision:
     """What a replica of its own decides on the request, with a strategy that asks."""
     settings = Settings(strategy="half-window", window=2_048, inline_timeout=timeout)
-    async with services(settings, store=store, summarizer=summarizer) as built:
+    async with open_services(settings, store=store, summarizer=summarizer) as built:
         return await built.condenser.decide(request())
 
 
@@ -192,7 +192,7 @@ async def test_where_no_model_is_asked_or_nothing_is_kept_no_lease_is_taken(more
     store = await opened()
 
     settings = Settings(strategy="half-window", window=2_048)
-    async with services(settings, store=store, summarizer=Summarizer()) as built:
+    async with open_services(settings, store=store, summarizer=Summarizer()) as built:
         await built.condenser.decide(request(**more))
 
     assert store.asked == []

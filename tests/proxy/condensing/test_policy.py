@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.policy import Policies, Policy, Window, asked_length
-from proxy.discovery import Found
+from proxy.condensing.policy import Policies, Policy, Window, requested_reply_length
+from proxy.discovery import StatedWindow
 from proxy.errors import BadRequest
 from proxy.request.controls import Controls, read
 from proxy.resources import config_directory
@@ -71,12 +71,12 @@ def test_the_strategy_is_the_requests_then_the_sessions_then_the_models_then_the
 
 
 def test_what_the_request_says_sticks_and_what_the_settings_say_does_not() -> None:
-    assert policy().sticks == {}
-    assert policy(strategy=pipeline("mask"), options={"keep": "2"}).sticks == {
+    assert policy().session_settings == {}
+    assert policy(strategy=pipeline("mask"), options={"keep": "2"}).session_settings == {
         "strategy": "mask",
         "options": {"keep": "2"},
     }
-    assert policy(session={"strategy": "mask", "options": {"keep": 5}}).sticks == {
+    assert policy(session={"strategy": "mask", "options": {"keep": 5}}).session_settings == {
         "strategy": "mask",
         "options": {"keep": 5},
     }
@@ -85,17 +85,17 @@ def test_what_the_request_says_sticks_and_what_the_settings_say_does_not() -> No
 def test_off_is_for_one_request_and_leaves_what_sticks() -> None:
     found = policy(session={"strategy": "mask"}, strategy=pipeline("off"))
     assert found.pipeline.is_off
-    assert found.sticks == {"strategy": "mask"}
+    assert found.session_settings == {"strategy": "mask"}
 
 
 def test_another_strategy_brings_its_own_options() -> None:
     found = policy(session={"strategy": "mask", "options": {"keep": 5}}, strategy=pipeline("recent"))
-    assert found.sticks == {"strategy": "recent", "options": {}}
+    assert found.session_settings == {"strategy": "recent", "options": {}}
 
 
 def test_options_alone_change_the_strategy_that_sticks() -> None:
     found = policy(session={"strategy": "mask"}, options={"keep": "7"})
-    assert found.sticks["options"] == {"keep": "7"}
+    assert found.session_settings["options"] == {"keep": "7"}
     assert options_of(found)["keep"] == 7
 
 
@@ -240,11 +240,11 @@ def test_the_ledgers_budget_is_that_of_the_settings() -> None:
     ],
 )
 def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str, Any], asked: int | None) -> None:
-    assert asked_length(body) == asked
+    assert requested_reply_length(body) == asked
 
 
 def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
-    stated = Found(4_096, 3_000, "stated by TGI")
+    stated = StatedWindow(4_096, 3_000, "stated by TGI")
     told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
     assert told.window(None, "gpt-4o") == Window(4_096, "stated by TGI", 3_000)
     assert told.window(None, "gpt-4") == Window(8_192, "bundled table")
@@ -279,8 +279,8 @@ def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_o
 
 
 def test_a_window_that_is_stated_later_is_seen_by_requests_that_say_the_same() -> None:
-    stated: list[Found] = []
+    stated: list[StatedWindow] = []
     made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
     assert policy(made, model="local").window.tokens is None
-    stated.append(Found(9_000, None, "llama.cpp"))
+    stated.append(StatedWindow(9_000, None, "llama.cpp"))
     assert policy(made, model="local").window.tokens == 9_000

@@ -1,4 +1,4 @@
-"""Preparing: what it works on stands still, is of one branch, and is done for one tenant and model at a time."""
+"""Preparing: works on a snapshot of one branch, for one tenant and model at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.identity import session_key
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.sessions.records import Records
 from proxy.settings import Settings
 from proxy.store.base import Lease, SessionKey
@@ -65,7 +65,7 @@ async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]
     store, judges = await Watched.open(None), Judges()
     assert isinstance(store, Watched)
     settings = Settings.model_validate({"window": WINDOW, "strategy": "dynacontext", **more})
-    async with services(settings, store=store, summarizer=judges) as built:
+    async with open_services(settings, store=store, summarizer=judges) as built:
         yield built, store, judges
     await store.close()
 
@@ -88,7 +88,7 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_requ
         decision = await settled(built, request(garden(24), force="true", options="dynacontext.judge=inline"))
         assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
         judges.gate.set()
-        await built.tasks.idle()
+        await built.background.idle()
         snapshot = await store.load(KEY)
         session = Records().session(snapshot) if snapshot else None
         assert session is not None
@@ -106,12 +106,12 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *garden(12)[2:]]
         intake, preparer = built.condenser._intake, built.condenser._preparer
-        other, same = [await intake.case(asked, Timing()) for asked in (request(elsewhere), request())]
+        other, same = [await intake.build_case(asked, Timing()) for asked in (request(elsewhere), request())]
 
-        built.tasks.start(work(first.applied), (KEY, "main"))
+        built.background.start(work(first.applied), (KEY, "main"))
         deadline = asyncio.get_running_loop().time() + BOUND
-        assert await preparer.landed(other, deadline) == []
-        assert await preparer.landed(same, deadline) == [first.applied]
+        assert await preparer.wait_for_preparation(other, deadline) == []
+        assert await preparer.wait_for_preparation(same, deadline) == [first.applied]
 
 
 async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
@@ -124,14 +124,14 @@ async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it
 async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
     async with running() as (built, _store, judges):
         decision = await settled(built, request())
-        case = await built.condenser._intake.case(request(), Timing())
-        assert decision.follow is not None
-        decision.follow()
+        case = await built.condenser._intake.build_case(request(), Timing())
+        assert decision.follow_up is not None
+        decision.follow_up()
         maker = built.condenser._maker
         for_a_mark = await maker.prepare(Replayed(decision.view, None), case, case.caller(background=True))
         assert for_a_mark.condensation is not None
         judges.gate.set()
-        await built.tasks.idle()
+        await built.background.idle()
         condensed = await built.condenser.decide(request(garden(13)))
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
@@ -144,8 +144,8 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
         judges.gate.set()
         for asked in (request(), request(session="another"), request(session="a third", model="another")):
             decision = await settled(built, asked)
-            assert decision.follow is not None
-            decision.follow()
-            await built.tasks.idle()
+            assert decision.follow_up is not None
+            decision.follow_up()
+            await built.background.idle()
         # A round of votes, and what follows from it, for each.
         assert len(store.asked) == len(set(store.asked)) == 6

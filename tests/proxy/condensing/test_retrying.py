@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from proxy.condensing.retrying import MOST_RATIO, Sent, aimed
+from proxy.condensing.retrying import MOST_RATIO, RefusedRequest, retry_budget
 from proxy.learning.profiles import Profile
 from proxy.overflow import Kind, Refusal
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
-from proxy.services import services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.tokens.counter import Tokenizers
@@ -27,7 +27,7 @@ def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
 
 def test_where_counts_agree_the_target_of_the_learned_window_is_aimed_at() -> None:
     budget = Budget.of(4_096)
-    aim = aimed(budget, refusal(4_096, 9_000), Sent(9_000, 9_000, 0), None)
+    aim = retry_budget(budget, refusal(4_096, 9_000), RefusedRequest(9_000, 9_000, 0), None)
     assert aim.target == pytest.approx(budget.target, abs=1)
     assert aim.trigger == pytest.approx(budget.trigger, abs=1)
     assert aim.window == budget.window
@@ -36,47 +36,51 @@ def test_where_counts_agree_the_target_of_the_learned_window_is_aimed_at() -> No
 @pytest.mark.parametrize("ratio", [1.2, 1.5, 3.0])
 def test_where_the_upstream_counts_more_the_aim_is_lower_by_as_much(ratio: float) -> None:
     budget = Budget.of(4_096)
-    aim = aimed(budget, refusal(4_096, int(9_000 * ratio)), Sent(9_000, 9_000, 0), None)
+    aim = retry_budget(budget, refusal(4_096, int(9_000 * ratio)), RefusedRequest(9_000, 9_000, 0), None)
     assert aim.target == pytest.approx(budget.target / ratio, rel=0.01)
 
 
 def test_a_refusal_of_what_we_count_as_fitting_says_that_the_upstream_counts_more() -> None:
-    aim = aimed(Budget.of(4_096), refusal(4_096), Sent(2_000, 2_000, 0), None)
+    aim = retry_budget(Budget.of(4_096), refusal(4_096), RefusedRequest(2_000, 2_000, 0), None)
     assert aim.trigger < 2_000 * 0.9 + 1
     assert aim.target * 4_096 / 2_000 <= 2_000
 
 
 def test_a_count_of_another_thing_does_not_condense_to_nothing() -> None:
-    aim = aimed(Budget.of(8_192), refusal(8_192, 900_000), Sent(9_000, 9_000, 0), None)
+    aim = retry_budget(Budget.of(8_192), refusal(8_192, 900_000), RefusedRequest(9_000, 9_000, 0), None)
     assert aim.target == pytest.approx(Budget.of(8_192).target / MOST_RATIO, rel=0.01)
 
 
 def test_room_is_left_for_a_reply_longer_than_half_of_the_window() -> None:
-    aim = aimed(Budget.of(4_096, asked=3_000), refusal(4_096, 9_000), Sent(9_000, 9_000, 3_000), None)
+    aim = retry_budget(
+        Budget.of(4_096, reply_length=3_000), refusal(4_096, 9_000), RefusedRequest(9_000, 9_000, 3_000), None
+    )
     assert aim.target + 3_000 < 4_096
 
 
 def test_without_a_number_the_aim_is_what_has_passed_or_a_fourth() -> None:
     budget = Budget.of(54_000)
-    assert aimed(budget, refusal(), Sent(60_000, 60_000, 0), 7_000).trigger == pytest.approx(7_000, abs=1)
-    assert aimed(budget, refusal(), Sent(60_000, 60_000, 0), 0).trigger == pytest.approx(15_000, abs=1)
+    assert retry_budget(budget, refusal(), RefusedRequest(60_000, 60_000, 0), 7_000).trigger == pytest.approx(
+        7_000, abs=1
+    )
+    assert retry_budget(budget, refusal(), RefusedRequest(60_000, 60_000, 0), 0).trigger == pytest.approx(15_000, abs=1)
 
 
 async def test_a_view_is_made_smaller_once_in_whatever_form_it_is_written() -> None:
     data = json.dumps({"model": "m", "messages": garden(60)}).encode()
     request = ChatRequest("t", [], wire.read(data), "m", False, controls.read([], None, None))
     settings, store = Settings.model_validate({"window": 16_384, "strategy": "recent"}), await open_store("memory://")
-    async with services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
+    async with open_services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
         first = await built.condenser.decide(request)
-        assert first.again is not None
-        assert first.reform is not None
-        first.reform(Profile(Form(middle_system=False)))
-        assert first.again is not None
+        assert first.retry_smaller is not None
+        assert first.rewrite_for is not None
+        first.rewrite_for(Profile(Form(middle_system=False)))
+        assert first.retry_smaller is not None
 
-        last = await first.again(first.policy, Budget.of(2_048))
+        last = await first.retry_smaller(first.policy, Budget.of(2_048))
         assert last is not None
-        assert last.reform is not None
-        assert last.again is None
-        last.reform(Profile(Form(alternate_roles=True)))
-        assert last.again is None
+        assert last.rewrite_for is not None
+        assert last.retry_smaller is None
+        last.rewrite_for(Profile(Form(alternate_roles=True)))
+        assert last.retry_smaller is None
     await store.close()

@@ -1,4 +1,4 @@
-"""The end of a request: what a later one depends on is stored, whoever leaves and whatever of ours fails meanwhile."""
+"""The end of a request: what later ones depend on is stored, whoever leaves and whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from proxy.memory.inject import Injector
 from proxy.memory.recall import Recall
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.usage import Usage, UsageReader
-from proxy.reply.watching import Watched
+from proxy.reply.watching import WatchedReply
 from proxy.request import controls, wire
 from proxy.request.identity import session_key
 from proxy.request.intake import ChatRequest
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.sessions.records import Records
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, Write
@@ -41,10 +41,10 @@ class Gated(SqliteStore):
         super().__init__(*given)
         self.begun, self.gate, self.saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """As it is, when it may."""
         await self._may("remember")
-        await super().remember(name, fact, ttl)
+        await super().put_fact(name, fact, ttl)
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         """As it is, when it may."""
@@ -81,7 +81,7 @@ async def running(waits: str = "", **more: Any) -> AsyncIterator[tuple[Services,
     assert isinstance(store, Gated)
     store.waits = waits
     settings = Settings.model_validate({"window": 16_384, "strategy": "extract", **more})
-    async with services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
+    async with open_services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
         yield built, store
     await store.close()
 
@@ -92,16 +92,16 @@ def request(rounds: int = 12) -> ChatRequest:
     return ChatRequest("t", [], wire.read(data), "m", False, given)
 
 
-def reply(prompt_tokens: int) -> Watched:
+def reply(prompt_tokens: int) -> WatchedReply:
     """A whole reply that says how many tokens its prompt had."""
-    watched = Watched([(b"content-type", b"application/json")], None)
+    watched = WatchedReply([(b"content-type", b"application/json")], None)
     watched.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": prompt_tokens}}).encode())
     return watched
 
 
-async def ends(built: Services, decision: Decision, asked: ChatRequest, watched: Watched) -> asyncio.Task[None]:
+async def ends(built: Services, decision: Decision, asked: ChatRequest, watched: WatchedReply) -> asyncio.Task[None]:
     """The end of a request under way: what the relay awaits before the last byte."""
-    storing = built.watcher.settling(asked, decision, watched)(None)
+    storing = built.watcher.settle_callback(asked, decision, watched)(None)
     assert storing is not None
     task = asyncio.ensure_future(storing)
     assert isinstance(task, asyncio.Task)
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_sessi
         await store.begun.wait()
         leaving.cancel()
         await asyncio.wait({leaving})
-        decision.let_go()
+        decision.drop_callbacks()
         store.gate.set()
         await store.saved.wait()
         assert await store.load(KEY) is not None
@@ -128,8 +128,8 @@ async def test_a_request_that_is_over_before_its_end_is_begun_has_its_session_st
     async with running() as (built, store):
         asked = request()
         decision = await built.condenser.decide(asked)
-        settle = built.watcher.settling(asked, decision, reply(decision.tokens_after))
-        decision.let_go()
+        settle = built.watcher.settle_callback(asked, decision, reply(decision.tokens_after))
+        decision.drop_callbacks()
         storing = settle(None)
         assert storing is not None
         await storing
@@ -162,11 +162,11 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
 async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, _):
         settler = built.condenser._settler
-        broken = BrokenInjector(Recall(), built.settings.memory, built.tasks)
+        broken = BrokenInjector(Recall(), built.settings.memory, built.background)
         settler._memories = settler._memories._replace(injector=broken)
         decision = await built.condenser.decide(request())
-        assert decision.follow is not None
-        decision.follow()
+        assert decision.follow_up is not None
+        decision.follow_up()
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -177,9 +177,9 @@ async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str
         assert decision.settle is not None
         await decision.settle(None)
         assert await judging(store) == {}
-        assert decision.follow is not None
-        decision.follow()
-        await built.tasks.idle()
+        assert decision.follow_up is not None
+        decision.follow_up()
+        await built.background.idle()
         assert (await judging(store))["last_skip_reason"] == "early-turns"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.measures import Cached, Messages, added_ms, cached, common_prefix, reaches, same_reply
+from proxy.demo.measures import CacheUse, Messages, added_ms, cache_use, common_prefix, has_evidence, same_reply
 
 
 def said(*texts: str) -> list[dict[str, Any]]:
@@ -26,30 +26,30 @@ def test_the_common_prefix_of_a_list_and_its_continuation_is_the_whole_list() ->
 
 
 def test_a_cache_hits_what_stood_at_the_same_place_in_the_view_before() -> None:
-    assert cached([said("aaaa"), said("aaaa", "bb")], characters) == Cached(hit=4, forwarded=10)
+    assert cache_use([said("aaaa"), said("aaaa", "bb")], characters) == CacheUse(hit=4, forwarded=10)
 
 
 def test_a_cache_hits_nothing_behind_a_changed_message() -> None:
-    assert cached([said("aaaa", "bb"), said("xxxx", "bb")], characters).hit == 0
+    assert cache_use([said("aaaa", "bb"), said("xxxx", "bb")], characters).hit == 0
 
 
 def test_a_cache_has_no_share_in_what_was_never_forwarded() -> None:
-    assert cached([], characters).share == 0.0
+    assert cache_use([], characters).share == 0.0
 
 
 def test_what_a_cache_misses_is_the_rest() -> None:
-    assert Cached(hit=30, forwarded=40).missed == 10
-    assert Cached(hit=30, forwarded=40).share == 0.75
+    assert CacheUse(hit=30, forwarded=40).missed == 10
+    assert CacheUse(hit=30, forwarded=40).share == 0.75
 
 
 def test_evidence_reaches_the_model_wherever_it_stands_before_the_question() -> None:
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "read", "arguments": '{"port": 48613}'}}]}
-    assert reaches([call, *said("which port?")], "48613")
-    assert reaches([*said("Tür 7 ist zu"), *said("which door?")], "Tür 7")
+    assert has_evidence([call, *said("which port?")], "48613")
+    assert has_evidence([*said("Tür 7 ist zu"), *said("which door?")], "Tür 7")
 
 
 def test_evidence_that_only_the_question_holds_does_not_count() -> None:
-    assert not reaches(said("hello", "is it 48613?"), "48613")
+    assert not has_evidence(said("hello", "is it 48613?"), "48613")
 
 
 def test_the_time_that_the_proxy_added_leaves_the_upstreams_out() -> None:

@@ -1,4 +1,4 @@
-"""From what servers answer, the windows that they have loaded are read, and nothing else is taken for one."""
+"""Reading the windows that servers have loaded from their answers, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Found, Kind, Reading
+from proxy.discovery.reading import Kind, Reading, StatedWindow
 from proxy.discovery.servers import PAGES, Page
 from tests.proxy.discovery import pages
 
@@ -84,14 +84,14 @@ def test_a_page_states_what_is_loaded_by_name(path: str, page: object, stated: d
 @pytest.mark.parametrize(
     ("path", "page", "found"),
     [
-        ("/props", pages.LLAMA_CPP_PROPS, Found(1_024, None, "stated by llama.cpp")),
-        ("/slots", pages.LLAMA_CPP_SLOTS, Found(65_536, None, "stated by llama.cpp")),
-        ("/info", pages.TGI_INFO, Found(2_048, 1_024, "stated by TGI")),
-        ("/info", pages.TGI_INFO_OLDER, Found(2_048, 1_024, "stated by TGI")),
-        ("/info", {**pages.TGI_INFO, "max_input_tokens": 2_048}, Found(2_048, None, "stated by TGI")),
+        ("/props", pages.LLAMA_CPP_PROPS, StatedWindow(1_024, None, "stated by llama.cpp")),
+        ("/slots", pages.LLAMA_CPP_SLOTS, StatedWindow(65_536, None, "stated by llama.cpp")),
+        ("/info", pages.TGI_INFO, StatedWindow(2_048, 1_024, "stated by TGI")),
+        ("/info", pages.TGI_INFO_OLDER, StatedWindow(2_048, 1_024, "stated by TGI")),
+        ("/info", {**pages.TGI_INFO, "max_input_tokens": 2_048}, StatedWindow(2_048, None, "stated by TGI")),
     ],
 )
-def test_a_server_of_one_model_states_its_window_for_any_name(path: str, page: object, found: Found) -> None:
+def test_a_server_of_one_model_states_its_window_for_any_name(path: str, page: object, found: StatedWindow) -> None:
     reading = ASKED[path].read(page)
     assert reading is not None
     assert reading.of("whatever-a-client-calls-it") == found
@@ -101,7 +101,7 @@ def test_llama_cpp_answers_by_any_name_unless_it_routes_to_several_models() -> N
     alone, router = windows_in(pages.LLAMA_CPP), windows_in(pages.LLAMA_CPP_ROUTER)
     assert alone is not None
     assert router is not None
-    assert (alone.of("gpt-4o"), router.of("gpt-4o")) == (Found(65_536, None, "stated by llama.cpp"), None)
+    assert (alone.of("gpt-4o"), router.of("gpt-4o")) == (StatedWindow(65_536, None, "stated by llama.cpp"), None)
 
 
 def test_a_router_that_has_loaded_nothing_states_no_window() -> None:
@@ -135,15 +135,15 @@ def test_what_is_no_number_of_tokens_is_no_window(value: object) -> None:
 
 
 def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() -> None:
-    first = Reading(Kind.OLLAMA, {"a": Found(4_096, None, ""), "b": Found(8_192, None, "")})
-    second = Reading(Kind.OLLAMA, {"a": Found(16_384, None, "")})
+    first = Reading(Kind.OLLAMA, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
+    second = Reading(Kind.OLLAMA, {"a": StatedWindow(16_384, None, "")})
     assert windows(second.after(first)) == {"a": 16_384, "b": 8_192}
     assert windows(second.after(Reading(Kind.LM_STUDIO, first.windows))) == {"a": 16_384}
 
 
 def test_a_server_that_loads_nothing_by_itself_is_believed_when_it_drops_a_model() -> None:
-    first = Reading(Kind.VLLM, {"a": Found(4_096, None, ""), "b": Found(8_192, None, "")})
-    assert windows(Reading(Kind.VLLM, {"a": Found(4_096, None, "")}).after(first)) == {"a": 4_096}
+    first = Reading(Kind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
+    assert windows(Reading(Kind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
 
 
 KEYS = st.sampled_from(

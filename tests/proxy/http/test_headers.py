@@ -1,10 +1,10 @@
-"""Which headers pass, in either direction."""
+"""Which headers are passed on, in either direction."""
 
 from __future__ import annotations
 
 import pytest
 
-from proxy.http.headers import credential, encoded, first, to_client, to_upstream
+from proxy.http.headers import credential, encode_headers, first, to_client, to_upstream
 
 HOP_BY_HOP = [
     b"Connection",
@@ -21,12 +21,12 @@ PLAIN = [(b"accept", b"*/*"), (b"x-twice", b"1"), (b"x-twice", b"2"), (b"authori
 
 
 @pytest.mark.parametrize("name", HOP_BY_HOP)
-def test_hop_by_hop_headers_pass_in_no_direction(name: bytes) -> None:
+def test_hop_by_hop_headers_are_passed_on_in_neither_direction(name: bytes) -> None:
     assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
     assert to_client([(name, b"x"), *PLAIN]) == PLAIN
 
 
-def test_what_connection_names_is_hop_by_hop_too() -> None:
+def test_headers_named_by_connection_are_hop_by_hop_too() -> None:
     given = [
         (b"Connection", b"close, X-Mine ,x-other"),
         (b"connection", b"X-More"),
@@ -38,7 +38,7 @@ def test_what_connection_names_is_hop_by_hop_too() -> None:
 
 
 @pytest.mark.parametrize("name", [b"Host", b"Content-Length", b"Expect"])
-def test_what_belongs_to_one_request_alone_is_not_sent_on(name: bytes) -> None:
+def test_headers_of_one_connection_or_transfer_are_not_forwarded(name: bytes) -> None:
     assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
 
 
@@ -47,7 +47,7 @@ def test_a_replys_length_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("name", [b"X-Condenser-Session", b"x-condenser-unheard-of", b"X-CONDENSER-"])
-def test_our_own_prefix_passes_in_no_direction(name: bytes) -> None:
+def test_the_proxys_own_headers_are_passed_on_in_neither_direction(name: bytes) -> None:
     assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
     assert to_client([(name, b"x"), *PLAIN]) == PLAIN
 
@@ -82,5 +82,5 @@ def test_the_first_value_of_a_header_is_read_in_any_case() -> None:
     assert first([], b"x-id") is None
 
 
-def test_our_headers_are_written_in_lower_case_and_latin_1() -> None:
-    assert encoded([("X-Condenser-Session", "é→")]) == [(b"x-condenser-session", b"\xe9?")]
+def test_the_proxys_own_headers_are_written_in_lower_case_and_latin_1() -> None:
+    assert encode_headers([("X-Condenser-Session", "é→")]) == [(b"x-condenser-session", b"\xe9?")]

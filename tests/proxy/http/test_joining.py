@@ -1,4 +1,4 @@
-"""Heads of replies: they leave with what follows them, and alone where nothing does."""
+"""Heads of replies are sent with the first part of the body, or alone if nothing follows at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.http.joining import Joining, JoiningProtocol
+from proxy.http.joining import JoiningProtocol, JoiningTransport
 from tests.support.server import serve
 from tests.support.signals import BOUND, Signal
 
@@ -19,7 +19,7 @@ LAST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
 
 class _Written(asyncio.Transport):
-    """A transport that keeps what each call to it has written."""
+    """A transport that records the bytes of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class _Written(asyncio.Transport):
         return self.is_closed
 
 
-async def test_a_head_leaves_with_the_first_part_of_its_body_and_no_part_of_a_body_waits() -> None:
+async def test_a_head_is_sent_with_the_first_part_of_the_body_and_no_other_part_waits() -> None:
     written = _Written()
-    joining = Joining(written)
+    joining = JoiningTransport(written)
     joining.write(HEAD)
     assert written.calls == []
     joining.write(b"ab")
@@ -52,9 +52,9 @@ async def test_a_head_leaves_with_the_first_part_of_its_body_and_no_part_of_a_bo
     assert written.calls == [HEAD + b"ab", b"cd"]
 
 
-async def test_a_head_that_nothing_follows_leaves_when_the_turn_is_over() -> None:
+async def test_a_head_that_nothing_follows_is_sent_at_the_end_of_the_turn() -> None:
     written = _Written()
-    joining = Joining(written)
+    joining = JoiningTransport(written)
     joining.write(HEAD)
     await asyncio.sleep(0)
     assert written.calls == [HEAD]
@@ -62,9 +62,9 @@ async def test_a_head_that_nothing_follows_leaves_when_the_turn_is_over() -> Non
     assert written.calls == [HEAD, b"abcd"]
 
 
-async def test_a_head_leaves_before_its_connection_is_closed() -> None:
+async def test_a_head_is_sent_before_its_connection_is_closed() -> None:
     written = _Written()
-    joining = Joining(written)
+    joining = JoiningTransport(written)
     joining.write(HEAD)
     joining.close()
     await asyncio.sleep(0)
@@ -73,7 +73,7 @@ async def test_a_head_leaves_before_its_connection_is_closed() -> None:
 
 async def test_nothing_is_written_to_a_connection_that_has_gone_meanwhile() -> None:
     written = _Written()
-    Joining(written).write(HEAD)
+    JoiningTransport(written).write(HEAD)
     written.close()
     await asyncio.sleep(0)
     assert written.calls == []
@@ -87,8 +87,8 @@ def _answering(body: bytes, *, status: int = 200) -> ASGIApp:
     return app
 
 
-def _said(url: str, request: bytes) -> bytes:
-    """All that a server says until it closes the connection."""
+def _received(url: str, request: bytes) -> bytes:
+    """All bytes that a server sends until it closes the connection."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), BOUND) as connection:
         connection.sendall(request)
@@ -98,19 +98,19 @@ def _said(url: str, request: bytes) -> bytes:
 def test_replies_on_one_connection_come_whole_and_in_order() -> None:
     large = b"x" * 300_000
     with serve(_answering(large), lifespan="off", http=JoiningProtocol) as url:
-        said = _said(url, GET + LAST)
+        said = _received(url, GET + LAST)
     assert said.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert said.count(b"\r\n\r\n493e0\r\n" + large + b"\r\n0\r\n\r\n") == 2
 
 
-def test_a_reply_without_a_body_comes() -> None:
+def test_a_reply_without_a_body_is_sent() -> None:
     with serve(_answering(b"", status=204), lifespan="off", http=JoiningProtocol) as url:
-        assert _said(url, LAST).startswith(b"HTTP/1.1 204 No Content\r\n")
+        assert _received(url, LAST).startswith(b"HTTP/1.1 204 No Content\r\n")
 
 
-def test_what_is_no_request_is_told_so() -> None:
+def test_bytes_that_are_not_http_get_an_error() -> None:
     with serve(_answering(b""), lifespan="off", http=JoiningProtocol) as url:
-        assert _said(url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert _received(url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_a_client_has_the_head_while_the_body_is_still_awaited() -> None:

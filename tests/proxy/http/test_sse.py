@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http.sse import EventReader, Lines
+from proxy.http.sse import EventReader, LineSplitter
 
 STREAM = 'data: {"a": "é"}\n\n: a comment\n\nid: 7\r\ndata: one\r\ndata: two\r\n\r\ndata: [DONE]\n\n'.encode()
 EVENTS = ['{"a": "é"}', "one\ntwo", "[DONE]"]
@@ -32,27 +32,27 @@ def test_single_bytes_give_the_same_events() -> None:
     assert read(*(bytes([byte]) for byte in STREAM)) == EVENTS
 
 
-def test_an_event_that_did_not_end_is_not_given() -> None:
+def test_an_incomplete_event_is_not_yielded() -> None:
     assert read(b"data: half") == []
 
 
-def test_what_has_not_ended_is_not_looked_at_again_with_each_chunk() -> None:
-    lines, chunk = Lines(), b"x" * 4_096
+def test_an_unfinished_line_is_not_searched_again_with_each_chunk() -> None:
+    lines, chunk = LineSplitter(), b"x" * 4_096
     for _ in range(1_000):
         assert lines.feed(chunk) == []
     assert all(kept is chunk for kept in lines._rest)
     assert lines.feed(b"\r") == []
     assert lines.feed(b"\n:") == [b"x" * 4_096_000 + b"\r\n"]
-    assert lines.rest() == b":"
+    assert lines.take_rest() == b":"
 
 
 @given(st.text(alphabet="ab\r\n:", max_size=12).map(str.encode), st.lists(st.integers(0, 12), max_size=4))
 def test_lines_are_the_same_wherever_the_bytes_are_cut(text: bytes, cuts: list[int]) -> None:
-    whole, lines = Lines(), Lines()
+    whole, lines = LineSplitter(), LineSplitter()
     places = [0, *sorted(cuts), len(text)]
     cut = [line for start, end in pairwise(places) for line in lines.feed(text[start:end])]
     once = whole.feed(text)
     # A line that may have ended with a CR waits for what follows, in either way.
-    assert b"".join([*cut, lines.rest()]) == b"".join([*once, whole.rest()]) == text
+    assert b"".join([*cut, lines.take_rest()]) == b"".join([*once, whole.take_rest()]) == text
     assert cut == once or b"\r" in text
     assert all(line.endswith((b"\r", b"\n")) for line in cut)

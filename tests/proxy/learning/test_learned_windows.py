@@ -47,7 +47,7 @@ def refusal(window: int | None) -> Refusal:
 async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:
     async with learning() as learned:
         for said, known in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
-            learned.refused(MODEL, refusal(said), 60_000)
+            learned.learn_from_refusal(MODEL, refusal(said), 60_000)
             window = learned.window(MODEL)
             assert window is not None
             assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
@@ -56,28 +56,28 @@ async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -
 
 async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:
     async with learning() as learned:
-        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_000
+        assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_000
     async with learning() as learned:
-        learned.replied(MODEL, CountedReply(9_500, 9_600))
-        assert learned.refused(MODEL, refusal(None), 10_000).tokens == 9_500
+        learned.learn_from_usage(MODEL, CountedReply(9_500, 9_600))
+        assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_500
 
 
 async def test_what_was_learned_is_forgotten_in_time() -> None:
     clock = Clock()
     async with learning(clock=clock) as learned:
-        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
         clock.now += TTL - 1
         assert learned.window(MODEL) is not None
         clock.now += 2
         assert learned.window(MODEL) is None
-        assert learned.refused(MODEL, refusal(8_192), 9_000).tokens == 8_192
+        assert learned.learn_from_refusal(MODEL, refusal(8_192), 9_000).tokens == 8_192
 
 
 async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
-        learned.refused(MODEL, refusal(4_096), 9_000)
-        learned.replied(MODEL, CountedReply(2_000, 2_000))
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        learned.learn_from_usage(MODEL, CountedReply(2_000, 2_000))
         await learned._tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
@@ -89,7 +89,7 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
 async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     store, clock = await open_store("memory://"), Clock()
     async with learning(store=store, clock=clock) as learned, learning(store=store, clock=clock) as other:
-        other.refused(MODEL, refusal(4_096), 9_000)
+        other.learn_from_refusal(MODEL, refusal(4_096), 9_000)
         await other._tasks.idle()
         learned.refresh(MODEL)
         assert learned.window(MODEL) is None
@@ -102,9 +102,9 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
 
 async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None:
     async with learning() as learned:
-        assert learned.replied(MODEL, CountedReply(9_000, 4_000)).standing is Suspicion.SUSPECT
+        assert learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000)).suspicion is Suspicion.SUSPECT
         assert learned.window(MODEL) is None
-        assert learned.replied(MODEL, CountedReply(9_900, 4_050)).standing is Suspicion.CONFIRMED
+        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 4_050)).suspicion is Suspicion.CONFIRMED
         window = learned.window(MODEL)
         assert window is not None
         assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
@@ -114,36 +114,36 @@ async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None
 async def test_a_second_sign_confirms_what_another_process_suspects(told: bytes) -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
-        await store.remember(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
+        await store.put_fact(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
         await learned._read(MODEL)
-        assert learned.replied(MODEL, CountedReply(9_900, 4_050, own=9_001)).standing is Suspicion.CONFIRMED
+        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 4_050, own=9_001)).suspicion is Suspicion.CONFIRMED
     await store.close()
 
 
 async def test_a_suspicion_is_shared_with_the_length_of_its_prompt() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned, learning(store=store) as other:
-        learned.replied(MODEL, CountedReply(9_000, 4_000, own=9_500))
+        learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000, own=9_500))
         await learned._tasks.idle()
         await other._read(MODEL)
-        assert other.replied(MODEL, CountedReply(9_900, 4_000, own=9_500)).standing is Suspicion.SUSPECT
-        assert other.replied(MODEL, CountedReply(9_900, 4_000, own=9_700)).standing is Suspicion.CONFIRMED
+        assert other.learn_from_usage(MODEL, CountedReply(9_900, 4_000, own=9_500)).suspicion is Suspicion.SUSPECT
+        assert other.learn_from_usage(MODEL, CountedReply(9_900, 4_000, own=9_700)).suspicion is Suspicion.CONFIRMED
     await store.close()
 
 
 async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
     async with learning() as learned:
-        learned.replied(MODEL, CountedReply(9_000, 4_000))
-        learned.replied(MODEL, CountedReply(9_000, 9_000))
-        assert learned.replied(MODEL, CountedReply(9_900, 5_000)).standing is Suspicion.SUSPECT
+        learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000))
+        learned.learn_from_usage(MODEL, CountedReply(9_000, 9_000))
+        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 5_000)).suspicion is Suspicion.SUSPECT
 
 
 async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
     async with learning() as learned:
-        learned.refused(MODEL, refusal(4_096), 9_000)
-        learned.replied(MODEL, CountedReply(4_000, 4_090))
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        learned.learn_from_usage(MODEL, CountedReply(4_000, 4_090))
         assert learned.window(MODEL) is not None
-        learned.replied(MODEL, CountedReply(6_000, 6_100))
+        learned.learn_from_usage(MODEL, CountedReply(6_000, 6_100))
         assert learned.window(MODEL) is None
 
 
@@ -153,7 +153,7 @@ async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -
 async def test_a_fact_that_cannot_be_read_is_none(fact: bytes) -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
-        await store.remember(learned._name(MODEL), fact, 60)
+        await store.put_fact(learned._name(MODEL), fact, 60)
         await learned._read(MODEL)
         assert learned.window(MODEL) is None
     await store.close()
@@ -163,7 +163,7 @@ async def test_where_the_store_is_out_this_process_knows_all_the_same() -> None:
     store = await open_store("memory://")
     await store.close()
     async with learning(store=store) as learned:
-        assert learned.refused(MODEL, refusal(4_096), 9_000).tokens == 4_096
+        assert learned.learn_from_refusal(MODEL, refusal(4_096), 9_000).tokens == 4_096
         assert learned.window(MODEL) is not None
 
 
@@ -175,20 +175,20 @@ class Held(SqliteStore):
         self.told = asyncio.Event()
         self.gate = asyncio.Event()
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """As it is, when the gate is open."""
         self.told.set()
         await self.gate.wait()
-        await super().remember(name, fact, ttl)
+        await super().put_fact(name, fact, ttl)
 
 
 async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_before_the_app_closes() -> None:
     store = await Held.open(None)
     assert isinstance(store, Held)
     async with learning(store=store) as learned:
-        learned.refused(MODEL, refusal(8_192), 9_000)
+        learned.learn_from_refusal(MODEL, refusal(8_192), 9_000)
         await store.told.wait()
-        learned.refused(MODEL, refusal(4_096), 9_000)
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
         store.gate.set()
 
     async with learning(store=store) as another:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.profiles import ANY, MOST_MODELS, MOST_READ, Profile, Profiles, sends_options, taught_by
+from proxy.learning.profiles import ANY, MOST_MODELS, MOST_READ, Profile, Profiles, profile_after, sends_options
 from strategies.core.form import Form
 
 ALTERNATING = Profile(Form(alternate_roles=True))
@@ -83,13 +83,13 @@ def error(message: str) -> bytes:
 
 @pytest.mark.parametrize(("message", "taught"), SAID, ids=lambda each: each[:40] if isinstance(each, str) else "")
 def test_what_is_refused_is_read_in_every_wording(message: str, taught: Profile) -> None:
-    assert taught_by(400, error(message), options=True) == taught
-    assert taught_by(500, error(message), options=True) == taught
+    assert profile_after(400, error(message), options=True) == taught
+    assert profile_after(500, error(message), options=True) == taught
 
 
 @pytest.mark.parametrize(("detail", "taught"), DETAILS)
 def test_what_is_refused_is_read_in_a_list_of_details(detail: dict[str, Any], taught: Profile) -> None:
-    assert taught_by(422, json.dumps({"detail": [detail]}).encode(), options=True) == taught
+    assert profile_after(422, json.dumps({"detail": [detail]}).encode(), options=True) == taught
 
 
 SAID_OF_OPTIONS = [
@@ -117,17 +117,17 @@ MALFORMED = [
 
 @pytest.mark.parametrize("message", SAID_OF_OPTIONS)
 def test_stream_options_are_refused_in_every_wording(message: str) -> None:
-    assert taught_by(400, error(message), options=True) == NO_OPTIONS
+    assert profile_after(400, error(message), options=True) == NO_OPTIONS
 
 
 @pytest.mark.parametrize("message", MALFORMED)
 def test_an_error_that_only_mentions_stream_options_teaches_nothing(message: str) -> None:
-    assert taught_by(400, error(message), options=True) == ANY
+    assert profile_after(400, error(message), options=True) == ANY
 
 
 @pytest.mark.parametrize("message", SAID_OF_OPTIONS)
 def test_a_refusal_of_stream_options_that_were_not_to_be_taken_teaches_nothing(message: str) -> None:
-    assert taught_by(400, error(message), options=False) == ANY
+    assert profile_after(400, error(message), options=False) == ANY
 
 
 @pytest.mark.parametrize(
@@ -152,43 +152,43 @@ def test_stream_options_are_to_be_taken_where_they_are_ours_or_well_formed(
 
 @pytest.mark.parametrize("message", ORDINARY)
 def test_other_errors_teach_nothing(message: str) -> None:
-    assert taught_by(400, error(message), options=True) == ANY
+    assert profile_after(400, error(message), options=True) == ANY
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 429, 502, 503])
 def test_a_status_of_another_kind_teaches_nothing(status: int) -> None:
-    assert taught_by(status, error(SAID[0][0]), options=True) == ANY
+    assert profile_after(status, error(SAID[0][0]), options=True) == ANY
 
 
 def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
     body = error("Bad request: " + "x" * MOST_READ + " Conversation roles must alternate user/assistant")
-    assert taught_by(400, body, options=True) == ANY
+    assert profile_after(400, body, options=True) == ANY
 
 
 def test_the_same_refusal_teaches_once() -> None:
     profiles = Profiles()
-    assert profiles.refused("m", 400, error(SAID[0][0]), ANY, options=True) == ALTERNATING
-    assert profiles.refused("m", 400, error(SAID[0][0]), ALTERNATING, options=True) is None
-    assert profiles.of("m") == ALTERNATING
-    assert profiles.of("another") == ANY
+    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), ANY, options=True) == ALTERNATING
+    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), ALTERNATING, options=True) is None
+    assert profiles.for_model("m") == ALTERNATING
+    assert profiles.for_model("another") == ANY
 
 
 def test_who_was_under_way_when_it_was_learned_is_told_all_that_is_known() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    both = profiles.refused("m", 400, error(SAID[0][0]), NAMELESS, options=True)
-    assert profiles.refused("m", 400, error(SAID[0][0]), NAMELESS, options=True) == both
-    assert profiles.refused("m", 400, error("no such model"), ANY, options=True) is None
+    both = profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True)
+    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True) == both
+    assert profiles.learn_from_refusal("m", 400, error("no such model"), ANY, options=True) is None
 
 
 def test_what_is_learned_adds_to_what_is_set() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    taught = profiles.refused("m", 400, error(SAID[0][0]), NAMELESS, options=True)
+    taught = profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True)
     assert taught == Profile(Form(alternate_roles=True, assistant_name=False))
 
 
 def test_only_so_many_models_are_remembered() -> None:
     profiles = Profiles()
     for number in range(MOST_MODELS + 1):
-        profiles.refused(f"m{number}", 400, error(SAID[0][0]), ANY, options=True)
-    assert profiles.of("m0") == ANY
-    assert profiles.of("m1") == ALTERNATING
+        profiles.learn_from_refusal(f"m{number}", 400, error(SAID[0][0]), ANY, options=True)
+    assert profiles.for_model("m0") == ANY
+    assert profiles.for_model("m1") == ALTERNATING

@@ -6,17 +6,17 @@ import pytest
 
 from proxy.learning.truncation import (
     CountedReply,
-    Judged,
+    Judgement,
     Sign,
     Suspicion,
     clears,
-    judged,
+    judge,
     setting_of,
     sign_of,
-    suspected,
+    suspect_after,
 )
 
-WHOLE = Judged(Suspicion.WHOLE)
+WHOLE = Judgement(Suspicion.WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_which_of_two_prompts_is_longer_is_told_by_our_own_count_alone() -> None
     assert sign_of(CountedReply(3_611, 3_611, own=3_400), last) is Sign.SAME_COUNT
     assert sign_of(CountedReply(3_611, 3_611, exact=False, own=3_900), last) is None  # counted in another way
     suspect = CountedReply(9_000, 4_000, own=9_000)
-    assert judged(CountedReply(9_900, 4_000, own=9_000), suspect).standing is Suspicion.SUSPECT
-    assert judged(CountedReply(9_900, 4_000, own=9_010), suspect).standing is Suspicion.CONFIRMED
+    assert judge(CountedReply(9_900, 4_000, own=9_000), suspect).suspicion is Suspicion.SUSPECT
+    assert judge(CountedReply(9_900, 4_000, own=9_010), suspect).suspicion is Suspicion.CONFIRMED
 
 
 def test_the_first_sign_makes_suspect_and_the_second_on_a_longer_request_confirms() -> None:
     first, second = CountedReply(9_000, 4_000), CountedReply(12_000, 4_090)
-    assert judged(first, None) == Judged(Suspicion.SUSPECT, Sign.BELOW_ESTIMATE)
-    assert judged(second, first) == Judged(Suspicion.CONFIRMED, Sign.BELOW_ESTIMATE, 4_090)
+    assert judge(first, None) == Judgement(Suspicion.SUSPECT, Sign.BELOW_ESTIMATE)
+    assert judge(second, first) == Judgement(Suspicion.CONFIRMED, Sign.BELOW_ESTIMATE, 4_090)
 
 
 @pytest.mark.parametrize(
@@ -78,21 +78,21 @@ def test_the_first_sign_makes_suspect_and_the_second_on_a_longer_request_confirm
     ],
 )
 def test_a_second_sign_that_does_not_agree_with_the_first_confirms_nothing(second: CountedReply) -> None:
-    assert judged(second, CountedReply(9_000, 4_000)).standing is not Suspicion.CONFIRMED
+    assert judge(second, CountedReply(9_000, 4_000)).suspicion is not Suspicion.CONFIRMED
 
 
 def test_counts_that_are_small_beside_what_was_read_whole_before_confirm_nothing() -> None:
     first, second = CountedReply(9_000, 1_200), CountedReply(10_500, 1_300)
-    assert judged(second, first, whole=2_600).standing is Suspicion.CONFIRMED
-    assert judged(second, first, whole=8_000).standing is Suspicion.SUSPECT
+    assert judge(second, first, whole=2_600).suspicion is Suspicion.CONFIRMED
+    assert judge(second, first, whole=8_000).suspicion is Suspicion.SUSPECT
     assert (
-        judged(CountedReply(3_000, 400), CountedReply(2_600, 400)).standing is Suspicion.SUSPECT
+        judge(CountedReply(3_000, 400), CountedReply(2_600, 400)).suspicion is Suspicion.SUSPECT
     )  # no server keeps so little
 
 
 def test_a_prompt_that_was_read_whole_speaks_for_those_that_are_no_longer() -> None:
     suspect = CountedReply(9_000, 4_000)
-    assert judged(CountedReply(9_000, 9_100), suspect) == WHOLE
+    assert judge(CountedReply(9_000, 9_100), suspect) == WHOLE
     assert clears(CountedReply(9_000, 9_100), suspect)
     assert clears(CountedReply(8_000, 9_000), suspect)
     assert not clears(CountedReply(3_000, 3_000), suspect)
@@ -122,30 +122,30 @@ def uncalibrated(sent: int, counted: int) -> CountedReply:
 
 def test_counts_that_grow_with_the_requests_are_those_of_another_tokenizer() -> None:
     first = uncalibrated(9_000, 5_400)
-    assert judged(first, None).standing is Suspicion.SUSPECT
-    assert judged(uncalibrated(9_300, 5_580), first).standing is Suspicion.SUSPECT
-    assert judged(uncalibrated(12_000, 7_200), first) == WHOLE
+    assert judge(first, None).suspicion is Suspicion.SUSPECT
+    assert judge(uncalibrated(9_300, 5_580), first).suspicion is Suspicion.SUSPECT
+    assert judge(uncalibrated(12_000, 7_200), first) == WHOLE
 
 
 def test_counts_that_stay_where_the_requests_grow_are_those_of_a_window() -> None:
     first = uncalibrated(6_500, 4_050)
-    assert judged(uncalibrated(7_500, 4_090), first).standing is Suspicion.CONFIRMED
-    assert judged(uncalibrated(9_000, 4_090), first).standing is Suspicion.CONFIRMED
+    assert judge(uncalibrated(7_500, 4_090), first).suspicion is Suspicion.CONFIRMED
+    assert judge(uncalibrated(9_000, 4_090), first).suspicion is Suspicion.CONFIRMED
 
 
 def test_no_tokenizer_makes_less_than_half_of_our_tokens() -> None:
-    assert judged(uncalibrated(12_000, 5_900), uncalibrated(10_000, 4_900)).standing is Suspicion.CONFIRMED
+    assert judge(uncalibrated(12_000, 5_900), uncalibrated(10_000, 4_900)).suspicion is Suspicion.CONFIRMED
 
 
 def test_where_a_count_is_calibrated_it_need_not_stay_the_same() -> None:
-    assert judged(CountedReply(12_000, 7_200), CountedReply(9_000, 5_400)).standing is Suspicion.CONFIRMED
+    assert judge(CountedReply(12_000, 7_200), CountedReply(9_000, 5_400)).suspicion is Suspicion.CONFIRMED
 
 
 def test_a_suspect_reply_is_held_against_until_a_request_is_clearly_longer() -> None:
     first, near, far = uncalibrated(9_000, 5_400), uncalibrated(9_300, 5_580), uncalibrated(9_300, 5_420)
-    assert suspected(near, first) == first
-    assert suspected(far, first) == far
-    assert suspected(first, None) == first
+    assert suspect_after(near, first) == first
+    assert suspect_after(far, first) == far
+    assert suspect_after(first, None) == first
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_suspect_reply_is_held_against_until_a_request_is_clearly_longer() -> 
     ],
 )
 def test_any_two_signs_confirm_and_one_alone_does_not(one: CountedReply, two: CountedReply) -> None:
-    assert judged(two, None, one).standing is not Suspicion.CONFIRMED
-    assert judged(two, one, one).standing is Suspicion.CONFIRMED
+    assert judge(two, None, one).suspicion is not Suspicion.CONFIRMED
+    assert judge(two, one, one).suspicion is Suspicion.CONFIRMED
 
 
 def test_a_count_by_length_is_only_held_against_a_usage_that_is_far_below() -> None:

@@ -1,4 +1,4 @@
-"""`condenser memory`: what it prints and how it ends; and what becomes of cards that are added, forgotten or shared."""
+"""`condenser memory`: its output and exit codes, and cards that are added, forgotten or shared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.editing import standing_for, with_card, without
+from proxy.memory.editing import standing_for, with_card, without_cards
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.store.base import Snapshot
@@ -173,7 +173,7 @@ def told(session: Session) -> list[str]:
 def test_what_a_conversation_says_later_supersedes_what_a_person_wrote_before() -> None:
     written = with_card(session(), card("The port is 8080.", "2026-01-01T00:00:00+00:00"))
     made = condensation("c", card("The port is 9090.", "2026-01-02T00:00:00+00:00"))
-    assert told(session(made, added=written.added)) == ["The port is 9090."]
+    assert told(session(made, added_cards=written.added_cards)) == ["The port is 9090."]
 
 
 def test_what_a_person_writes_supersedes_what_a_conversation_said_before() -> None:
@@ -187,8 +187,8 @@ def test_what_a_person_writes_supersedes_what_a_conversation_said_before() -> No
 def test_a_card_is_forgotten_with_all_that_says_the_same() -> None:
     one, again = card("The port is 9090.", condensation="c1"), card("the port is 9090", condensation="c2")
     both = session(condensation("c1", one), condensation("c2", again, at=1.0))
-    assert told(without(both, {one.id})) == []
-    assert set(without(both, {one.id}).forgotten) == {one.id, again.id}
+    assert told(without_cards(both, {one.id})) == []
+    assert set(without_cards(both, {one.id}).forgotten_ids) == {one.id, again.id}
 
 
 def test_a_card_from_a_tool_is_forgotten_and_its_twin_from_the_user_stays() -> None:
@@ -197,12 +197,12 @@ def test_a_card_from_a_tool_is_forgotten_and_its_twin_from_the_user_stays() -> N
         card("The port is 9090.", condensation="c2"),
     )
     both = session(condensation("c1", tool), condensation("c2", user, at=1.0))
-    assert told(without(both, {tool.id})) == ["The port is 9090."]
+    assert told(without_cards(both, {tool.id})) == ["The port is 9090."]
 
 
 def test_a_forgotten_card_that_a_person_writes_again_is_told_again() -> None:
     one = card("The port is 9090.", condensation="c1")
-    gone = without(session(condensation("c1", one)), {one.id})
+    gone = without_cards(session(condensation("c1", one)), {one.id})
     assert told(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
 
 
@@ -210,10 +210,10 @@ def test_what_a_person_wrote_is_seen_where_the_twin_that_came_with_a_condensatio
     one = card("The port is 9090.", condensation="c1")
     changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
     assert [each.content for each in changed.cards(())] == ["The port is 9090."]
-    assert without(changed, {one.id}).cards(()) == []
+    assert without_cards(changed, {one.id}).cards(()) == []
 
 
 def test_what_was_added_and_forgotten_is_stored() -> None:
-    changed = without(with_card(session(), card("A.")), {"x"})
+    changed = without_cards(with_card(session(), card("A.")), {"x"})
     again = Records().session(Snapshot(encode_session(changed), 0))
     assert again == changed

@@ -1,4 +1,4 @@
-"""Meanings: how many vectors are made after one reply, what they may cost, and when nobody is asked any more."""
+"""Vectors of passages: how many are made after one reply, what they may cost, and when no more are requested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Server:
         self.asked: list[list[str]] = []
         self.callers: list[Caller] = []
 
-    async def embedded(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
+    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
         self.asked.append(list(texts))
         self.callers.append(caller)
         return Failure(self.failure) if self.failure else Embedded(tuple([1.0, 2.0] for _ in texts), 10 * len(texts))
@@ -43,8 +43,8 @@ class Totals:
     def __init__(self) -> None:
         self.session = Session("s", "header", 0.0)
 
-    async def amend(self, found: Recognised, change: Callable[[Session], Session], *, opens: bool) -> None:
-        assert not opens
+    async def amend(self, found: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
+        assert not creates
         self.session = change(self.session)
 
 

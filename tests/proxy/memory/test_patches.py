@@ -1,4 +1,4 @@
-"""Patches in a session: how they are kept, how many, and in which transcripts they stand."""
+"""Patches of a session: which are kept, how many, and in which transcripts they apply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kept(*patches: Overlay, covered: int = 0) -> list[int]:
     """The places of a session's patches after these were added."""
     session = BLANK
     for patch in patches:
-        session = session.patched(patch, LONG.digests, covered)
+        session = session.with_patch(patch, LONG.digests, covered)
     return [each.at for each in session.patches]
 
 
@@ -36,20 +36,20 @@ def test_a_session_keeps_no_more_text_than_it_may() -> None:
 
 
 def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> None:
-    session = BLANK.patched(patch_at(LONG, 3, "first"), LONG.digests, 0)
-    session = session.patched(patch_at(LONG, 5), LONG.digests, 0)
+    session = BLANK.with_patch(patch_at(LONG, 3, "first"), LONG.digests, 0)
+    session = session.with_patch(patch_at(LONG, 5), LONG.digests, 0)
     again = patch_at(LONG, 3, "second")
-    assert session.patched(again, LONG.digests, 0).patches == (session.patches[1], again)
+    assert session.with_patch(again, LONG.digests, 0).patches == (session.patches[1], again)
 
 
 def test_what_a_head_covers_goes_and_what_is_of_another_line_stays() -> None:
     other = transcript_of([user("elsewhere"), assistant("yes"), user("well")])
     session = BLANK._replace(patches=(patch_at(LONG, 3), patch_at(other, 1), patch_at(LONG, 7)))
-    assert session.patched(None, LONG.digests, 5).patches == (patch_at(other, 1), patch_at(LONG, 7))
+    assert session.with_patch(None, LONG.digests, 5).patches == (patch_at(other, 1), patch_at(LONG, 7))
 
 
 def test_patches_come_back_from_the_store_as_they_were() -> None:
-    session = BLANK.patched(patch_at(LONG, 3, "ünï 桶 \ud800"), LONG.digests, 0)
+    session = BLANK.with_patch(patch_at(LONG, 3, "ünï 桶 \ud800"), LONG.digests, 0)
     found = Records().session(Snapshot(encode_session(session), 1, {}, frozenset()))
     assert found is not None
     assert found.patches == session.patches

@@ -1,4 +1,4 @@
-"""Recall: whose index is searched, who writes it, and what is left of it."""
+"""Recall: which index is searched, which messages enter it, and which indexes are dropped."""
 
 from __future__ import annotations
 

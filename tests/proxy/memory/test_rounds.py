@@ -1,4 +1,4 @@
-"""Hidden rounds: what a search answers, how much of it, and what is kept."""
+"""Hidden rounds: the results of searches, their size, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.heard import Heard, heard_in, summed, told
+from proxy.memory.heard import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.memory.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
-from proxy.memory.tool import MOST_PASSAGES, NAME, BadArguments, Offering, offer, offered_in, wanted
+from proxy.memory.tool import MOST_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
 from proxy.request.wire import read
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from strategies.core.budget import Budget
@@ -36,14 +36,14 @@ def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find i
     async def found(query: str) -> list[Hit]:
         return index.search(query, allowed={each.hex() for each in transcript.digests})
 
-    def body(hidden: Sequence[str], offering: Offering) -> bytes:
-        return json.dumps([list(hidden), offering.name]).encode()
+    def body(hidden: Sequence[str], tool_state: ToolState) -> bytes:
+        return json.dumps([list(hidden), tool_state.name]).encode()
 
-    return Rounds(view_of(shows), budget, found, body, most=most, top_k=5, runs=True)
+    return Rounds(view_of(shows), budget, found, body, most=most, top_k=5, runs_calls=True)
 
 
-def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> Heard:
-    return Heard(replies.assistant(None, tool_calls=calls), "tool_calls", usage)
+def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
+    return FirstChoice(replies.assistant(None, tool_calls=calls), "tool_calls", usage)
 
 
 def result(made: Rounds, call: replies.ToolCall) -> str:
@@ -93,9 +93,12 @@ def test_results_are_cut_once_to_the_room_that_there_is_and_nothing_is_searched_
     asyncio.run(made.run(heard(search("greenhouse"), search("[]", id="broken"), search("blue barrel", id="more"))))
     most = made.tokens - 150
     assert asyncio.run(made.shorten(most))
-    hidden, offering = json.loads(made.body())
+    hidden, tool_state = json.loads(made.body())
     assert made.tokens <= most
-    assert ([json.loads(each)["role"] for each in hidden], offering) == (["assistant", "tool", "tool", "tool"], "LAST")
+    assert ([json.loads(each)["role"] for each in hidden], tool_state) == (
+        ["assistant", "tool", "tool", "tool"],
+        "NOT_CALLABLE",
+    )
     assert "where is the key" in json.loads(hidden[1])["content"]
     assert not asyncio.run(made.shorten(most // 2))
 
@@ -117,14 +120,14 @@ def test_rounds_that_are_given_up_leave_nothing_behind() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search("barrel"))))
     made.give_up()
-    assert (made.patch, made.runs, made.tokens) == (None, False, made._view.tokens)
+    assert (made.patch, made.runs_calls, made.tokens) == (None, False, made._view.tokens)
 
 
 def test_the_last_request_says_that_it_is_the_last() -> None:
     made = rounds(most=1)
-    assert json.loads(made.body())[1] == "MADE"
+    assert json.loads(made.body())[1] == "OFFERED"
     asyncio.run(made.run(heard(search())))
-    assert json.loads(made.body())[1] == "LAST"
+    assert json.loads(made.body())[1] == "NOT_CALLABLE"
 
 
 def test_a_patch_is_anchored_at_the_last_message_and_has_what_was_sent() -> None:
@@ -172,10 +175,10 @@ def test_a_result_beside_a_long_view_is_written_in_a_thread(size: int, stays: bo
 
 def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> None:
     made = rounds()
-    made.count(heard(search(), usage=replies.usage(100, 10)))
-    assert made.spent == 110
-    made.count(heard(search()))
-    assert made.spent == 110 + made._view.tokens
+    made.add_cost(heard(search(), usage=replies.usage(100, 10)))
+    assert made.spent_tokens == 110
+    made.add_cost(heard(search()))
+    assert made.spent_tokens == 110 + made._view.tokens
 
 
 # -- the tool ------------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> Non
 )
 def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bool, reason: str) -> None:
     offered = offer(values, counter(), has_system=True, refused=False)
-    assert (offered.is_made, offered.runs, offered.reason) == (made, runs, reason)
+    assert (offered.is_made, offered.runs_calls, offered.reason) == (made, runs, reason)
 
 
 @pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "look", "parameters": {}}}]])
@@ -206,20 +209,23 @@ def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system:
     messages = [{"role": "system", "content": "x"}] if has_system else [user("x")]
     body = read(json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode())
     offered = offer(body.values, counter(), has_system=has_system, refused=False)
-    after = json.loads(body.spliced(members=offered_in(body, offered)))
+    after = json.loads(body.spliced(members=offer_members(body, offered)))
     before = {"messages": messages, "tools": tools}
     assert offered.tokens == counter().overhead(after) - counter().overhead(before)
 
 
 def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:
-    asked = [wanted(json.dumps({"query": "x", "top_k": top_k}), 5).top_k for top_k in (None, 0, 7, 10_000, "7", True)]
+    asked = [
+        parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5).top_k
+        for top_k in (None, 0, 7, 10_000, "7", True)
+    ]
     assert asked == [5, 1, 7, MOST_PASSAGES, 5, 5]
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '{"query": 1}', '{"query": ""}', None, "[" * 100_000])
 def test_arguments_that_cannot_be_read_tell_the_model_what_to_do(arguments: object) -> None:
     with pytest.raises(BadArguments, match=NAME):
-        wanted(arguments, 5)
+        parse_arguments(arguments, 5)
 
 
 # -- a reply in one piece ------------------------------------------------------------------------------------
@@ -227,18 +233,18 @@ def test_arguments_that_cannot_be_read_tell_the_model_what_to_do(arguments: obje
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"choices": []}', b'{"choices": [1]}', b'{"error": {}}', b"\xff"])
 def test_what_is_no_completion_says_nothing(data: bytes) -> None:
-    assert heard_in(data) is None
+    assert first_choice_in(data) is None
 
 
 def test_a_reply_of_which_nothing_is_hidden_keeps_its_bytes() -> None:
     data = b'{ "choices" : [{"message":{"content":"x"}, "finish_reason":"stop"}] }'
-    assert told(data, []) == data
+    assert reply_for_client(data, []) == data
 
 
 def test_details_of_a_usage_are_added_up_too() -> None:
     first = {**replies.usage(100, 10), "completion_tokens_details": {"reasoning_tokens": 8, "audio_tokens": None}}
     last = {**replies.usage(150, 7), "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": 0}}
-    assert summed(last, [first]) == {
+    assert usage_for_client(last, [first]) == {
         **replies.usage(150, 17),
         "completion_tokens_details": {"reasoning_tokens": 10, "audio_tokens": 0},
     }

@@ -1,4 +1,4 @@
-"""What a scope keeps, what a session sees of it, and what a scope costs that cannot be read."""
+"""Scopes: what they keep, what sessions see of them, and what an unreadable scope costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.scopes import MOST_CARDS, MOST_SUPERSEDED, key_of_shown, scope_key, shared_by, together, with_shared
+from proxy.memory.scopes import (
+    MOST_CARDS,
+    MOST_SUPERSEDED,
+    cards_of_scope,
+    combined_cards,
+    key_of_shown,
+    scope_key,
+    with_shared,
+)
 from proxy.request.identity import Identity
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recognised, Recogniser
@@ -35,27 +43,29 @@ def test_a_scope_keeps_the_newest_cards_and_of_superseded_ones_a_few() -> None:
     full = with_shared(None, "home", (), 0.0)
     for start in range(0, 700, 350):
         full = with_shared(full, "home", map(number, range(start, start + 350)), 0.0)
-    assert [each.content for each in shared_by(full)] == [number(each).content for each in range(700 - MOST_CARDS, 700)]
+    assert [each.content for each in cards_of_scope(full)] == [
+        number(each).content for each in range(700 - MOST_CARDS, 700)
+    ]
     port = with_shared(
         None, "home", (card(f"The port is {each}.", condensation=f"c{each}") for each in range(150)), 0.0
     )
-    assert len(port.added) == 1 + MOST_SUPERSEDED
-    assert [each.content for each in port.added if each.holds] == ["The port is 149."]
+    assert len(port.added_cards) == 1 + MOST_SUPERSEDED
+    assert [each.content for each in port.added_cards if each.holds] == ["The port is 149."]
 
 
 def test_what_a_scope_has_superseded_does_not_hold_in_the_session_that_it_came_from() -> None:
     mine, theirs = card("The port is 8080.", condensation="c1"), card("The port is 9090.", condensation="c2")
-    shared = shared_by(with_shared(with_shared(None, "home", [mine], 0.0), "home", [theirs], 1.0))
-    assert together([mine], shared, ()) == [theirs]
-    assert together([mine], shared, [theirs]) == []
+    shared = cards_of_scope(with_shared(with_shared(None, "home", [mine], 0.0), "home", [theirs], 1.0))
+    assert combined_cards([mine], shared, ()) == [theirs]
+    assert combined_cards([mine], shared, [theirs]) == []
 
 
 def test_a_card_of_a_session_and_its_scope_is_told_once() -> None:
     mine, twin = card("The port is 8080.", condensation="c1"), card("the port is 8080.", condensation="c2")
-    assert together([mine], [mine], ()) == [mine]
-    assert together([mine], [twin], ()) == [mine]
-    assert together([], [twin], ()) == [twin]
-    assert together([], [twin], [mine]) == []
+    assert combined_cards([mine], [mine], ()) == [mine]
+    assert combined_cards([mine], [twin], ()) == [mine]
+    assert combined_cards([], [twin], ()) == [twin]
+    assert combined_cards([], [twin], [mine]) == []
 
 
 @pytest.fixture
@@ -70,14 +80,14 @@ async def stored() -> AsyncIterator[StoredSessions]:
 async def scoped(stored: StoredSessions, name: str, **more: Any) -> Recognised:
     """A new session of tenant "t" with the scope of that name."""
     blank = Recognised(Identity("X-Condenser-Session", "s"), SessionKey("t", "s"), "s", stored.patience(), **more)
-    return await Recogniser(stored, ()).scoped(blank, name, read=True)
+    return await Recogniser(stored, ()).with_scope(blank, name, read=True)
 
 
 @pytest.mark.anyio
 async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stored: StoredSessions) -> None:
     keeper = Keeper(stored, ttl=60, clock=time.time)
     cards = (card("A.", condensation="c1"), card("B.", condensation="c1"))
-    await keeper.keep(await scoped(stored, "home"), condensation("c1", *cards))
+    await keeper.record_standing(await scoped(stored, "home"), condensation("c1", *cards))
     found = await scoped(stored, "home")
     assert found.scope is not None
     assert found.scope.cards == cards
@@ -91,14 +101,16 @@ async def test_a_scope_that_cannot_be_read_costs_its_cards_only(
         found = await scoped(stored, "broken")
         assert (found.scope and found.scope.cards, found.failure) == ((), "")
         made = condensation("c1", card("A.", condensation="c1"))
-        kept = await Keeper(stored, ttl=60, clock=time.time).keep(found, made)
+        kept = await Keeper(stored, ttl=60, clock=time.time).record_standing(found, made)
     assert kept.cards == made.cards
     assert ["were not" in record.message for record in caplog.records] == [True, True]
 
 
 @pytest.mark.anyio
 async def test_no_scope_is_read_where_the_store_has_failed_already(stored: StoredSessions) -> None:
-    await Keeper(stored, ttl=60, clock=time.time).keep(await scoped(stored, "home"), condensation("c1", card("A.")))
+    await Keeper(stored, ttl=60, clock=time.time).record_standing(
+        await scoped(stored, "home"), condensation("c1", card("A."))
+    )
     found = await scoped(stored, "home", failure="store-timeout")
     assert found.scope is not None
     assert found.scope.cards == ()

@@ -1,4 +1,4 @@
-"""Vectors: how close texts are, and which are kept."""
+"""Vectors: how close texts are, and which vectors are kept."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten
     one, two, three = (SessionKey("t", name) for name in ("one", "two", "three"))
     for key in (one, two):
         kept.of(key).put(["a"], [[1.0, 0.0]])
-    assert kept.has_room()
+    assert kept.make_room()
     kept.of(one)
     kept.of(three).put(["a"], [[1.0, 0.0]])
-    assert kept.has_room()
+    assert kept.make_room()
     assert [len(kept.of(key)) for key in (one, two, three)] == [1, 0, 1]
 
 
 def test_one_session_alone_gets_no_more_than_there_is() -> None:
     kept = Vectors(most_bytes=4 * FLOAT_BYTES)
     kept.of(SessionKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3)
-    assert not kept.has_room()
+    assert not kept.make_room()
 
 
 def test_sessions_that_have_no_vectors_are_forgotten_too() -> None:

@@ -1,4 +1,4 @@
-"""Bodies of many servers: what they refuse for its length is recognised, and nothing else is."""
+"""Bodies of many servers: refusals for length are recognised, and nothing else is."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from proxy.replaying.measures import (
-    Decided,
-    Played,
-    Sent,
+    ForwardedMessage,
+    ReplayedConversation,
+    ReplayedRequest,
     Tally,
     cached_share,
     common_prefix,
@@ -13,17 +13,17 @@ from proxy.replaying.measures import (
     saved_share,
 )
 
-A, B, C = Sent("a", 10), Sent("b", 20), Sent("c", 30)
+A, B, C = ForwardedMessage("a", 10), ForwardedMessage("b", 20), ForwardedMessage("c", 30)
 
 
 def decided(
     messages: int, shared: int = 0, *, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0
-) -> Decided:
-    return Decided(original, messages, shared, 5, usable, ms, own)
+) -> ReplayedRequest:
+    return ReplayedRequest(original, messages, shared, 5, usable, ms, own)
 
 
-def refused(original: int = 100) -> Decided:
-    return Decided(original, None, 0, 5, 1_000, 2.0)
+def refused(original: int = 100) -> ReplayedRequest:
+    return ReplayedRequest(original, None, 0, 5, 1_000, 2.0)
 
 
 def test_saved_counts_our_own_calls() -> None:
@@ -37,7 +37,7 @@ def test_saved_counts_our_own_calls() -> None:
     [([], [A, B], 0), ([A], [A, B], 10), ([A, B], [A, B, C], 30), ([A, B], [A, C], 10), ([A, B], [B, A], 0)],
 )
 def test_the_common_prefix_ends_at_the_first_message_that_differs(
-    before: list[Sent], after: list[Sent], tokens: int
+    before: list[ForwardedMessage], after: list[ForwardedMessage], tokens: int
 ) -> None:
     assert common_prefix(before, after) == tokens
 
@@ -65,8 +65,10 @@ def test_evidence_is_kept_when_all_texts_of_a_question_stand_in_the_view_word_fo
 
 def test_a_summary_adds_all_conversations_up() -> None:
     tally = Tally("mask")
-    tally.played.append(Played([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], asked=3, kept=1))
-    tally.played.append(Played([decided(30, usable=30, ms=2.0)], asked=1, kept=1))
+    tally.played.append(
+        ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], questions=3, answerable=1)
+    )
+    tally.played.append(ReplayedConversation([decided(30, usable=30, ms=2.0)], questions=1, answerable=1))
 
     summary = tally.summary()
 
@@ -78,7 +80,7 @@ def test_a_summary_adds_all_conversations_up() -> None:
 
 
 def test_a_refused_request_is_no_saving() -> None:
-    tally = Tally("mask", [Played([decided(10), refused(original=10_000)])])
+    tally = Tally("mask", [ReplayedConversation([decided(10), refused(original=10_000)])])
 
     assert tally.summary().saved_share == pytest.approx(1 - 15 / 100)
     assert (tally.summary().overflows, tally.summary().refused) == (1, 1)

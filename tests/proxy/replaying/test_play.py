@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.measures import Played
-from proxy.replaying.play import Player, playing, requests
+from proxy.replaying.measures import ReplayedConversation
+from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.settings import load_settings
 from strategies import parse
@@ -25,9 +25,9 @@ def talk(turns: int, words: int = 40) -> list[dict[str, Any]]:
     return messages
 
 
-def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> Played:
-    async def _play() -> Played:
-        async with playing(load_settings(store={"url": "memory://"})) as built:
+def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
+    async def _play() -> ReplayedConversation:
+        async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
             pipeline = parse(strategy)
             assert pipeline is not None
             return await Player(built, "", window).play(conversation, pipeline, f"0/{strategy}")
@@ -38,14 +38,14 @@ def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> Pla
 def test_there_is_a_request_for_each_reply_that_something_came_before() -> None:
     opening = [{"role": "assistant", "content": "Hello, how can I help?"}, *talk(2)]
 
-    assert list(requests(Conversation("a", opening))) == [3, 5]
+    assert list(request_ends(Conversation("a", opening))) == [3, 5]
 
 
 def test_off_forwards_what_the_client_sent_and_overflows_where_that_is_too_long() -> None:
     played = play(Conversation("a", talk(20)), "off")
 
     assert len(played.requests) == 20
-    assert all(each.forwarded == each.original for each in played.requests)
+    assert all(each.forwarded_tokens == each.sent_tokens for each in played.requests)
     assert played.requests[-1].overflows
     assert not played.requests[0].overflows
 
@@ -56,18 +56,18 @@ def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
 
     assert any(each.condensed for each in played.requests)
     assert not any(each.overflows or each.degraded for each in played.requests)
-    assert played.requests[-1].forwarded < played.requests[-1].original
+    assert played.requests[-1].forwarded_tokens < played.requests[-1].sent_tokens
 
 
 def test_a_summary_costs_tokens_of_our_own_and_dropping_costs_none() -> None:
-    assert sum(each.own for each in play(Conversation("a", talk(20)), "half-window").requests) > 0
-    assert sum(each.own for each in play(Conversation("a", talk(20)), "recent").requests) == 0
+    assert sum(each.own_tokens for each in play(Conversation("a", talk(20)), "half-window").requests) > 0
+    assert sum(each.own_tokens for each in play(Conversation("a", talk(20)), "recent").requests) == 0
 
 
 def test_observing_changes_nothing_and_counts_what_would_have_been_done() -> None:
     played = play(Conversation("a", talk(20)), "observe:recent")
 
-    assert all(each.forwarded == each.original for each in played.requests)
+    assert all(each.forwarded_tokens == each.sent_tokens for each in played.requests)
     assert any(each.condensed for each in played.requests)
 
 
@@ -75,7 +75,7 @@ def test_tools_are_counted_in_what_is_sent() -> None:
     tool = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up.", "parameters": {}}}
     bare, offering = (play(Conversation("a", talk(2), tools), "off") for tools in ([], [tool]))
 
-    assert offering.requests[0].forwarded > bare.requests[0].forwarded
+    assert offering.requests[0].forwarded_tokens > bare.requests[0].forwarded_tokens
 
 
 def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent() -> None:
@@ -84,7 +84,7 @@ def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent
     (only,) = play(Conversation("a", huge), "recent").requests
 
     assert only.overflows
-    assert (only.refused, only.forwarded) == (True, 0)
+    assert (only.refused, only.forwarded_tokens) == (True, 0)
 
 
 def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
@@ -92,7 +92,7 @@ def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
     messages[3]["content"] = SECRET
     conversation = Conversation("a", messages, evidence=[[3], [len(messages) - 2]])
 
-    assert [play(conversation, name).kept for name in ("off", "recent")] == [2, 1]
+    assert [play(conversation, name).answerable for name in ("off", "recent")] == [2, 1]
 
 
 def test_evidence_that_no_request_held_is_not_asked_for() -> None:
@@ -100,15 +100,17 @@ def test_evidence_that_no_request_held_is_not_asked_for() -> None:
 
     played = play(Conversation("a", messages, evidence=[[1], [len(messages) - 1]]), "off")
 
-    assert (played.asked, played.kept) == (1, 1)
+    assert (played.questions, played.answerable) == (1, 1)
 
 
 def test_each_view_between_two_condensations_begins_with_the_one_before() -> None:
     played = play(Conversation("a", talk(30)), "recent")
 
     for before, after in zip(played.requests, played.requests[1:], strict=False):
-        assert after.shared == before.messages or after.condensed
+        assert after.shared_tokens == before.message_tokens or after.condensed
 
 
 def test_a_conversation_without_a_reply_has_no_request() -> None:
-    assert play(Conversation("a", [{"role": "user", "content": "hello?"}], evidence=[[0]]), "mask") == Played([], 0, 0)
+    assert play(
+        Conversation("a", [{"role": "user", "content": "hello?"}], evidence=[[0]]), "mask"
+    ) == ReplayedConversation([], 0, 0)

@@ -4,11 +4,15 @@ import json
 from dataclasses import replace
 
 from proxy.condensing.policy import Window
-from proxy.replaying.measures import Decided, Played, Tally
-from proxy.replaying.report import Replayed, document, table
+from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, Tally
+from proxy.replaying.report import ReplayResults, document, table
 
-SUMMARY = Tally("mask+half-window", [Played([Decided(2_000, 1_500, 0, 0, 4_000, 1.25, own=100)])]).summary()
-REPLAYED = Replayed("talk.json", 1, "gpt-4o", Window(8_192, "--window"), [replace(SUMMARY, strategy="off"), SUMMARY])
+SUMMARY = Tally(
+    "mask+half-window", [ReplayedConversation([ReplayedRequest(2_000, 1_500, 0, 0, 4_000, 1.25, own_tokens=100)])]
+).summary()
+REPLAYED = ReplayResults(
+    "talk.json", 1, "gpt-4o", Window(8_192, "--window"), [replace(SUMMARY, strategy="off"), SUMMARY]
+)
 
 
 def test_the_table_says_what_was_replayed_and_under_which_window() -> None:

@@ -1,4 +1,4 @@
-"""A reply is known by its end, in whichever form it came and is sent back."""
+"""A reply is recognised by its ending, in whatever form it came and is sent back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.reply.ending import ENOUGH, ending, ending_of
+from proxy.reply.ending import ENDING_LENGTH, ending, ending_of
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
 TEXT = "First I look at the beds. " * 8 + "Bed 12: tomatoes, in the shade of the wall."
@@ -29,12 +29,12 @@ def stream(text: str, piece: int = 4) -> bytes:
     return b"".join([event({"role": "assistant", "content": ""}), *pieces, event({}), usage, b"data: [DONE]\n\n"])
 
 
-@pytest.mark.parametrize("text", ["Yes.", TEXT, "  Ja,\nnatürlich: 鸡蛋 \n", "x" * ENOUGH])
+@pytest.mark.parametrize("text", ["Yes.", TEXT, "  Ja,\nnatürlich: 鸡蛋 \n", "x" * ENDING_LENGTH])
 def test_a_reply_ends_alike_in_one_piece_streamed_and_sent_back(text: str) -> None:
-    assert ending_of(completion(text), whole=True) == ending(text) != ""
+    assert ending_of(completion(text), is_complete=True) == ending(text) != ""
     for piece in (1, 4, 1_000):
-        assert ending_of(stream(text, piece), whole=True) == ending(text)
-    assert ending_of(stream(text).replace(b"\n", b"\r\n"), whole=True) == ending(text)
+        assert ending_of(stream(text, piece), is_complete=True) == ending(text)
+    assert ending_of(stream(text).replace(b"\n", b"\r\n"), is_complete=True) == ending(text)
 
 
 def test_what_clients_do_to_a_reply_does_not_change_its_end() -> None:
@@ -42,18 +42,18 @@ def test_what_clients_do_to_a_reply_does_not_change_its_end() -> None:
     assert ending(TEXT) != ending(TEXT + " And peas.")
 
 
-@pytest.mark.parametrize("length", range(1, ENOUGH + 40, 3))
-def test_thinking_that_is_left_out_changes_nothing_however_little_follows_it(length: int) -> None:
+@pytest.mark.parametrize("length", range(1, ENDING_LENGTH + 40, 3))
+def test_thinking_does_not_change_the_ending_however_short_the_text(length: int) -> None:
     said = TEXT[-length:]
     for data in (completion(THOUGHT + said), stream(THOUGHT + said, 1), stream(THOUGHT + said, 7)):
-        assert ending_of(data, whole=True) == ending(said)
-        assert ending_of(data[1:], whole=False) in ("", ending(said))
+        assert ending_of(data, is_complete=True) == ending(said)
+        assert ending_of(data[1:], is_complete=False) in ("", ending(said))
 
 
-def test_of_a_long_stream_its_last_bytes_are_enough() -> None:
+def test_the_last_bytes_of_a_long_stream_are_enough() -> None:
     data = stream(TEXT)
     for cut in (1, len(data) // 4):
-        assert ending_of(data[cut:], whole=False) == ending(TEXT)
+        assert ending_of(data[cut:], is_complete=False) == ending(TEXT)
 
 
 def said(text: str, **more: Any) -> bytes:
@@ -81,20 +81,20 @@ def test_events_that_differ_in_more_than_their_text_are_read_as_those_that_do_no
 ) -> None:
     events = [said(letter, **more(at)) for at, letter in enumerate(QUOTED)]
     several = "index" in more(len(events) - 1)
-    assert ending_of(b"".join(events), whole=True) == ("" if several else ending(QUOTED))
+    assert ending_of(b"".join(events), is_complete=True) == ("" if several else ending(QUOTED))
 
 
 def test_a_member_between_two_texts_is_no_part_of_them() -> None:
     twice = said("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
-    assert ending_of(twice + said("a"), whole=True) == ending("ca")
+    assert ending_of(twice + said("a"), is_complete=True) == ending("ca")
 
 
-def test_where_the_last_bytes_have_too_little_of_the_text_nothing_is_told() -> None:
+def test_last_bytes_with_too_little_text_have_no_ending() -> None:
     thinking = b"".join(event({"reasoning_content": "hm"}) for _ in range(50))
     data = event({"content": "Let us see: "}) + thinking + event({"content": "Yes."})
-    assert ending_of(data, whole=True) == ending("Let us see: Yes.")
-    assert ending_of(data[5:], whole=False) == ""
-    assert ending_of(completion(TEXT)[-200:], whole=False) == ""
+    assert ending_of(data, is_complete=True) == ending("Let us see: Yes.")
+    assert ending_of(data[5:], is_complete=False) == ""
+    assert ending_of(completion(TEXT)[-200:], is_complete=False) == ""
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_where_the_last_bytes_have_too_little_of_the_text_nothing_is_told() -> N
         event({"tool_calls": [{"index": 0}]}),
     ],
 )
-def test_what_has_no_text_of_its_own_has_no_end(data: bytes) -> None:
-    assert ending_of(data, whole=True) == ""
+def test_a_reply_without_a_single_text_has_no_ending(data: bytes) -> None:
+    assert ending_of(data, is_complete=True) == ""

@@ -1,4 +1,4 @@
-"""What leaves on the way to a client that waits for a stream, in which order, and when it ends."""
+"""What is sent to a client that waits for a stream, in which order, and when it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def body(part: bytes, *, more: bool = True) -> Message:
 
 
 class Client:
-    """Takes in what is sent, and may hold up its sender as a slow network does."""
+    """Receives messages, and can block their sender as a slow network does."""
 
     def __init__(self) -> None:
         self.got: list[Message] = []
@@ -66,11 +66,11 @@ class Client:
 
 
 async def a_while() -> None:
-    """Long enough for any sign of life that was due before: one that began to be due only now has left thrice."""
+    """Waits until another keep-alive has sent three beats, so that any beat due before has been sent."""
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 3)
-    await keep_alive.hush()
+    await keep_alive.stop()
 
 
 async def test_a_reply_in_time_passes_message_by_message() -> None:
@@ -80,19 +80,19 @@ async def test_a_reply_in_time_passes_message_by_message() -> None:
         await send(each)
     await keep_alive.close()
     assert client.got == messages
-    assert not keep_alive.has_begun
+    assert not keep_alive.has_sent_head
 
 
-async def test_without_an_interval_there_is_nothing_in_between() -> None:
+async def test_without_an_interval_messages_are_sent_directly() -> None:
     client = Client()
     assert KeepAlive(None, lambda: BEAT).start(client.send) == client.send
 
 
-async def test_a_head_of_ours_and_signs_of_life_leave_until_the_first_byte_and_none_later() -> None:
+async def test_a_head_and_beats_are_sent_until_the_first_byte_and_none_later() -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 2)
-    keep_alive.decided = lambda: [("X-Condenser-Session", "late")]
+    keep_alive.decision_headers = lambda: [("X-Condenser-Session", "late")]
     await send(head(200, [*EVENTS, (b"x-request-id", b"1")]))
     told = client.beats()
     await client.until(lambda: client.beats() > told)
@@ -108,14 +108,14 @@ async def test_a_head_of_ours_and_signs_of_life_leave_until_the_first_byte_and_n
     assert not client.got[-1]["more_body"]
 
 
-async def test_behind_the_reply_s_own_head_signs_of_life_leave_where_they_may_stand() -> None:
+async def test_beats_are_sent_after_the_replys_own_head_if_that_allows_them() -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await send(head())
     await client.until(lambda: client.beats() >= 1)
     await send(body(EVENT, more=False))
     assert client.got[0] == head()
-    assert not keep_alive.has_begun
+    assert not keep_alive.has_sent_head
     assert client.text == EVENT
 
 
@@ -128,7 +128,7 @@ async def test_behind_the_reply_s_own_head_signs_of_life_leave_where_they_may_st
     ],
     ids=["an error", "JSON", "packed"],
 )
-async def test_behind_any_other_head_the_body_is_the_reply_s_alone(begun: Message) -> None:
+async def test_no_beats_are_sent_after_any_other_head(begun: Message) -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await send(begun)
@@ -137,32 +137,32 @@ async def test_behind_any_other_head_the_body_is_the_reply_s_alone(begun: Messag
     assert client.got == [begun, body(b"{}", more=False)]
 
 
-async def test_whether_a_head_of_ours_leaves_is_known_before_the_upstream_is_asked() -> None:
+async def test_whether_a_head_is_sent_is_decided_before_the_upstream_is_asked() -> None:
     client, keep_alive = Client(), KeepAlive(0.0, lambda: BEAT)
     send = keep_alive.start(client.send)
     for _ in range(2):
         await asyncio.sleep(0)  # the first sign of life is due, and its task has not begun
-    began = keep_alive.has_begun
-    keep_alive.is_elsewhere = True
+    began = keep_alive.has_sent_head
+    keep_alive.waits_for_upstream = True
     await a_while()
     assert bool(client.heads()) is began
-    keep_alive.is_elsewhere = False
+    keep_alive.waits_for_upstream = False
     await send(head())
     await send(body(EVENT, more=False))
     assert client.text == EVENT
 
 
-async def test_who_is_silenced_says_nothing_behind_any_head() -> None:
+async def test_a_disabled_keep_alive_sends_no_beats() -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
-    await keep_alive.silence()
+    await keep_alive.disable()
     await send(head())
     await a_while()
     await send(body(EVENT, more=False))
     assert client.got == [head(), body(EVENT, more=False)]
 
 
-async def test_a_sign_of_life_that_is_held_up_leaves_before_the_reply() -> None:
+async def test_a_beat_that_is_held_up_is_sent_before_the_reply() -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     client.flows.clear()
     send = keep_alive.start(client.send)
@@ -178,7 +178,7 @@ async def test_a_sign_of_life_that_is_held_up_leaves_before_the_reply() -> None:
 
 
 @pytest.mark.parametrize("flowed", [b"", b"data: half"])
-async def test_a_stream_that_nobody_ends_is_ended_with_an_event_of_its_own(flowed: bytes) -> None:
+async def test_a_stream_that_was_not_ended_is_ended_with_an_error_event(flowed: bytes) -> None:
     client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 1)

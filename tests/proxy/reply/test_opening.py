@@ -1,4 +1,4 @@
-"""What is held back of a reply, and that it is relayed as it came."""
+"""How much of a reply is held back for inspection, and that it is relayed as it came."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
-from proxy.reply.opening import MOST_HELD, UpstreamAnswer, opened
+from proxy.reply.opening import MOST_HELD, UpstreamAnswer, open_reply
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 class Scripted:
-    """A reply of these parts: bytes, an exception that is raised, or an event that is waited for."""
+    """A reply made of parts: bytes to yield, an exception to raise, or an event to wait for."""
 
     def __init__(self, parts: Sequence[bytes | Exception | asyncio.Event], status: int = 200, headers: Headers = JSON):
         self.status = status
@@ -49,23 +49,23 @@ async def all_of(reply: UpstreamAnswer) -> bytes:
     return b"".join([chunk async for chunk in reply.chunks()])
 
 
-async def looked(reply: Scripted) -> tuple[bytes, Refusal | None]:
-    answer, refusal, _ = await opened(reply, looks=True)
+async def inspected(reply: Scripted) -> tuple[bytes, Refusal | None]:
+    answer, refusal, _ = await open_reply(reply, inspect=True)
     return await all_of(answer), refusal
 
 
-async def test_an_error_is_read_whole_and_comes_as_it_is() -> None:
-    body, refusal = await looked(Scripted([REFUSES[:10], REFUSES[10:]], 400))
+async def test_an_error_is_read_to_its_end_and_passed_on_unchanged() -> None:
+    body, refusal = await inspected(Scripted([REFUSES[:10], REFUSES[10:]], 400))
     assert body == REFUSES
     assert refusal is not None
     assert refusal.window == 4_096
 
 
-async def test_an_error_under_a_good_status_is_read_whole_and_a_reply_is_not() -> None:
-    _, refusal = await looked(Scripted([REFUSES[:30], REFUSES[30:]]))
+async def test_an_error_under_a_good_status_is_read_to_its_end_and_a_reply_is_not() -> None:
+    _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
     assert refusal is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
-    answer, refusal, _ = await opened(reply, looks=True)
+    answer, refusal, _ = await open_reply(reply, inspect=True)
     assert (refusal, reply.given) == (None, 1)
     assert b"an " in await all_of(answer)
 
@@ -73,7 +73,9 @@ async def test_an_error_under_a_good_status_is_read_whole_and_a_reply_is_not() -
 @pytest.mark.parametrize("size", [1, 5, 1_000])
 async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
     stream = b": wait\r\n\r\nevent: error\r\ndata: " + REFUSES + b"\r\n\r\n"
-    body, refusal = await looked(Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS))
+    body, refusal = await inspected(
+        Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
+    )
     assert body == stream
     assert refusal is not None
 
@@ -82,15 +84,15 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
     "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
 )
 async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
-    assert (await opened(Scripted([body]), looks=True)).error == body
+    assert (await open_reply(Scripted([body]), inspect=True)).error == body
     said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
-    assert (await opened(Scripted([said]), looks=True)).error == b""
+    assert (await open_reply(Scripted([said]), inspect=True)).error == b""
 
 
-async def test_of_a_stream_that_begins_well_no_more_is_waited_for() -> None:
+async def test_a_stream_that_begins_well_is_not_held_any_longer() -> None:
     gate = asyncio.Event()
     first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"
-    answer, refusal, _ = await opened(Scripted([first, gate, rest], 200, EVENTS), looks=True)
+    answer, refusal, _ = await open_reply(Scripted([first, gate, rest], 200, EVENTS), inspect=True)
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == first
@@ -104,19 +106,19 @@ TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
-async def test_a_refusal_behind_an_event_that_says_only_who_speaks_is_recognised(end: bytes, size: int) -> None:
+async def test_a_refusal_after_a_greeting_is_recognised(end: bytes, size: int) -> None:
     stream = (b": wait\n\n" + GREETING + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
     reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
-    answer, refusal, error = await opened(reply, looks=True)
+    answer, refusal, error = await open_reply(reply, inspect=True)
     assert await all_of(answer) == stream
     assert refusal is not None
     assert refusal.window == 4_096
     assert REFUSES in error
 
 
-async def test_an_event_that_says_only_who_speaks_is_not_held_while_nothing_follows() -> None:
+async def test_a_greeting_is_not_held_for_long() -> None:
     gate = asyncio.Event()
-    answer, refusal, error = await opened(Scripted([GREETING, gate, TEXT], 200, EVENTS), looks=True)
+    answer, refusal, error = await open_reply(Scripted([GREETING, gate, TEXT], 200, EVENTS), inspect=True)
     assert (refusal, error) == (None, b"")
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == GREETING
@@ -124,28 +126,28 @@ async def test_an_event_that_says_only_who_speaks_is_not_held_while_nothing_foll
     assert [chunk async for chunk in chunks] == [TEXT]
 
 
-async def test_a_stream_that_begins_with_who_speaks_and_goes_on_well_is_no_error() -> None:
-    answer, refusal, error = await opened(Scripted([GREETING, TEXT], 200, EVENTS), looks=True)
+async def test_a_stream_that_continues_after_a_greeting_is_no_error() -> None:
+    answer, refusal, error = await open_reply(Scripted([GREETING, TEXT], 200, EVENTS), inspect=True)
     assert (refusal, error) == (None, b"")
     assert await all_of(answer) == GREETING + TEXT
 
 
-async def test_nothing_is_read_where_nobody_looks() -> None:
+async def test_nothing_is_read_without_an_inspection() -> None:
     reply = Scripted([REFUSES], 400)
-    assert await opened(reply, looks=False) == (reply, None, b"")
+    assert await open_reply(reply, inspect=False) == (reply, None, b"")
     assert reply.given == 0
 
 
-async def test_an_error_that_never_ends_is_not_held_whole() -> None:
+async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
-    answer, refusal, _ = await opened(reply, looks=True)
+    answer, refusal, _ = await open_reply(reply, inspect=True)
     assert refusal is None
     assert reply.given * 65_536 <= MOST_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 
 async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
-    answer, refusal, _ = await opened(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), looks=True)
+    answer, refusal, _ = await open_reply(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), inspect=True)
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]
@@ -153,16 +155,16 @@ async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> No
         await anext(chunks)
 
 
-async def test_a_packed_error_is_recognised_and_an_unknown_packing_passed_on() -> None:
+async def test_an_encoded_error_is_recognised_and_an_unknown_encoding_passed_on() -> None:
     packed = gzip.compress(REFUSES)
-    body, refusal = await looked(Scripted([packed], 400, [*JSON, (b"content-encoding", b"gzip")]))
+    body, refusal = await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"gzip")]))
     assert (body, refusal is not None) == (packed, True)
-    assert (await looked(Scripted([packed], 400, [*JSON, (b"content-encoding", b"br")]))) == (packed, None)
+    assert (await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"br")]))) == (packed, None)
 
 
-async def test_a_look_that_is_broken_off_ends_the_call() -> None:
+async def test_a_cancelled_inspection_closes_the_reply() -> None:
     reply = Scripted([asyncio.Event()], 400)
-    looking = asyncio.create_task(opened(reply, looks=True))
+    looking = asyncio.create_task(open_reply(reply, inspect=True))
     await asyncio.sleep(0)
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""How a reply goes on behind a head of ours: events as they come, all else as events that clients understand."""
+"""How a reply continues after the proxy's own head: events as they come, anything else as events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
-from proxy.reply.pending import beat, continuation, early_headers, may_wait
+from proxy.reply.pending import allows_beats, beat, continuation, early_headers
 from tests.support import replies
 
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 JSON: Headers = [(b"content-type", b"application/json")]
 
 
-def gone_on(status: int, headers: Headers, *parts: bytes) -> bytes:
+def continued(status: int, headers: Headers, *parts: bytes) -> bytes:
     going = continuation(status, headers)
     return b"".join([*map(going.feed, parts), going.end()])
 
@@ -38,7 +38,7 @@ def test_a_comment_is_no_event_and_a_chunk_adds_nothing() -> None:
     assert (chunk["object"], chunk["model"], chunk["created"]) == ("chat.completion.chunk", "m", 7)
 
 
-def test_a_head_that_leaves_early_says_pending_and_only_what_no_retry_changes() -> None:
+def test_an_early_head_has_only_headers_that_no_retry_changes() -> None:
     decided = [("X-Condenser-Session", "s"), ("X-Condenser-Action", "condensed"), ("X-Condenser-Headroom", "9")]
     head = early_headers(decided)
     assert (b"x-condenser-action", b"pending") in head
@@ -51,12 +51,12 @@ def test_a_head_that_leaves_early_says_pending_and_only_what_no_retry_changes() 
     ]
 
 
-def test_nothing_is_put_before_a_body_whose_length_is_told() -> None:
-    assert may_wait(200, EVENTS)
-    assert not may_wait(200, [*EVENTS, (b"Content-Length", b"9")])
+def test_no_beats_are_sent_before_a_body_with_a_content_length() -> None:
+    assert allows_beats(200, EVENTS)
+    assert not allows_beats(200, [*EVENTS, (b"Content-Length", b"9")])
 
 
-def test_events_pass_as_they_come() -> None:
+def test_events_are_passed_on_as_they_come() -> None:
     parts = [b": x\r\n\r\nda", b"ta: \xff\r\n\r\n", b"data: [DONE]"]
     going = continuation(200, EVENTS)
     assert [going.feed(part) for part in parts] == parts
@@ -64,11 +64,11 @@ def test_events_pass_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_packed_events_are_unpacked(size: int) -> None:
+def test_encoded_events_are_decoded(size: int) -> None:
     plain = replies.sse({"a": "b" * 100}) * 9
     packed = gzip.compress(plain, mtime=0)
     parts = [packed[at : at + size] for at in range(0, len(packed), size)]
-    assert gone_on(200, encoded(b"gzip"), *parts) == plain
+    assert continued(200, encoded(b"gzip"), *parts) == plain
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_packed_events_are_unpacked(size: int) -> None:
     [(b"br", [b"\x0b\x02", b"\x80"]), (b"gzip", [b"not packed", b"at all"])],
     ids=["an unknown encoding", "a wrong one"],
 )
-def test_events_that_cannot_be_unpacked_are_one_error(encoding: bytes, parts: list[bytes]) -> None:
-    [said] = events_in(gone_on(200, encoded(encoding), *parts))
+def test_events_that_cannot_be_decoded_become_one_error(encoding: bytes, parts: list[bytes]) -> None:
+    [said] = events_in(continued(200, encoded(encoding), *parts))
     assert said["error"]["code"] == "upstream_error"
 
 
@@ -89,7 +89,7 @@ def test_events_that_cannot_be_unpacked_are_one_error(encoding: bytes, parts: li
     ],
 )
 def test_an_error_keeps_its_members_in_one_event_of_one_line(body: bytes) -> None:
-    gone = gone_on(429, JSON, body)
+    gone = continued(429, JSON, body)
     assert gone.count(b"\n") == 2
     assert events_in(gone) == [json.loads(body)]
 
@@ -106,15 +106,13 @@ def test_an_error_keeps_its_members_in_one_event_of_one_line(body: bytes) -> Non
         (200, b"[" * 100_000, "The upstream answered 200: " + "[" * 1_000),
     ],
 )
-def test_what_is_neither_an_error_nor_a_completion_is_quoted_in_an_error(
-    status: int, body: bytes, message: str
-) -> None:
-    [said] = events_in(gone_on(status, JSON, body))
+def test_any_other_reply_is_quoted_in_an_error(status: int, body: bytes, message: str) -> None:
+    [said] = events_in(continued(status, JSON, body))
     assert said == {"error": {"message": message, "type": "upstream_error", "param": None, "code": "upstream_error"}}
 
 
-def test_an_error_in_an_unknown_encoding_says_at_least_its_status() -> None:
-    [said] = events_in(gone_on(503, encoded(b"br", JSON), b"\x0b\x02"))
+def test_an_error_in_an_unknown_encoding_is_reported_by_its_status() -> None:
+    [said] = events_in(continued(503, encoded(b"br", JSON), b"\x0b\x02"))
     assert "503" in said["error"]["message"]
 
 
@@ -122,7 +120,7 @@ def test_a_completion_in_one_piece_becomes_one_chunk() -> None:
     call = replies.ToolCall("run", "{}", "call_1")
     whole = replies.completion("hi", tool_calls=[call]).steps[0]
     assert isinstance(whole, bytes)
-    chunk, done = events_in(gone_on(200, encoded(b"gzip", JSON), gzip.compress(whole)))
+    chunk, done = events_in(continued(200, encoded(b"gzip", JSON), gzip.compress(whole)))
     completion = json.loads(whole)
     [choice] = chunk["choices"]
     assert done == "[DONE]"
@@ -133,9 +131,9 @@ def test_a_completion_in_one_piece_becomes_one_chunk() -> None:
     assert choice["delta"]["tool_calls"] == [{"index": 0, **call.as_json()}]
 
 
-def test_signs_of_life_go_only_before_events_that_are_not_packed() -> None:
-    assert may_wait(200, EVENTS)
-    assert may_wait(200, encoded(b"identity"))
-    assert not may_wait(200, JSON)
-    assert not may_wait(500, EVENTS)
-    assert not may_wait(200, encoded(b"gzip"))
+def test_beats_are_sent_only_before_unencoded_events() -> None:
+    assert allows_beats(200, EVENTS)
+    assert allows_beats(200, encoded(b"identity"))
+    assert not allows_beats(200, JSON)
+    assert not allows_beats(500, EVENTS)
+    assert not allows_beats(200, encoded(b"gzip"))

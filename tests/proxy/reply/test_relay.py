@@ -1,4 +1,4 @@
-"""What of a reply leaves when: the end of it waits for what is stored, and nothing else does."""
+"""When the parts of a reply are sent: its end waits until the session is stored, and nothing else does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM: Headers = [(b"content-type", b"text/event-stream")]
 
 
 class Reply:
-    """A reply whose chunks are all there."""
+    """A reply whose chunks have all been received."""
 
     status = 200
 
@@ -40,7 +40,7 @@ class Reply:
 
 
 class Broken(Reply):
-    """A reply that breaks off behind its chunks."""
+    """A reply that breaks off after its chunks."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in super().chunks():
@@ -49,7 +49,7 @@ class Broken(Reply):
 
 
 class Store:
-    """Says when it is asked, and holds the relay until it may go on."""
+    """Sets an event when it is called, and blocks the relay until it may go on."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -66,7 +66,7 @@ async def stays() -> Message:
 
 
 async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list[bytes]]:
-    """The parts of the body that left before the store had answered, and those that left then."""
+    """The parts of the body that were sent before the store had answered, and those sent afterwards."""
     store, parts = Store(), list[bytes]()
 
     async def send(message: Message) -> None:
@@ -105,14 +105,14 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
         *("a comment behind the end", "an event that begins with the end", "in JSON"),
     ],
 )
-async def test_only_the_end_of_a_reply_waits_for_what_is_stored(
+async def test_only_the_end_of_a_reply_waits_for_the_store(
     reply: Reply, before: list[bytes], after: list[bytes]
 ) -> None:
     assert await sent_before_and_after_storing(reply) == (before, after)
 
 
 class Leaving:
-    """A client that leaves when it is told to."""
+    """A client that disconnects on demand."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()
@@ -138,7 +138,7 @@ class Leaving:
         return incoming
 
 
-async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_from_what_is_stored() -> None:
+async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> None:
     store, client = Store(), Leaving()
     relay = Relay(await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
     async with asyncio.timeout(BOUND):
@@ -152,7 +152,7 @@ async def test_a_client_that_leaves_before_it_has_taken_the_end_takes_nothing_fr
     [Reply(STREAM, b"data: 1\n\n" + DONE), Reply(STREAM, DONE), Reply([(b"content-length", b"2")], b"{}")],
     ids=["stream in one chunk", "stream", "length"],
 )
-async def test_a_reply_whose_client_leaves_is_followed_when_it_is_stored_and_not_before(reply: Reply) -> None:
+async def test_a_reply_whose_client_leaves_is_followed_up_after_it_is_stored(reply: Reply) -> None:
     store, client, followed = Store(), Leaving(), asyncio.Event()
     relay = Relay(await client.incoming(), reply, [], store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
@@ -165,7 +165,7 @@ async def test_a_reply_whose_client_leaves_is_followed_when_it_is_stored_and_not
         await followed.wait()
 
 
-async def test_a_reply_that_cannot_be_sent_at_all_is_stored_and_followed_too() -> None:
+async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> None:
     store, followed = Store(), asyncio.Event()
 
     async def send(message: Message) -> None:
@@ -180,7 +180,7 @@ async def test_a_reply_that_cannot_be_sent_at_all_is_stored_and_followed_too() -
         await followed.wait()
 
 
-async def test_a_reply_that_breaks_off_is_not_followed() -> None:
+async def test_a_reply_that_breaks_off_is_not_followed_up() -> None:
     followed = asyncio.Event()
     relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
@@ -194,13 +194,14 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n'
 @pytest.mark.parametrize(
     ("held", "between"), [(USAGE, b"\n\n"), (USAGE[:20], b"\n\n"), (b"", b"")], ids=["line", "part of a line", "none"]
 )
-async def test_what_was_held_of_an_event_that_breaks_off_comes_before_the_error(held: bytes, between: bytes) -> None:
+async def test_a_held_part_of_an_event_is_sent_before_the_error(held: bytes, between: bytes) -> None:
     parts = list[bytes]()
 
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=StreamEditor(5, hides=False))
+    editor = StreamEditor(5, removes_usage=False)
+    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)
     before, error, after = b"".join(parts).partition(b'data: {"error"')
@@ -210,7 +211,7 @@ async def test_what_was_held_of_an_event_that_breaks_off_comes_before_the_error(
 
 
 class Unreadable:
-    """A reader of replies with a defect."""
+    """A capture with a defect."""
 
     def feed(self, chunk: bytes) -> None:
         raise ZeroDivisionError
@@ -224,7 +225,7 @@ async def failing(_message: Mapping[str, Any] | None) -> None:
 
 
 @pytest.mark.parametrize("capture", [None, Unreadable()])
-async def test_a_defect_of_ours_costs_the_client_nothing_of_its_reply(
+async def test_a_defect_in_capture_or_settle_does_not_stop_the_reply(
     capture: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = list[bytes]()

@@ -1,4 +1,4 @@
-"""The usage that a client is shown: one figure raised or one event left out, and not a byte changed besides."""
+"""The edited usage: its counts are raised or its event is removed, and no other byte is changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.reply.reporting import StreamEditor, WholeEditor, with_more
+from proxy.reply.reporting import StreamEditor, WholeEditor, add_prompt_tokens
 from tests.support import replies
 
 CHUNKS = [replies.sse(each) for each in replies.text_chunks('He said: "usage":{"prompt_tokens":1}')]
@@ -24,30 +24,30 @@ def fed(editor: StreamEditor, data: bytes, cuts: list[int]) -> bytes:
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=8))
-def test_the_event_that_was_asked_for_by_us_is_left_out_wherever_the_stream_is_cut(cuts: list[int]) -> None:
-    assert fed(StreamEditor(0, hides=True), STREAM, cuts) == STREAM.replace(USAGE, b"")
+def test_the_usage_event_is_removed_wherever_the_stream_is_cut(cuts: list[int]) -> None:
+    assert fed(StreamEditor(0, removes_usage=True), STREAM, cuts) == STREAM.replace(USAGE, b"")
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=8))
-def test_the_prompt_says_more_wherever_the_stream_is_cut(cuts: list[int]) -> None:
-    assert fed(StreamEditor(1_000, hides=False), STREAM, cuts) == STREAM.replace(
+def test_prompt_tokens_are_added_wherever_the_stream_is_cut(cuts: list[int]) -> None:
+    assert fed(StreamEditor(1_000, removes_usage=False), STREAM, cuts) == STREAM.replace(
         USAGE, replies.sse(replies.usage_chunk(1_040, 3))
     )
 
 
 @pytest.mark.parametrize("ending", [b"\r\n\r\n", b"\n\n"])
-def test_a_usage_in_a_chunk_with_a_choice_is_not_left_out(ending: bytes) -> None:
+def test_a_usage_in_a_chunk_with_a_choice_is_not_removed(ending: bytes) -> None:
     event = b'data: {"choices": [{"index": 0, "delta": {}}], "usage": {"prompt_tokens": 5}}' + ending
-    assert fed(StreamEditor(0, hides=True), event, [30]) == event
-    assert b'"prompt_tokens": 7' in fed(StreamEditor(2, hides=False), event, [30])
+    assert fed(StreamEditor(0, removes_usage=True), event, [30]) == event
+    assert b'"prompt_tokens": 7' in fed(StreamEditor(2, removes_usage=False), event, [30])
 
 
 def test_a_stream_that_breaks_off_in_an_event_is_passed_on_as_far_as_it_came() -> None:
     broken = STREAM[: STREAM.index(b'"prompt_tokens": 40')]
-    assert fed(StreamEditor(9, hides=True), broken, []) == broken
+    assert fed(StreamEditor(9, removes_usage=True), broken, []) == broken
 
 
-def test_a_reply_in_one_piece_says_more_and_keeps_all_else() -> None:
+def test_a_reply_in_one_piece_gets_more_tokens_and_keeps_all_else() -> None:
     body = b'{"big":12345678901234567890,"usage" : {"prompt_tokens":40,"completion_tokens":3,"total_tokens":43}, "x":1}'
     editor = WholeEditor(1_000)
     assert editor.feed(body[:50]) == editor.feed(body[50:]) == b""
@@ -58,11 +58,11 @@ def test_a_reply_in_one_piece_says_more_and_keeps_all_else() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b'{"usage": null}', b'"usage"', b'{"usage": {"prompt', b'{"usage": [1]}'])
-def test_what_has_no_usage_stays_as_it_is(text: bytes) -> None:
-    assert with_more(text, 5) == text
+def test_a_text_without_a_usage_is_unchanged(text: bytes) -> None:
+    assert add_prompt_tokens(text, 5) == text
 
 
 @given(st.binary(max_size=300), st.integers(0, 9))
-def test_any_bytes_pass(data: bytes, more: int) -> None:
-    with_more(b'{"usage":' + data, more)
-    assert fed(StreamEditor(0, hides=False), data, [7]) == data
+def test_any_bytes_are_accepted(data: bytes, more: int) -> None:
+    add_prompt_tokens(b'{"usage":' + data, more)
+    assert fed(StreamEditor(0, removes_usage=False), data, [7]) == data

@@ -1,4 +1,4 @@
-"""Reading the usage of a reply beside the relay."""
+"""Reading the usage of a reply while it is relayed."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ def test_a_usage_before_a_long_text_is_found() -> None:
     assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
 
 
-def test_what_is_said_about_usages_in_a_reply_is_none() -> None:
+def test_a_text_about_usages_is_not_taken_for_one() -> None:
     content = json.dumps({"choices": [{"message": {"content": WHOLE.decode()}}]}).encode()
     assert read(content) is None
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_a_packed_reply_is_unpacked(encoding: str, pack: type[bytes]) -> None:
+def test_an_encoded_reply_is_decoded(encoding: str, pack: type[bytes]) -> None:
     assert read(pack(WHOLE), size=5, encoding=encoding) == Usage(7, 3)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_a_reply_that_was_packed_in_several_members_is_unpacked_to_its_end(size: int) -> None:
+def test_a_reply_of_several_gzip_members_is_decoded_to_its_end(size: int) -> None:
     packed = gzip.compress(WHOLE[:20]) + gzip.compress(b"") + gzip.compress(WHOLE[20:])
     assert read(packed, size=size, encoding="gzip") == Usage(7, 3)
 
 
-def test_what_follows_a_packed_reply_and_is_not_packed_is_no_part_of_it() -> None:
+def test_bytes_after_the_last_gzip_member_are_ignored() -> None:
     assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
-def test_what_cannot_be_unpacked_has_no_usage(encoding: str) -> None:
+def test_a_reply_that_cannot_be_decoded_has_no_usage(encoding: str) -> None:
     assert read(WHOLE, encoding=encoding) is None
 
 
@@ -104,7 +104,7 @@ def test_tokens_from_a_cache_are_tokens_of_the_prompt(value: object, usage: Usag
     assert usage_in(value) == usage
 
 
-def test_how_a_reply_ends_is_told_as_far_as_its_last_bytes_tell_it() -> None:
+def test_the_ending_of_a_reply_is_read_from_its_last_bytes() -> None:
     assert fed(WHOLE).ending() == fed(gzip.compress(WHOLE), size=5, encoding="gzip").ending() == ending("hi")
     assert fed(STREAM).ending() == ending("word " * 20)
     text = json.dumps("word " * TAIL).encode()

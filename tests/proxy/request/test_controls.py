@@ -145,6 +145,31 @@ def test_a_bad_value_names_its_header(key: str, value: str) -> None:
     name = f"X-Condenser-{key.replace('_', '-').title()}"
     assert (raised.value.status, raised.value.param) == (400, name)
     assert name in raised.value.message
+    assert len(raised.value.message) < 400
+    assert raised.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("session", "x" * 257, "X-Condenser-Session must be 1-256 printable ASCII characters, not 257 characters."),
+        ("session", "bell\x07", "X-Condenser-Session must be 1-256 printable ASCII characters, not 'bell?'."),
+        ("window", "8k", "X-Condenser-Window must be a whole number of tokens, at least 256, not '8k'."),
+        ("history", "both", "X-Condenser-History must be 'replay' or 'append', not 'both'."),
+        ("force", "yes", "X-Condenser-Force must be 'true' or 'false', not 'yes'."),
+        ("memory", "always", "X-Condenser-Memory must be one of off, inject, tool, inject+tool, not 'always'."),
+        ("options", "keep" + "!" * 99, f"X-Condenser-Options: 'keep{'!' * 60}…' is not key=value."),
+    ],
+)
+def test_a_bad_value_is_quoted_in_part_and_made_printable(key: str, value: str, says: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        read(headers(**{key: value}), None, None)
+    assert raised.value.message == says
+
+
+def test_a_pipeline_with_a_wrong_stage_is_refused_by_the_name_of_that_stage() -> None:
+    with pytest.raises(BadRequest, match="X-Condenser-Strategy: unknown strategy 'foo' in 'mask\\+foo'; known: "):
+        read(headers(strategy="mask+foo"), None, None)
 
 
 @pytest.mark.parametrize(

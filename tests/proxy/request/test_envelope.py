@@ -1,4 +1,4 @@
-"""What stands around messages: read once for the same bytes, kept within bounds, and never taken for something else."""
+"""The text around the messages: parsed once for the same bytes, cached within bounds, and never mistaken."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def body(text: str, **members: object) -> bytes:
 
 def test_the_same_bytes_are_read_once() -> None:
     envelopes = Envelopes()
-    envelope = envelopes.around(BEFORE, BEHIND)
+    envelope = envelopes.read(BEFORE, BEHIND)
     assert envelope is not None
     assert envelope.values == {"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}]}
-    assert envelopes.around(BEFORE, BEHIND) is envelope
+    assert envelopes.read(BEFORE, BEHIND) is envelope
 
 
 def test_other_bytes_are_another_envelope_though_they_mean_the_same() -> None:
     envelopes = Envelopes()
     found = [
-        envelopes.around(BEFORE, BEHIND),
-        envelopes.around(BEFORE + b" ", BEHIND),
-        envelopes.around(b" " + BEFORE, BEHIND),
+        envelopes.read(BEFORE, BEHIND),
+        envelopes.read(BEFORE + b" ", BEHIND),
+        envelopes.read(b" " + BEFORE, BEHIND),
     ]
     assert len(set(map(id, found))) == len(envelopes) == 3
 
@@ -41,11 +41,11 @@ def test_the_place_of_the_messages_tells_envelopes_apart() -> None:
     envelopes = Envelopes()
     data = b'{"messages":[],"x":{"messages":[]}}'
     first, second = data.index(b"[") + 1, data.rindex(b"[") + 1
-    assert envelopes.around(data[:first], data[first:]) is not None
-    assert envelopes.around(data[:second], data[second:]) is None
+    assert envelopes.read(data[:first], data[first:]) is not None
+    assert envelopes.read(data[:second], data[second:]) is None
 
 
-def test_requests_that_differ_in_their_messages_share_what_stands_around_them() -> None:
+def test_requests_that_differ_in_their_messages_share_an_envelope() -> None:
     seen = MessageCache()
     one, other = (read(body(text, tools=[{"n": 1}]), seen) for text in ("a", "b"))
     assert one.envelope is other.envelope
@@ -71,46 +71,46 @@ def test_a_body_is_spliced_from_its_own_messages_though_its_envelope_is_shared()
         (b'{"messages":[', b'],"a":' + b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1) + b"}"),
     ],
 )
-def test_what_can_not_be_read_is_not_kept(before: bytes, behind: bytes) -> None:
+def test_text_that_cannot_be_parsed_is_not_cached(before: bytes, behind: bytes) -> None:
     envelopes = Envelopes()
     for _ in range(2):
         with pytest.raises((ValueError, RecursionError, BadRequest)):
-            envelopes.around(before, behind)
+            envelopes.read(before, behind)
     assert len(envelopes) == 0
 
 
 @pytest.mark.parametrize("before", [b'{"x":{"messages":[', b'{"messages":{"messages":['])
-def test_an_array_that_is_not_the_messages_is_no_place_for_them(before: bytes) -> None:
+def test_an_array_other_than_the_messages_is_not_taken_for_them(before: bytes) -> None:
     envelopes = Envelopes()
-    assert envelopes.around(before, b"]}}") is None
+    assert envelopes.read(before, b"]}}") is None
     assert len(envelopes) == 0
 
 
-def test_the_envelope_that_was_left_alone_for_longest_is_forgotten_first() -> None:
+def test_the_least_recently_used_envelope_is_evicted_first() -> None:
     envelopes = Envelopes(most_bytes=20_000)
-    used = envelopes.around(BEFORE, BEHIND)
+    used = envelopes.read(BEFORE, BEHIND)
     for number in range(50):
-        envelopes.around(BEFORE, b'],"user":"%d"}' % number)
-        assert envelopes.around(BEFORE, BEHIND) is used
+        envelopes.read(BEFORE, b'],"user":"%d"}' % number)
+        assert envelopes.read(BEFORE, BEHIND) is used
     assert 2 < len(envelopes) < 14
 
 
-def test_one_envelope_can_not_take_the_room_of_all_others() -> None:
+def test_a_single_envelope_cannot_evict_all_others() -> None:
     envelopes = Envelopes(most_bytes=100_000)
     for _ in range(2):
-        large = envelopes.around(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)))
+        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)))
         assert large is not None
     assert len(envelopes) == 0
 
 
-def test_what_makes_tokens_besides_messages_is_told_by_its_digest_wherever_it_stands() -> None:
+def test_the_outside_digest_depends_on_the_counted_members_and_not_on_their_place() -> None:
     texts = [
         '{"tools":[{"n":1}],"model":"m","messages":[]}',
         '{"model":"other","messages":[],"tools":[{"n":1}]}',
         '{"functions":[{"n":1}],"messages":[]}',
         '{"tools":[{"n":2}],"messages":[]}',
     ]
-    digests = [Envelope.of(text).outside for text in texts]
+    digests = [Envelope.parse(text).outside_digest for text in texts]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-    assert Envelope.of('{"model":"m","messages":[],"user":"u"}').outside == b""
+    assert Envelope.parse('{"model":"m","messages":[],"user":"u"}').outside_digest == b""

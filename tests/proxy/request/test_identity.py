@@ -1,4 +1,4 @@
-"""Whose request it is, and which session it names."""
+"""Which tenant a request belongs to, and which session it names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from proxy.errors import BadRequest
-from proxy.http.trusted_proxies import Peers
+from proxy.http.trusted_proxies import TrustedProxies
 from proxy.request.identity import (
     Identity,
     Tenants,
     identify,
-    listed,
-    provisional,
-    random_session,
+    lowered_names,
+    new_derived_id,
+    printable_id,
+    provisional_id,
     session_key,
-    shown,
     tenant_key,
 )
 from proxy.settings import Settings
@@ -28,13 +28,13 @@ NAMES = Settings().sessions.headers
 
 
 def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
-    return identify(given, headers, body or {}, listed(NAMES))
+    return identify(given, headers, body or {}, lowered_names(NAMES))
 
 
 # -- sessions ----------------------------------------------------------------------------------------------
 
 
-def test_our_own_header_comes_first() -> None:
+def test_the_proxys_own_header_comes_first() -> None:
     assert named([(b"x-session-id", b"other")], {"metadata": {"session_id": "third"}}, "own") == Identity(
         "X-Condenser-Session", "own"
     )
@@ -45,26 +45,26 @@ def test_every_header_that_clients_send_names_a_session(name: str) -> None:
     assert named([(name.upper().encode(), b"id-1")]) == Identity(name, "id-1")
 
 
-def test_listed_headers_count_in_the_order_of_the_list() -> None:
+def test_configured_headers_count_in_the_order_of_the_setting() -> None:
     headers = [(name.encode(), name.encode()) for name in reversed(NAMES)]
     for place, name in enumerate(NAMES):
         assert named(headers[: len(NAMES) - place]) == Identity(name, name)
 
 
-def test_any_session_header_comes_after_the_listed_ones() -> None:
+def test_other_session_headers_come_after_the_configured_ones() -> None:
     any_header = (b"X-My-Tool-Session-Id", b"mine")
     assert named([any_header]) == Identity("x-my-tool-session-id", "mine")
-    assert named([any_header, (b"x-conversation-id", b"listed")]).source == "x-conversation-id"
+    assert named([any_header, (b"x-conversation-id", b"lowered_names")]).source == "x-conversation-id"
 
 
-def test_of_a_header_that_stands_twice_the_first_counts_and_an_empty_one_names_nothing() -> None:
+def test_the_first_of_two_equal_headers_counts_and_an_empty_header_names_nothing() -> None:
     assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
     assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
     assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
 
 
 @pytest.mark.parametrize("name", [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"])
-def test_headers_that_only_look_like_one_name_nothing(name: bytes) -> None:
+def test_headers_that_only_resemble_session_headers_name_nothing(name: bytes) -> None:
     assert named([(name, b"x")]) == Identity()
 
 
@@ -108,18 +108,18 @@ def test_ids_are_never_cut_or_merged_in_keys() -> None:
 
 @pytest.mark.parametrize("text", ["a b", "x" * 256, "~!@"])
 def test_a_plain_id_is_shown_as_it_is(text: str) -> None:
-    assert shown(text) == text
+    assert printable_id(text) == text
 
 
 @pytest.mark.parametrize("text", ["x" * 257, "会话", "caf\u00e9", "a\x1fb"])
-def test_an_id_that_no_header_can_hold_is_shown_by_its_digest(text: str) -> None:
-    assert shown(text) == session_key(text)
+def test_an_id_that_a_header_cannot_carry_is_shown_by_its_digest(text: str) -> None:
+    assert printable_id(text) == session_key(text)
 
 
-def test_new_ids_never_repeat_and_provisional_ones_always_do() -> None:
-    assert random_session() != random_session()
-    assert provisional("t", b"opening") == provisional("t", b"opening")
-    assert len({provisional("t", b"a"), provisional("t", b"b"), provisional("u", b"a")}) == 3
+def test_derived_ids_are_random_and_provisional_ids_are_deterministic() -> None:
+    assert new_derived_id() != new_derived_id()
+    assert provisional_id("t", b"opening") == provisional_id("t", b"opening")
+    assert len({provisional_id("t", b"a"), provisional_id("t", b"b"), provisional_id("u", b"a")}) == 3
 
 
 # -- tenants -----------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
     ],
 )  # fmt: skip
 def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
-    assert (peer in Peers(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
-    assert (peer in Peers(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
+    assert (peer in TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
+    assert (peer in TrustedProxies(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
 
 
 def test_a_header_can_not_be_mistaken_for_a_credential() -> None:

@@ -1,4 +1,4 @@
-"""What comes from outside may be anything, and is read without raising."""
+"""JSON from outside may have any shape and is read without an exception."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_json_is_read_from_text_and_from_bytes(text: str | bytes, value: object)
 
 
 @pytest.mark.parametrize("text", ["", "{", "<html>", b"\xff\xfe\x00", "[" * 100_000])
-def test_what_is_no_json_is_none(text: str | bytes) -> None:
+def test_invalid_json_is_none(text: str | bytes) -> None:
     assert json_or_none(text) is None
 
 
 @pytest.mark.parametrize("document", [None, [], "5", 5, {}, *({"n": each} for each in (0, -1, 1.0, True, "7", None))])
-def test_a_count_is_a_whole_number_above_0_or_there_is_none(document: object) -> None:
+def test_a_count_is_a_positive_integer_or_0(document: object) -> None:
     assert count_at(document, "n") == 0
     assert count_at({"n": 7}, "n") == 7

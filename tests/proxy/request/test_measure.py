@@ -1,4 +1,4 @@
-"""Measuring: counts that cost a turn its new messages only, and none at all where the length proves enough."""
+"""Measuring: a turn counts its new messages only, and none at all if the length proves enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HISTORY = [{"role": "system", "content": "Rules."}, {"role": "user", "content": 
 
 
 class Tallying(CountingPool):
-    """The real pool, that also keeps what it was asked to count."""
+    """The real pool, which also records what it was asked to count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def measured(measurer: Measurer, body: Body, model: str = "gpt-4o") -> Measured:
     return asyncio.run(measurer.measure(body, TOKENIZERS.for_model(model)))
 
 
-def test_the_tokens_are_those_of_all_messages_and_of_what_frames_them() -> None:
+def test_the_tokens_include_all_messages_and_their_framing() -> None:
     counter = TOKENIZERS.for_model("gpt-4o")
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     found = measured(Measurer(Reader(), Tallying()), body_of(HISTORY, tools=tools))
@@ -50,8 +50,8 @@ def test_the_tokens_are_those_of_all_messages_and_of_what_frames_them() -> None:
     assert found.exact
 
 
-def test_what_is_forgotten_while_a_request_is_measured_is_known_to_that_request() -> None:
-    measurer = Measurer(Reader(), CountingPool(), most_known=1)
+def test_a_count_that_is_evicted_while_a_request_is_measured_is_still_used_by_it() -> None:
+    measurer = Measurer(Reader(), CountingPool(), most_counts=1)
     alone = measured(measurer, body_of(HISTORY[1:]))
     both = measured(measurer, body_of([{"role": "user", "content": "Before."}, *HISTORY[1:]]))
     assert both.transcript.chain[-1].tokens == alone.transcript.chain[-1].tokens
@@ -91,7 +91,7 @@ def test_an_estimate_counts_nothing_and_says_that_it_is_one() -> None:
     assert found.tokens > 0
 
 
-def test_an_estimate_and_a_count_come_to_the_same_digests() -> None:
+def test_an_estimate_and_a_count_give_the_same_digests() -> None:
     measurer = Measurer(Reader(), Tallying())
     body = body_of(HISTORY)
     assert measurer.estimate(body).transcript.digests == measured(measurer, body).transcript.digests
@@ -106,7 +106,7 @@ def test_a_body_that_fits_by_length_fits_by_count(texts: list[str], ascii: bool)
     assert tokens <= len(body.data)
 
 
-def test_pictures_sound_and_files_are_never_judged_by_their_length() -> None:
+def test_pictures_sound_and_files_are_never_estimated_by_their_length() -> None:
     for part in ({"type": "image_url", "image_url": {}}, {"type": "input_audio"}, {"type": "file"}):
         assert not fits_by_length(body_of([{"role": "user", "content": [part]}]), 10**9)
     assert not fits_by_length(body_of(HISTORY), 10)
@@ -122,7 +122,7 @@ def test_tools_are_counted_once_for_as_long_as_they_stay_the_same() -> None:
     assert measured(measurer, body_of(HISTORY)).overhead < first.overhead
 
 
-def test_what_was_parsed_is_dropped_once_it_was_measured_and_can_be_had_again() -> None:
+def test_the_parsed_form_is_dropped_after_measuring_and_can_be_parsed_again() -> None:
     seen = MessageCache()
     measurer = Measurer(Reader(), Tallying(), seen)
     data = json.dumps({"messages": HISTORY}).encode()
@@ -142,7 +142,7 @@ def test_an_estimate_is_not_taken_for_a_count() -> None:
     assert measured(measurer, body).transcript.tokens == sum(counter.message(each) for each in HISTORY)
 
 
-def test_counts_outlive_the_messages_that_they_were_made_of() -> None:
+def test_counts_outlive_the_messages_in_the_cache() -> None:
     pool, seen = Tallying(), MessageCache(most_bytes=0)
     measurer = Measurer(Reader(), pool, seen)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Messages that were seen before: found by their bytes, read once, forgotten in time, and never mistaken."""
+"""Cached messages: recognised by their bytes, read once, evicted in time, and never mistaken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_IN_SPAN, SPAN, Element, MessageCache
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
 from proxy.request.nesting import DEEPEST
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
@@ -29,12 +29,12 @@ def body_bytes(messages: list[Any], **members: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, **members}, ensure_ascii=False).encode()
 
 
-LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN)]
+LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN_LENGTH)]
 
 
-def read_and_kept(data: bytes, seen: MessageCache) -> Body:
-    body = read(data, seen)
-    seen.keep(body.alone)
+def read_and_kept(data: bytes, cache: MessageCache) -> Body:
+    body = read(data, cache)
+    cache.keep(body.singles)
     return body
 
 
@@ -52,74 +52,74 @@ def assert_same(one: Body, other: Body) -> None:
 
 @FEW
 @given(st.lists(bodies(), min_size=1, max_size=2), st.booleans())
-def test_a_body_is_read_alike_whatever_was_seen_before(made: list[Made], with_extension: bool) -> None:
-    seen = MessageCache()
+def test_a_body_is_read_alike_whatever_is_cached(made: list[Made], with_extension: bool) -> None:
+    cache = MessageCache()
     for _, _, text in [*made, *made]:
         whole = text.rstrip()[:-1] + ',"condenser":{"x":1}}' if with_extension else text
-        assert_same(read_and_kept(whole.encode(), seen), read(whole.encode()))
+        assert_same(read_and_kept(whole.encode(), cache), read(whole.encode()))
 
 
 @pytest.mark.parametrize("put", ["", "}", "]", '"', ",", "\\", "é", "[", "{", "\x00", "NaN", " "])
-def test_what_is_refused_is_refused_in_the_same_words(put: str) -> None:
+def test_the_cache_does_not_change_how_a_body_is_refused(put: str) -> None:
     text = '{"m":"é","messages":[ {"role":"user","content":"h\\"i"} , {"role":"tool","x":[1,{"y":"]"}]}],"n":[{}]}'
-    seen = MessageCache()
-    read_and_kept(text.encode(), seen)
+    cache = MessageCache()
+    read_and_kept(text.encode(), cache)
     for place in range(len(text)):
         broken = (text[:place] + put + text[place + 1 :]).encode()
-        assert_alike(broken, seen)
+        assert_alike(broken, cache)
 
 
-def assert_alike(data: bytes, seen: MessageCache) -> None:
-    """What is read of a body, or why it is refused, does not depend on what was seen."""
+def assert_alike(data: bytes, cache: MessageCache) -> None:
+    """What is read from a body, or why it is refused, does not depend on the cache."""
     expected, refused = read_or_refused(data, None)
-    found, refused_too = read_or_refused(data, seen)
+    found, refused_too = read_or_refused(data, cache)
     assert refused_too == refused
     if expected is not None and found is not None:
         assert_same(found, expected)
 
 
-def read_or_refused(data: bytes, seen: MessageCache | None) -> tuple[Body | None, tuple[str, str | None]]:
+def read_or_refused(data: bytes, cache: MessageCache | None) -> tuple[Body | None, tuple[str, str | None]]:
     try:
-        return read(data, seen), ("", None)
+        return read(data, cache), ("", None)
     except BadRequest as error:
         return None, (error.message, error.param)
 
 
-def test_a_message_that_came_before_is_the_same_object_and_the_new_one_is_not() -> None:
-    seen = MessageCache()
-    first = read_and_kept(body_bytes([user("a"), user("b")]), seen)
-    again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), seen)
+def test_a_repeated_message_is_the_same_object_and_a_new_one_is_not() -> None:
+    cache = MessageCache()
+    first = read_and_kept(body_bytes([user("a"), user("b")]), cache)
+    again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), cache)
     assert [one is other for one, other in zip(first.elements, again.elements, strict=False)] == [True, True]
     assert again.elements[2].value == user("c")
 
 
-def test_a_message_behind_a_new_one_is_found_again() -> None:
-    seen = MessageCache()
-    first = read_and_kept(body_bytes([user("a"), user("b"), user("c"), user("d")]), seen)
-    again = read(body_bytes([user("it is nine"), user("b"), user("c"), user("x"), user("d")]), seen)
+def test_a_cached_message_after_a_new_one_is_recognised() -> None:
+    cache = MessageCache()
+    first = read_and_kept(body_bytes([user("a"), user("b"), user("c"), user("d")]), cache)
+    again = read(body_bytes([user("it is nine"), user("b"), user("c"), user("x"), user("d")]), cache)
     places = [first.elements.index(each) if each in first.elements else None for each in again.elements]
     assert places == [None, 1, 2, None, 3]
 
 
 def test_the_spaces_between_messages_may_change() -> None:
-    seen = MessageCache()
-    first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', seen)
-    again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', seen)
+    cache = MessageCache()
+    first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', cache)
+    again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', cache)
     assert [one is other for one, other in zip(first.elements, again.elements, strict=True)] == [True, True]
 
 
-def test_a_message_that_only_begins_like_one_is_another() -> None:
-    seen = MessageCache()
-    read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', seen)
-    body = read(b'{"messages":[{"role":"user","content":"one "}]}', seen)
+def test_a_message_that_only_begins_like_a_cached_one_is_another() -> None:
+    cache = MessageCache()
+    read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', cache)
+    body = read(b'{"messages":[{"role":"user","content":"one "}]}', cache)
     assert body.elements[0].value["content"] == "one "
 
 
 def test_an_array_of_that_name_elsewhere_is_not_taken_for_the_messages() -> None:
     data = json.dumps({"tools": [{"messages": [user("no")]}], "messages": [user("yes")]}).encode()
-    seen = MessageCache()
+    cache = MessageCache()
     for _ in range(2):
-        assert [each.value for each in read_and_kept(data, seen).elements] == [user("yes")]
+        assert [each.value for each in read_and_kept(data, cache).elements] == [user("yes")]
 
 
 def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
@@ -130,40 +130,40 @@ def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
         assert_alike(nested(levels), MessageCache())
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    seen = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
+def test_the_message_unused_for_longest_is_evicted_first() -> None:
+    cache = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
     texts = [f"{number:04}" for number in range(100)]
     for text in texts:
-        read_and_kept(body_bytes([user("rules"), user(text)]), seen)
-        assert seen.size <= 40 * (ENTRY_BYTES + 40)
-    kept = [text for text in texts if json.dumps(user(text)).encode() in seen._kept]
+        read_and_kept(body_bytes([user("rules"), user(text)]), cache)
+        assert cache.size <= 40 * (ENTRY_BYTES + 40)
+    kept = [text for text in texts if json.dumps(user(text)).encode() in cache._kept]
     assert kept == texts[-len(kept) :]
     assert len(kept) > 20
-    assert json.dumps(user("rules")).encode() in seen._kept
+    assert json.dumps(user("rules")).encode() in cache._kept
 
 
-def test_what_is_forgotten_is_not_kept_alive_by_the_message_before_it() -> None:
-    seen = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
-    body = read_and_kept(body_bytes([user("rules"), user("old")]), seen)
+def test_an_evicted_message_is_not_kept_alive_by_the_message_before_it() -> None:
+    cache = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
+    body = read_and_kept(body_bytes([user("rules"), user("old")]), cache)
     before = body.elements[0]
     for number in range(100):
-        read_and_kept(body_bytes([user(str(number))]), seen)
-        seen.keep([before])
+        read_and_kept(body_bytes([user(str(number))]), cache)
+        cache.keep([before])
     del body
     gc.collect()
-    assert before.following is not None
-    assert before.following() is None
+    assert before.successor is not None
+    assert before.successor() is None
 
 
-def test_a_message_too_large_to_keep_is_read_all_the_same() -> None:
-    seen = MessageCache(most_bytes=100_000)
+def test_a_message_too_large_to_cache_is_still_read() -> None:
+    cache = MessageCache(most_bytes=100_000)
     data = body_bytes([user("x" * 50_000), user("y")])
     for _ in range(2):
-        assert [each.value for each in read_and_kept(data, seen).elements] == [user("x" * 50_000), user("y")]
-    assert len(seen) == 1
+        assert [each.value for each in read_and_kept(data, cache).elements] == [user("x" * 50_000), user("y")]
+    assert len(cache) == 1
 
 
-def test_the_parsed_form_is_parsed_again_where_it_was_dropped() -> None:
+def test_a_dropped_parsed_form_is_parsed_again() -> None:
     element = Element.of('{"role":"user","content":"\\ud800é"}')
     assert element.value == json.loads(element.raw)
     assert element.role == "user"
@@ -173,32 +173,32 @@ def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def bound(seen: MessageCache, messages: list[Any]) -> Sequence[Element]:
-    """The elements of messages that came twice, so that their spans are made."""
+def bound(cache: MessageCache, messages: list[Any]) -> Sequence[Element]:
+    """The elements of messages that were read twice, so that they are in spans."""
     for _ in range(2):
-        read_and_kept(body_bytes(messages), seen)
-    return read(body_bytes(messages), seen).elements
+        read_and_kept(body_bytes(messages), cache)
+    return read(body_bytes(messages), cache).elements
 
 
-def assert_whole(seen: MessageCache, elements: Sequence[Element]) -> None:
-    """What is in a span is kept, stands in it once with its own bytes, and so do all others of that span."""
+def assert_whole(cache: MessageCache, elements: Sequence[Element]) -> None:
+    """All elements of a span are in the cache, and stand in the span once with their own bytes."""
     for span in [each.span for each in elements if each.span]:
-        assert len(span.elements) == SPAN
+        assert len(span.elements) == SPAN_LENGTH
         assert [each.data for each in span.elements] == list(span.texts)
-        assert all(each.span is span and seen._kept.get(each.data) is each for each in span.elements)
+        assert all(each.span is span and cache._kept.get(each.data) is each for each in span.elements)
 
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Any]:
     """A long conversation as a client sends it: whole, or cut at either end, changed, shortened or forked within."""
     start, length = (
-        draw(st.sampled_from([0, 0, 0, 1, SPAN])),
-        draw(st.sampled_from([len(LONG), 2 * SPAN + 3, SPAN - 1])),
+        draw(st.sampled_from([0, 0, 0, 1, SPAN_LENGTH])),
+        draw(st.sampled_from([len(LONG), 2 * SPAN_LENGTH + 3, SPAN_LENGTH - 1])),
     )
     sent = LONG[start:][:length]
     at = draw(st.integers(0, len(LONG)))
     change = draw(st.sampled_from(["", "edit", "drop", "put", "twice", "fork"]))
-    other = [user(f"other {i}") for i in range(2 * SPAN)]
+    other = [user(f"other {i}") for i in range(2 * SPAN_LENGTH)]
     changes = {
         "edit": [*sent[:at], other[0], *sent[at + 1 :]],
         "drop": [*sent[:at], *sent[at + 1 :]],
@@ -212,89 +212,93 @@ def turns(draw: st.DrawFn) -> list[Any]:
 @FEW
 @given(
     st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
-    st.sampled_from([MOST_BYTES, 4 * SPAN * (ENTRY_BYTES + 40), 2 * SPAN * (ENTRY_BYTES + 40)]),
+    st.sampled_from([MOST_BYTES, 4 * SPAN_LENGTH * (ENTRY_BYTES + 40), 2 * SPAN_LENGTH * (ENTRY_BYTES + 40)]),
 )
-def test_a_long_conversation_is_read_alike_whatever_its_spans_are_and_however_little_is_kept(
+def test_a_long_conversation_is_read_alike_with_any_spans_and_a_cache_of_any_size(
     sent: list[tuple[list[Any], int, bool]], most_bytes: int
 ) -> None:
-    seen = MessageCache(most_bytes)
+    cache = MessageCache(most_bytes)
     for messages, times, is_compact in sent:
         data = json.dumps({"messages": messages}, separators=(",", ":") if is_compact else None).encode()
         for _ in range(times):
-            body = read_and_kept(data, seen)
+            body = read_and_kept(data, cache)
             assert_same(body, read(data))
-            assert_whole(seen, body.elements)
-            assert seen.size == sum(each.cost for each in seen._kept.values()) <= most_bytes
+            assert_whole(cache, body.elements)
+            assert cache.size == sum(each.cost for each in cache._kept.values()) <= most_bytes
 
 
-def test_messages_that_stood_side_by_side_twice_are_compared_at_one_go() -> None:
-    seen = MessageCache()
-    once = read_and_kept(body_bytes(LONG), seen)
+def test_messages_that_stood_side_by_side_twice_form_spans() -> None:
+    cache = MessageCache()
+    once = read_and_kept(body_bytes(LONG), cache)
     assert not any(each.span for each in once.elements)
-    elements = bound(seen, LONG)
-    assert [each.span is not None for each in elements] == [False, *[True] * 2 * SPAN, *[False] * (SPAN - 1)]
+    elements = bound(cache, LONG)
+    assert [each.span is not None for each in elements] == [
+        False,
+        *[True] * 2 * SPAN_LENGTH,
+        *[False] * (SPAN_LENGTH - 1),
+    ]
     assert same_objects(elements, once.elements)
 
 
-def test_the_messages_of_later_turns_make_a_span_when_there_are_enough() -> None:
-    seen = MessageCache()
+def test_messages_of_later_turns_form_a_span_once_there_are_enough() -> None:
+    cache = MessageCache()
     for length in range(1, len(LONG) + 1):
-        body = read_and_kept(body_bytes(LONG[:length]), seen)
-        assert sum(each.span is None for each in body.elements) <= SPAN + 1
-        assert_whole(seen, body.elements)
+        body = read_and_kept(body_bytes(LONG[:length]), cache)
+        assert sum(each.span is None for each in body.elements) <= SPAN_LENGTH + 1
+        assert_whole(cache, body.elements)
 
 
-@pytest.mark.parametrize("place", [1, 2, SPAN, SPAN + 1, SPAN + 2, len(LONG) - 1])
+@pytest.mark.parametrize("place", [1, 2, SPAN_LENGTH, SPAN_LENGTH + 1, SPAN_LENGTH + 2, len(LONG) - 1])
 def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
-    seen = MessageCache()
-    before = bound(seen, LONG)
+    cache = MessageCache()
+    before = bound(cache, LONG)
     edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
     for _ in range(2):
-        after = read_and_kept(body_bytes(edited), seen).elements
+        after = read_and_kept(body_bytes(edited), cache).elements
         assert [one is other for one, other in zip(before, after, strict=True)] == [
             i != place for i in range(len(LONG))
         ]
-    assert same_objects(read(body_bytes(LONG), seen).elements, before)
+    assert same_objects(read(body_bytes(LONG), cache).elements, before)
 
 
-def test_conversations_that_share_part_of_a_span_are_both_found_again() -> None:
-    seen = MessageCache()
-    forks = [LONG, [*LONG[: SPAN // 2], *(user(f"other {i}") for i in range(2 * SPAN))]]
-    first, second = (bound(seen, each) for each in forks)
-    assert same_objects(first[: SPAN // 2], second[: SPAN // 2])
-    assert second[-1].span is not None or second[-SPAN].span is not None
+def test_conversations_that_share_part_of_a_span_are_both_recognised() -> None:
+    cache = MessageCache()
+    forks = [LONG, [*LONG[: SPAN_LENGTH // 2], *(user(f"other {i}") for i in range(2 * SPAN_LENGTH))]]
+    first, second = (bound(cache, each) for each in forks)
+    assert same_objects(first[: SPAN_LENGTH // 2], second[: SPAN_LENGTH // 2])
+    assert second[-1].span is not None or second[-SPAN_LENGTH].span is not None
     for _ in range(2):
-        assert same_objects(read_and_kept(body_bytes(forks[0]), seen).elements, first)
-        assert same_objects(read_and_kept(body_bytes(forks[1]), seen).elements, second)
-    assert_whole(seen, [*first, *second])
+        assert same_objects(read_and_kept(body_bytes(forks[0]), cache).elements, first)
+        assert same_objects(read_and_kept(body_bytes(forks[1]), cache).elements, second)
+    assert_whole(cache, [*first, *second])
 
 
 def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
-    seen = MessageCache()
-    before = bound(seen, LONG)
+    cache = MessageCache()
+    before = bound(cache, LONG)
     texts = [json.dumps(each, ensure_ascii=False) for each in LONG]
     for joint in (",", " ,\n", ", "):
-        body = read(b'{"messages":[' + joint.join(texts).encode() + b"]}", seen)
+        body = read(b'{"messages":[' + joint.join(texts).encode() + b"]}", cache)
         assert same_objects(body.elements, before)
 
 
 def test_a_large_message_is_in_no_span() -> None:
-    seen = MessageCache()
-    elements = bound(seen, [user("x"), user("y" * MOST_IN_SPAN), *LONG])
+    cache = MessageCache()
+    elements = bound(cache, [user("x"), user("y" * MOST_COST_IN_SPAN), *LONG])
     assert elements[1].span is None
     assert elements[2].span is not None
 
 
-def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_none_of_them() -> None:
-    seen = MessageCache(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
-    elements = bound(seen, LONG[: SPAN + 1])
-    used, gone = elements[SPAN // 2], [ref(each) for each in elements if each is not elements[SPAN // 2]]
+def test_a_span_is_dissolved_when_one_of_its_messages_is_evicted_and_keeps_none_alive() -> None:
+    cache = MessageCache(most_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
+    elements = bound(cache, LONG[: SPAN_LENGTH + 1])
+    used, gone = elements[SPAN_LENGTH // 2], [ref(each) for each in elements if each is not elements[SPAN_LENGTH // 2]]
     del elements
     gc.disable()
     try:
-        for i in range(12 * SPAN):
-            read_and_kept(body_bytes([user(f"another {i}")]), seen)
-            seen.keep([used])
+        for i in range(12 * SPAN_LENGTH):
+            read_and_kept(body_bytes([user(f"another {i}")]), cache)
+            cache.keep([used])
         assert used.cost
         assert used.span is None
         assert [each() for each in gone] == [None] * len(gone)
@@ -302,13 +306,13 @@ def test_a_span_is_dissolved_when_one_of_its_messages_is_forgotten_and_keeps_non
         gc.enable()
 
 
-def test_the_messages_of_a_span_that_is_used_are_not_forgotten() -> None:
-    seen = MessageCache(most_bytes=4 * SPAN * (ENTRY_BYTES + 40))
-    elements = bound(seen, LONG[: SPAN + 1])
-    for i in range(12 * SPAN):
-        read_and_kept(body_bytes([user(f"another {i}")]), seen)
-        body = read_and_kept(body_bytes(LONG[: SPAN + 1]), seen)
+def test_the_messages_of_a_span_in_use_are_not_evicted() -> None:
+    cache = MessageCache(most_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
+    elements = bound(cache, LONG[: SPAN_LENGTH + 1])
+    for i in range(12 * SPAN_LENGTH):
+        read_and_kept(body_bytes([user(f"another {i}")]), cache)
+        body = read_and_kept(body_bytes(LONG[: SPAN_LENGTH + 1]), cache)
         assert len(body.spans) == 1
-        assert body.alone == [elements[0]]
+        assert body.singles == [elements[0]]
     assert same_objects(body.elements, elements)
     assert all(each.cost for each in elements)

@@ -1,4 +1,4 @@
-"""What a conversation began with: a request that goes on from it is taken in as if nothing had come before."""
+"""Cached prefixes: a request that continues from one is measured as if nothing had been cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxy.calibration.features import of_messages
 from proxy.request import wire
 from proxy.request.measure import BY_LENGTH, Measured, Measurer
 from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, Element, MessageCache
-from proxy.request.prefix_cache import LEAST, MOST_NEW, CachedPrefix, beginning_of, behind_systems
+from proxy.request.prefix_cache import LEAST_MESSAGES, MOST_NEW_MESSAGES, CachedPrefix, end_of_systems, find_prefix
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.transcript import Reader, Transcript
 from tests.proxy.request.test_wire import FEW
@@ -25,7 +25,7 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "You are an agent."},
     *(
         {"role": role, "content": f"{role} {i} {'x' * (i % 7)} ü"}
-        for i in range(2 * LEAST)
+        for i in range(2 * LEAST_MESSAGES)
         for role in ("user", "assistant")
     ),
 ]
@@ -44,7 +44,7 @@ systems = st.sampled_from([{"role": role, "content": text} for role in ("system"
 
 
 class Reading:
-    """Takes bodies in, one after the other."""
+    """Reads and measures bodies, one after the other."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.seen = MessageCache(most_bytes)
@@ -62,11 +62,11 @@ class Reading:
     def found(self, counted_by: str = BY_LENGTH) -> CachedPrefix | None:
         """The beginning of what was taken in last."""
         elements = self.body.elements
-        return beginning_of(elements[behind_systems(elements) :], counted_by)
+        return find_prefix(elements[end_of_systems(elements) :], counted_by)
 
     @property
-    def beginnings(self) -> list[Element]:
-        return [each for each in self.body.elements if each.beginnings]
+    def prefixes(self) -> list[Element]:
+        return [each for each in self.body.elements if each.prefixes]
 
 
 def known(transcript: Transcript) -> list[object]:
@@ -77,18 +77,20 @@ def known(transcript: Transcript) -> list[object]:
 def assert_same(one: Measured, other: Measured) -> None:
     assert known(one.transcript) == known(other.transcript)
     assert one.features == pytest.approx(of_messages(one.transcript.chain))
-    assert (one.overhead, one.outside) == (other.overhead, other.outside)
+    assert (one.overhead, one.outside_digest) == (other.overhead, other.outside_digest)
 
 
 @FEW
 @given(
     st.lists(
-        st.tuples(st.lists(systems, max_size=2), st.integers(LEAST, 3 * LEAST), st.lists(others, max_size=4)),
+        st.tuples(
+            st.lists(systems, max_size=2), st.integers(LEAST_MESSAGES, 3 * LEAST_MESSAGES), st.lists(others, max_size=4)
+        ),
         min_size=1,
         max_size=6,
     )
 )
-def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(
+def test_a_message_list_is_measured_alike_whatever_prefix_is_cached(
     turns: list[tuple[list[Any], int, list[Any]]],
 ) -> None:
     reading = Reading()
@@ -97,14 +99,14 @@ def test_a_message_list_is_taken_in_alike_whatever_it_went_on_from(
         assert_same(reading.take(messages), Reading().take(messages))
 
 
-def test_a_conversation_has_a_beginning_which_moves_on_with_it_and_the_first_one() -> None:
+def test_a_conversation_has_its_first_prefix_and_one_that_moves_on_with_it() -> None:
     reading = Reading()
-    for length in range(LEAST + 2, len(MESSAGES), 2):
+    for length in range(LEAST_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
-        assert set(reading.beginnings) == {reading.body.elements[LEAST], reading.body.elements[-2]}
+        assert set(reading.prefixes) == {reading.body.elements[LEAST_MESSAGES], reading.body.elements[-2]}
 
 
-def test_conversations_that_begin_alike_go_on_from_the_same_beginning_though_others_have_left_it() -> None:
+def test_conversations_that_begin_alike_continue_from_the_same_first_prefix() -> None:
     reading = Reading()
     for name in ("one", "two", "three"):
         forked = [*MESSAGES, {"role": "user", "content": name}]
@@ -116,7 +118,7 @@ def test_conversations_that_begin_alike_go_on_from_the_same_beginning_though_oth
         reading.take([*forked, {"role": "assistant", "content": f"{name}!"}, {"role": "user", "content": "And now?"}])
 
 
-def test_a_turn_goes_on_from_the_beginning_although_its_last_message_was_rewritten() -> None:
+def test_a_prefix_is_found_although_the_last_message_was_rewritten() -> None:
     reading = Reading()
     reading.take([*MESSAGES, {"role": "user", "content": "What is it?"}])
     reading.take([*MESSAGES, {"role": "user", "content": "What is it? (3 notes found)"}])
@@ -125,7 +127,7 @@ def test_a_turn_goes_on_from_the_beginning_although_its_last_message_was_rewritt
     assert len(found.elements) == len(MESSAGES) - 1  # all but the system message
 
 
-def test_a_turn_goes_on_from_the_beginning_although_the_time_of_day_stands_in_its_system_prompt() -> None:
+def test_a_prefix_is_found_although_the_system_prompt_has_changed() -> None:
     reading = Reading()
     for hour in range(3):
         system = {"role": "system", "content": f"It is {hour} o'clock."}
@@ -135,7 +137,7 @@ def test_a_turn_goes_on_from_the_beginning_although_the_time_of_day_stands_in_it
         assert len(found.elements) == len(MESSAGES) - 2
 
 
-def test_a_beginning_that_another_conversation_has_moved_on_is_not_taken_for_ones_own() -> None:
+def test_a_prefix_of_another_conversation_is_not_used() -> None:
     reading = Reading()
     reading.take([*MESSAGES, {"role": "user", "content": "One"}, {"role": "assistant", "content": "1"}])
     forked = [*MESSAGES, {"role": "user", "content": "Two"}, {"role": "assistant", "content": "2"}]
@@ -145,9 +147,9 @@ def test_a_beginning_that_another_conversation_has_moved_on_is_not_taken_for_one
 
 
 @pytest.mark.anyio
-async def test_a_conversation_that_is_counted_in_two_ways_goes_on_from_a_beginning_of_each() -> None:
+async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
     reading, counter = Reading(), Tokenizers().for_model("m")
-    for length in range(LEAST + 2, len(MESSAGES), 2):
+    for length in range(LEAST_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
         exact = await reading.counted(counter)
         assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
@@ -155,34 +157,34 @@ async def test_a_conversation_that_is_counted_in_two_ways_goes_on_from_a_beginni
             found = reading.found(kind)
             assert found is not None
             assert len(found.elements) == length - 2
-    assert set(reading.beginnings) == {reading.body.elements[LEAST], reading.body.elements[-2]}
+    assert set(reading.prefixes) == {reading.body.elements[LEAST_MESSAGES], reading.body.elements[-2]}
 
 
-def test_counts_of_another_kind_are_not_mixed() -> None:
+def test_counts_of_different_counters_are_not_mixed() -> None:
     reading = Reading()
     reading.take(MESSAGES)
     assert reading.found() is not None
     assert reading.found("another tokenizer") is None
 
 
-def test_a_beginning_far_back_is_not_looked_for() -> None:
+def test_a_prefix_far_back_is_not_searched() -> None:
     reading = Reading()
     reading.take(MESSAGES)
-    reading.take([*MESSAGES, *({"role": "user", "content": f"more {i}"} for i in range(MOST_NEW))])
-    assert reading.beginnings == [reading.body.elements[len(MESSAGES) - 2], reading.body.elements[-2]]
+    reading.take([*MESSAGES, *({"role": "user", "content": f"more {i}"} for i in range(MOST_NEW_MESSAGES))])
+    assert reading.prefixes == [reading.body.elements[len(MESSAGES) - 2], reading.body.elements[-2]]
 
 
-def test_short_conversations_leave_none() -> None:
+def test_short_conversations_have_no_prefix() -> None:
     reading = Reading()
-    reading.take(MESSAGES[:LEAST])
-    assert reading.beginnings == []
+    reading.take(MESSAGES[:LEAST_MESSAGES])
+    assert reading.prefixes == []
 
 
-def test_a_beginning_is_forgotten_with_its_last_message_and_leaves_no_garbage() -> None:
+def test_a_prefix_is_dropped_with_its_last_message_and_leaves_no_garbage() -> None:
     reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
     reading.take(MESSAGES)
-    [last] = reading.beginnings
-    (known,) = last.beginnings
+    [last] = reading.prefixes
+    (known,) = last.prefixes
     gone = [ref(each) for each in known.elements]
     del last, known
     gc.disable()
@@ -194,25 +196,25 @@ def test_a_beginning_is_forgotten_with_its_last_message_and_leaves_no_garbage() 
         gc.enable()
 
 
-def test_messages_that_are_not_kept_leave_none() -> None:
+def test_messages_outside_of_the_cache_have_no_prefix() -> None:
     reading = Reading(most_bytes=0)
     reading.take(MESSAGES)
-    assert reading.beginnings == []
+    assert reading.prefixes == []
 
 
-def test_a_conversation_with_a_message_too_large_to_be_kept_leaves_none() -> None:
+def test_a_conversation_with_a_message_too_large_to_cache_has_no_prefix() -> None:
     reading = Reading(most_bytes=16 * 64 * ENTRY_BYTES)
     large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
     reading.take([large, *MESSAGES])
-    reading.take([*MESSAGES, large, *MESSAGES[:LEAST]])
-    assert reading.beginnings == []
+    reading.take([*MESSAGES, large, *MESSAGES[:LEAST_MESSAGES]])
+    assert reading.prefixes == []
 
 
-def test_a_beginning_does_not_keep_what_was_forgotten_though_its_last_message_is_used_on_and_on() -> None:
+def test_a_prefix_in_use_does_not_keep_evicted_messages_alive() -> None:
     reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
     reading.take(MESSAGES)
-    [last] = reading.beginnings
-    gone = [ref(each) for each in last.beginnings[0].elements[:-1]]
+    [last] = reading.prefixes
+    gone = [ref(each) for each in last.prefixes[0].elements[:-1]]
     gc.disable()
     try:
         for i in range(6 * len(MESSAGES)):

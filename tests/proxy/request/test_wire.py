@@ -1,4 +1,4 @@
-"""The request body: where each member stands, and that nothing else is ever written again."""
+"""The request body: where each member stands, and that untouched members keep their bytes."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_every_member_and_message_is_found_with_its_own_text(
     members, listed, text = made
     body = read(text.encode())
     for member in body.members.values():
-        assert json.loads(text[member.start : member.at].rstrip(" \t\n\r:")) == member.key
-        assert text[member.at : member.end] in [value for _, value in members]
+        assert json.loads(text[member.start : member.value_start].rstrip(" \t\n\r:")) == member.key
+        assert text[member.value_start : member.end] in [value for _, value in members]
     assert [each.raw for each in body.elements] == listed
 
 
@@ -82,18 +82,18 @@ def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[s
 
 @FEW
 @given(bodies(), st.sampled_from(["[]", '[{"role":"user","content":"ü"}]', "[1, 2]"]))
-def test_replaced_messages_leave_every_byte_before_and_behind(
+def test_replaced_messages_leave_every_byte_before_and_after_them(
     made: tuple[list[tuple[str, str]], list[str], str], new: str
 ) -> None:
     text = made[2]
     body = read(text.encode())
-    at, end = body.members["messages"].at, body.members["messages"].end
+    at, end = body.members["messages"].value_start, body.members["messages"].end
     assert body.spliced(messages=new.encode()) == (text[:at] + new + text[end:]).encode()
 
 
 @FEW
 @given(bodies(), st.integers(0, 5), st.sampled_from(["{}", "null", '{"a": [1, {"b": "}"}]}', '",}{"']), SPACE, SPACE)
-def test_the_extension_can_be_cut_from_any_place(
+def test_the_extension_is_removed_from_any_place(
     made: tuple[list[tuple[str, str]], list[str], str], place: int, value: str, before: str, behind: str
 ) -> None:
     members, _, _ = made
@@ -119,7 +119,7 @@ def test_the_extension_can_be_cut_from_any_place(
         ('{"messages":["," ,M],"condenser":","}', None),
     ],
 )
-def test_the_extension_goes_with_the_comma_that_its_going_makes_idle(given_text: str, left: str | None) -> None:
+def test_the_extension_is_removed_with_one_comma(given_text: str, left: str | None) -> None:
     text = given_text.replace("M", MESSAGE)
     if left is None:
         with pytest.raises(BadRequest):
@@ -148,7 +148,7 @@ def test_a_member_that_stands_twice_keeps_both_its_texts() -> None:
 
 
 @pytest.mark.parametrize("key", ["messages", "model", "condenser"])
-def test_a_member_that_we_read_may_stand_only_once(key: str) -> None:
+def test_a_member_that_the_proxy_reads_may_stand_only_once(key: str) -> None:
     value = f"[{MESSAGE}]" if key == "messages" else '"x"'
     data = f'{{"messages":[{MESSAGE}],"{key}":{value},"{key}":{value}}}'
     with pytest.raises(BadRequest, match="twice") as raised:

@@ -1,4 +1,4 @@
-"""What a request leaves is free without a collection of garbage, and full collections wait until nobody is served."""
+"""A finished request leaves nothing for the garbage collector, and full collections wait until no request is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.condensing.decision import Decision
-from proxy.runtime.garbage import MOST_PUT_OFF, tended
+from proxy.runtime.garbage import MOST_PUT_OFF, scheduled_collections
 from tests.http.talking import asked, garden, staged
 
 PAUSE = 0.001
@@ -65,7 +65,7 @@ def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool) -> None:
 @pytest.mark.anyio
 async def test_a_full_collection_is_made_when_it_is_quiet() -> None:
     with full_collections() as made:
-        async with tended(lambda: True, PAUSE), asyncio.timeout(10):
+        async with scheduled_collections(lambda: True, PAUSE), asyncio.timeout(10):
             await made.wait()
 
 
@@ -79,7 +79,7 @@ async def test_a_full_collection_is_put_off_while_requests_are_under_way_and_not
         return False
 
     with full_collections() as made:
-        async with tended(never_quiet, PAUSE), asyncio.timeout(10):
+        async with scheduled_collections(never_quiet, PAUSE), asyncio.timeout(10):
             await made.wait()
     assert asked_for > MOST_PUT_OFF
 
@@ -87,7 +87,7 @@ async def test_a_full_collection_is_put_off_while_requests_are_under_way_and_not
 @pytest.mark.anyio
 async def test_the_interpreter_collects_as_before_when_the_server_has_ended() -> None:
     before = gc.get_threshold()
-    async with tended(lambda: True, PAUSE):
+    async with scheduled_collections(lambda: True, PAUSE):
         assert gc.get_threshold()[2] > before[2]
         assert gc.get_threshold()[:2] == before[:2]
     assert gc.get_threshold() == before

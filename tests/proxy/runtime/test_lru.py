@@ -1,4 +1,4 @@
-"""A bounded memory forgets what was left alone for longest."""
+"""A bounded cache drops the least recently used value."""
 
 from __future__ import annotations
 

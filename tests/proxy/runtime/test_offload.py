@@ -1,4 +1,4 @@
-"""Offloading: long work leaves the event loop to others, short work pays no thread."""
+"""Long work runs in a thread, so the event loop stays free; short work does not pay for one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from proxy.runtime.offload import LARGE, MESSAGE_TOKENS, loaded, offloaded
+from proxy.runtime.offload import LARGE, MESSAGE_TOKENS, message_load, offload
 
 pytestmark = pytest.mark.anyio
 
@@ -22,5 +22,5 @@ pytestmark = pytest.mark.anyio
     ids=["small", "just-small", "many-messages", "long-messages"],
 )
 async def test_work_on_many_or_long_messages_goes_to_a_thread(messages: int, tokens: int, stays: bool) -> None:
-    thread = await offloaded(loaded(messages, tokens), threading.get_ident)
+    thread = await offload(message_load(messages, tokens), threading.get_ident)
     assert (thread == threading.get_ident()) is stays

@@ -1,4 +1,4 @@
-"""Work that the app owns: what must be finished is, whoever leaves; the rest ends with the app."""
+"""Tasks of the app: those that must run to their end do, whoever leaves; the others end with the app."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ async def test_work_of_a_key_knows_whether_anybody_waits_for_it() -> None:
     steps, waiters, told = Steps(), tasks.waiters("key"), asyncio.Event()
     tasks.start(steps.work(), "key")
     now = asyncio.get_running_loop().time()
-    with waiters.telling(told.set):
-        assert await tasks.landed("key", now) is None
+    with waiters.notifying(told.set):
+        assert await tasks.result_of("key", now) is None
         told.clear()
-        waiting = asyncio.create_task(tasks.landed("key", now + BOUND))
+        waiting = asyncio.create_task(tasks.result_of("key", now + BOUND))
         await told.wait()
     assert waiters.any
     assert not tasks.waiters("another").any

@@ -1,4 +1,4 @@
-"""`condenser sessions`: what it prints, whom it asks, and the token that it finds."""
+"""`condenser sessions`: its output, the proxy it asks, and the token it uses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
 async def test_without_a_token_nobody_is_allowed() -> None:
     store = await open_store("memory://")
     closed = Admin(StoredSessions(store, 1.0), None)
-    assert closed.closed
+    assert closed.is_closed
     assert not any(map(closed.allows, (b"", b"Bearer", b"Bearer ", b"Bearer None")))
     await store.close()
 
@@ -102,7 +102,7 @@ async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted
     admin, key = Admin(StoredSessions(store, 1.0), "t"), SessionKey("tenant", "broken")
     await store.save(key, Write(b"not JSON", 0, 60))
     await store.put_record(SessionKey("tenant", "never-saved"), "r", b"record", 60)
-    listed = await admin.listed()
+    listed = await admin.list_sessions()
     assert (listed["data"], listed["unreadable"]) == ([], [{"tenant": "tenant", "session": "broken"}])
     assert (await admin.stats())["sessions"] == 0
     assert await admin.delete_tenant("tenant") == 2

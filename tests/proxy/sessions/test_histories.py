@@ -1,4 +1,4 @@
-"""Stored histories as one process reads them: what is known is not read again, and what is kept is bounded."""
+"""The cache of stored histories: cached blocks are not read again, and the cache is bounded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.request.message_cache import Element
-from proxy.sessions.append import Append, Line
+from proxy.sessions.append import Append, Tip
 from proxy.sessions.blocks import new_block
-from proxy.sessions.histories import BY_NAME, Histories, StoredHistory
+from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
@@ -51,7 +51,7 @@ class Stage:
 
     async def grow(self, text: str, start: int, key: SessionKey = KEY) -> None:
         """Stores the block of the letters from `start` on."""
-        await self.write(new_block(transcript(text), start, with_text=True), key)
+        await self.write(new_block(transcript(text), start, keeps_text=True), key)
 
     async def read(self, text: str, key: SessionKey = KEY, session: Session = SESSION) -> str:
         """The stored line to the end of `text`."""
@@ -108,7 +108,7 @@ async def test_where_many_turns_are_missing_all_are_read_at_once(stage: Stage) -
     for i in range(1, len(letters)):
         await stage.grow(letters[: i + 1], i)
     assert await stage.read(letters) == letters
-    assert [names and len(names) for names in stage.store.asked] == [None, *[1] * BY_NAME, None]
+    assert [names and len(names) for names in stage.store.asked] == [None, *[1] * READS_BY_NAME, None]
 
 
 async def test_a_line_that_was_never_stored_is_looked_for_once(stage: Stage) -> None:
@@ -135,7 +135,7 @@ async def test_what_is_forgotten_is_read_again(stage: Stage) -> None:
 
 
 async def test_sessions_used_least_are_forgotten_for_others(store: SessionStore) -> None:
-    stage = Stage(store, most_bytes=2 * StoredHistory.of(new_block(transcript("abc"), 0, with_text=True)).size)
+    stage = Stage(store, most_bytes=2 * StoredHistory.of(new_block(transcript("abc"), 0, keeps_text=True)).size)
     keys = [SessionKey("t", f"s{i}") for i in range(3)]
     for key in keys:
         await stage.grow("abc", 0, key)
@@ -160,7 +160,7 @@ async def test_a_large_history_is_decoded_the_same_way(stage: Stage) -> None:
 
 
 async def test_blocks_from_before_there_were_versions_are_read(stage: Stage) -> None:
-    blocks = new_block(transcript("abc"), 0, with_text=True)
+    blocks = new_block(transcript("abc"), 0, keeps_text=True)
     await stage.write({name: without_version(data) for name, data in blocks.items()})
     assert await stage.read("abc") == "abc"
 
@@ -185,7 +185,7 @@ async def test_a_broken_block_is_the_stores_failure(data: bytes, stage: Stage) -
 
 
 async def test_appends_are_followed_by_the_names_of_their_blocks(stage: Stage) -> None:
-    line = Line()
+    line = Tip()
     for i in range(3):
         body = {"role": "user", "content": f"ask {i}"}
         append = Append(line, (Element.of(json.dumps(body)),), f"{i + 1}-aa")

@@ -1,4 +1,4 @@
-"""Keeping a conversation: what a turn, a fork, a record and an append store, whoever else writes, and within quotas."""
+"""Storing a turn, a fork, a record and an append, with concurrent writers and within quotas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.request.message_cache import Element
-from proxy.sessions.append import NO_LINE, Append, Line
+from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -49,14 +49,14 @@ def fields(made_one: Condensation) -> dict[str, Any]:
     return {name: getattr(made_one, name) for name in Condensation.__dataclass_fields__}
 
 
-@pytest.mark.parametrize("with_text", [True, False])
+@pytest.mark.parametrize("keeps_text", [True, False])
 async def test_a_record_holds_the_first_user_message_where_no_history_does(
-    with_text: bool, store: SessionStore
+    keeps_text: bool, store: SessionStore
 ) -> None:
-    keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, with_text=with_text)
+    keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, keeps_text=keeps_text)
     view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o"))
     written = Literal(transcript("a").chain[0].raw, Kind.TASK, 0)
-    assert keeper.pieces(view) == ((Keep(0),) if with_text else (written,))
+    assert keeper.pieces_to_record(view) == ((Keep(0),) if keeps_text else (written,))
 
 
 async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
@@ -69,11 +69,11 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     assert found.session.totals["requests"] == 3
 
 
-def appended(base: Line, text: str, reply: str) -> SessionUpdate:
+def appended(base: Tip, text: str, reply: str) -> SessionUpdate:
     """An append of one message to the line `base`, with what was answered."""
     sent = Element.of(json.dumps({"role": "user", "content": text}))
-    line, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
-    return turn("abc")._replace(line=line, before=base, blocks={line.block: block})
+    tip, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
+    return turn("abc")._replace(tip=tip, tip_before=base, blocks={tip.block: block})
 
 
 async def settle_append(sessions: Sessions, *turns: SessionUpdate) -> list[str]:
@@ -85,24 +85,24 @@ async def settle_append(sessions: Sessions, *turns: SessionUpdate) -> list[str]:
 
 
 async def test_an_append_that_was_overtaken_leaves_what_was_stored_before_it(sessions: Sessions) -> None:
-    first = appended(NO_LINE, "one", "1")
+    first = appended(NO_TIP, "one", "1")
     assert await settle_append(sessions, first) == ["one", "1"]
-    assert first.line is not None
-    won, lost = appended(first.line, "two", "2"), appended(first.line, "other", "3")
+    assert first.tip is not None
+    won, lost = appended(first.tip, "two", "2"), appended(first.tip, "other", "3")
     assert await settle_append(sessions, won, lost) == ["one", "1", "two", "2"]
 
 
 async def test_the_same_append_at_once_is_stored_once_with_the_newer_reply(sessions: Sessions) -> None:
-    texts = await settle_append(sessions, appended(NO_LINE, "one", "1"), appended(NO_LINE, "one", "1 again"))
+    texts = await settle_append(sessions, appended(NO_TIP, "one", "1"), appended(NO_TIP, "one", "1 again"))
     assert texts == ["one", "1 again"]
 
 
 async def test_an_append_to_a_history_that_is_gone_is_not_stored(sessions: Sessions, store: SessionStore) -> None:
-    first = appended(NO_LINE, "one", "1")
+    first = appended(NO_TIP, "one", "1")
     await settle_append(sessions, first)
-    assert first.line is not None
+    assert first.tip is not None
     await store.delete((await recognised(sessions, "abc", NAMED)).key)
-    assert await settle_append(sessions, appended(first.line, "two", "2")) == []
+    assert await settle_append(sessions, appended(first.tip, "two", "2")) == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Hanging:
 async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
     found = await recognised(sessions, "abc")
     assert (found.session, found.parent, found.condensations, found.failure) == (None, None, (), "")
-    assert found.shown.startswith("p")
+    assert found.shown_id.startswith("p")
 
 
 @pytest.mark.parametrize("later", ["abc", "abcde", "abXde"])
@@ -39,7 +39,7 @@ async def test_a_derived_session_is_found_by_its_head_or_a_rewritten_one_that_wa
     found = await recognised(sessions, later)
     assert found.key == first.key
     assert found.session is not None
-    assert found.shown == first.key.session
+    assert found.shown_id == first.key.session
 
 
 async def test_another_last_message_that_nothing_follows_is_a_fork_of_a_derived_session(sessions: Sessions) -> None:
@@ -102,6 +102,16 @@ async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(
     await settled(sessions, "abc")
     fork = await settled(sessions, "abXYZ")
     assert (await settled(sessions, "abXYQ")).parent == fork.key.session
+
+
+async def test_an_edit_is_a_fork_of_its_own_conversation_and_not_of_one_that_parted_from_it_earlier(
+    sessions: Sessions,
+) -> None:
+    first = await settled(sessions, "abcde")
+    await settled(sessions, "abX")  # the same with another third message; its reply is not known
+    await settled(sessions, "abcdefg")
+    edited = await recognised(sessions, "abcdefY")
+    assert (edited.session, edited.parent) == (None, first.key.session)
 
 
 async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:

@@ -1,4 +1,4 @@
-"""Records of condensations: checked when they are read, for what is in them is sent to upstreams; and read once."""
+"""Records of condensations are checked when they are read, since they are sent to upstreams, and are decoded once."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_session_that_was_read_or_written_is_not_decoded_again() -> None:
     assert again is not None
     assert first.settings is again.settings
     fresh = Records()
-    fresh.wrote(meta, session)
+    fresh.put_session(meta, session)
     written = fresh.session(Snapshot(meta, 1))
     assert written is not None
     assert written.settings is session.settings

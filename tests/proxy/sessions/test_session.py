@@ -1,4 +1,4 @@
-"""Sessions and branches: which line of history a transcript goes on with."""
+"""Sessions and branches: which branch a transcript continues."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def nodes(text: str) -> list[bytes]:
 
 def after(*histories: str, session: Session = NEW) -> Session:
     for now, history in enumerate(histories):
-        session, _ = session.advanced(nodes(history), float(now))
+        session, _ = session.with_turn(nodes(history), float(now))
     return session
 
 
-def new_in(session: Session, history: str) -> str:
+def unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
-    return "".join(history[i] for run in session.new_in(nodes(history)) for i in run)
+    return "".join(history[i] for run in session.unstored_in(nodes(history)) for i in run)
 
 
 def branch(session: Session, history: str) -> str | None:
-    found = session.branch_of(nodes(history))
+    found = session.find_branch(nodes(history))
     return found.name if found else None
 
 
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
-    session, opened = NEW.advanced(nodes("a"), 1.0)
+    session, opened = NEW.with_turn(nodes("a"), 1.0)
     assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
@@ -91,38 +91,38 @@ def test_names_count_on_when_branches_have_been_forgotten() -> None:
 def test_the_branches_used_last_are_kept() -> None:
     histories = [f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES)]
     session = after(*histories)
-    session, _ = session.advanced(nodes(histories[0] + "c"), 1_000.0)
-    session, _ = session.advanced(nodes("new"), 1_001.0)
+    session, _ = session.with_turn(nodes(histories[0] + "c"), 1_000.0)
+    session, _ = session.with_turn(nodes("new"), 1_001.0)
     assert branch(session, histories[0] + "cd") == "main"
     assert branch(session, histories[1] + "c") is None
 
 
 def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
-    session, _ = NEW.advanced(nodes("ab"), 0.0, "c1")
-    found = session.branch_of(nodes("abc"))
+    session, _ = NEW.with_turn(nodes("ab"), 0.0, "c1")
+    found = session.find_branch(nodes("abc"))
     assert found is not None
     assert found.applied == "c1"
-    assert session.advanced(nodes("abc"), 1.0)[1].applied == ""
+    assert session.with_turn(nodes("abc"), 1.0)[1].applied == ""
 
 
 def test_totals_add_up() -> None:
-    session = NEW.counted(requests=1, client_tokens=10).counted(requests=1, own_tokens=5)
+    session = NEW.with_totals(requests=1, client_tokens=10).with_totals(requests=1, own_tokens=5)
     assert session.totals == {"requests": 2, "client_tokens": 10, "own_tokens": 5}
 
 
 def test_what_is_new_is_what_its_branch_has_not() -> None:
     session = after("abc")
-    assert new_in(session, "abcde") == "de"
-    assert new_in(session, "abXY") == "XY"
-    assert new_in(session, "other") == "other"
+    assert unstored_in(session, "abcde") == "de"
+    assert unstored_in(session, "abXY") == "XY"
+    assert unstored_in(session, "other") == "other"
 
 
 def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
     fork = DERIVED._replace(inherited=3)
-    assert new_in(fork, "abcXY") == "XY"
+    assert unstored_in(fork, "abcXY") == "XY"
     opened = after("abcXY", session=fork)
     assert opened.inherited == 3
-    assert new_in(opened, "abcXYZ") == "abcZ"
+    assert unstored_in(opened, "abcXYZ") == "abcZ"
     assert after("abcXYZ", session=opened).inherited == 0
 
 
@@ -146,7 +146,7 @@ def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories:
     session = after(*histories, session=new)
     assert branch(session, histories[-1] + "z") == session.branches[-1].name
     assert len({each.name for each in session.branches}) == len(session.branches)
-    assert session.opened >= len(session.branches)
+    assert session.branches_opened >= len(session.branches)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])
-    moved, branch = DERIVED.advanced(before.digests, 0.0, reply=ending(reply))
+    moved, branch = DERIVED.with_turn(before.digests, 0.0, reply=ending(reply))
     assert is_answered_alike(branch, before)
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
-    assert moved.branch_of(later.digests) == branch
+    assert moved.find_branch(later.digests) == branch
     assert is_answered_alike(branch, later) == alike
 
 
 def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
     verdict = Verdict(True, b"ab", 3, 900, 1.0, {"judge_votes": []}, (b"cd", b"ef"))
-    document = json.loads(encode_session(DERIVED.judged(verdict, {})))
+    document = json.loads(encode_session(DERIVED.with_verdict(verdict, {})))
     again = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert again is not None
     assert again.verdicts == (verdict,)
@@ -185,7 +185,7 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
 
 
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
-    session, branch = DERIVED.advanced(nodes("abc"), 1.0, reply="0123456789abcdef")
+    session, branch = DERIVED.with_turn(nodes("abc"), 1.0, reply="0123456789abcdef")
     document = json.loads(encode_session(session))
     assert Records().session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
     document["branches"][0].pop()

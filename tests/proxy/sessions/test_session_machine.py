@@ -1,4 +1,4 @@
-"""Whole sessions against the real driver keep their promises, in any order of what clients do (`machine.py`)."""
+"""Properties of whole sessions with the real driver, for any order of clients' actions (`machine.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is slow: what it costs one request in all, and what is stored though nobody waited for it."""
+"""A slow store: what it costs one request in all, and that writes are completed although nobody waits for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxy.request import controls, wire
 from proxy.request.identity import session_key
 from proxy.request.intake import ChatRequest
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.services import Services, services
+from proxy.services import Services, open_services
 from proxy.sessions.stored import LAST_SHARE, Patience, StoredSessions
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, SessionStore, Snapshot
@@ -44,7 +44,7 @@ async def asking(store: SessionStore | SlowStore, strategy: str = "extract") -> 
         {"strategy": strategy, "window": 4_096, "inline_timeout": 100 * WHOLE, "store": {"timeout": WHOLE}}
     )
     summarizer = ScriptedSummarizer(Tokenizers(None))
-    async with services(settings, store=store, summarizer=summarizer) as built:
+    async with open_services(settings, store=store, summarizer=summarizer) as built:
         yield built
 
 
@@ -164,9 +164,9 @@ async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: S
     async with asking(slow, "half-window") as built:
         decision, _ = await answered(built, request(session="s"))
         assert "put_record" not in slow.asked
-        assert decision.follow is not None
-        decision.follow()
-        await built.tasks.idle()
+        assert decision.follow_up is not None
+        decision.follow_up()
+        await built.background.idle()
         assert "put_record" in slow.asked
 
 
@@ -179,7 +179,7 @@ async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: 
         async with leases.turn("t", "work", until, patience) as turn:
             assert not turn.held
     assert len(asked.asked) * 100 > WHOLE
-    assert patience.left > WHOLE - 100 - BOUND
+    assert patience.remaining > WHOLE - 100 - BOUND
 
 
 async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) -> None:
@@ -193,7 +193,7 @@ async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) 
 async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStore) -> None:
     patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
     async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).turn("t", "work", 0.0, patience) as turn:
-        assert (turn.held, turn.left) == (False, b"")
+        assert (turn.held, turn.received) == (False, b"")
     assert asked.asked == []
 
 

@@ -1,4 +1,4 @@
-"""Patience with a store: what a piece of work waits for it in all, and writes that go on without anybody waiting."""
+"""Patience: how long a piece of work waits for the store in all, and writes that go on without a waiting caller."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def slow(store: SessionStore, seconds: float) -> SlowStore:
 async def test_every_step_takes_from_the_same_patience(store: SessionStore) -> None:
     patience, asked = Patience(WHOLE), slow(store, 400)
     await patience.read(asked.load(KEY))
-    assert patience.left == pytest.approx(600, abs=BOUND)
+    assert patience.remaining == pytest.approx(600, abs=BOUND)
     await patience.read(asked.load(KEY))
-    assert patience.left == pytest.approx(200, abs=BOUND)
+    assert patience.remaining == pytest.approx(200, abs=BOUND)
     with pytest.raises(StoreError, match="store-timeout"):
         await patience.read(asked.load(KEY))
-    assert patience.left == 0
+    assert patience.remaining == 0
 
 
 async def test_a_read_does_not_even_begin_when_patience_is_used_up(store: SessionStore) -> None:
@@ -49,8 +49,8 @@ async def test_a_read_does_not_even_begin_when_patience_is_used_up(store: Sessio
 
 async def test_another_piece_of_work_has_the_whole_patience() -> None:
     patience = Patience(WHOLE)
-    patience.left = 0
-    assert patience.anew().left == WHOLE
+    patience.remaining = 0
+    assert patience.fresh().remaining == WHOLE
 
 
 async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: SessionStore) -> None:
@@ -58,12 +58,12 @@ async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: Sess
     patience = Patience(WHOLE)
     with pytest.raises(StoreError, match="store-closed"):
         await patience.read(slow(store, 300).load(KEY))
-    assert patience.left == pytest.approx(700, abs=BOUND)
+    assert patience.remaining == pytest.approx(700, abs=BOUND)
 
 
 async def test_a_write_that_is_not_waited_for_any_longer_is_done_all_the_same(store: SessionStore) -> None:
     stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
-    patience.left = 0
+    patience.remaining = 0
     with pytest.raises(StoreError, match="store-timeout"):
         await stored.write(slow(store, 900).save(KEY, NEW), patience)
     await stored.close()
@@ -103,14 +103,14 @@ async def test_a_write_ends_within_the_limit(store: SessionStore) -> None:
 
 async def test_the_last_step_is_waited_for_though_patience_is_used_up(store: SessionStore) -> None:
     stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
-    patience.left = 0
+    patience.remaining = 0
     await stored.write(slow(store, LAST_SHARE * WHOLE - BOUND).save(KEY, NEW), patience, is_last=True)
     assert await store.load(KEY) is not None
 
 
 async def test_the_last_step_is_waited_for_no_longer_than_its_share(store: SessionStore) -> None:
     stored, patience, loop = StoredSessions(store, WHOLE), Patience(WHOLE), asyncio.get_running_loop()
-    patience.left, began = 0, loop.time()
+    patience.remaining, began = 0, loop.time()
     with pytest.raises(StoreError, match="store-timeout"):
         await stored.write(slow(store, 900).save(KEY, NEW), patience, is_last=True)
     assert loop.time() - began == pytest.approx(LAST_SHARE * WHOLE, abs=BOUND)

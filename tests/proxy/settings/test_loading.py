@@ -111,7 +111,7 @@ def test_an_unknown_key_names_the_nearest_known_one(text: str, named: str, neare
 
 def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_STORE__TLT", "60")
-    with pytest.raises(SettingsError, match=r"store\.ttl"):
+    with pytest.raises(SettingsError, match=r"CONDENSER_STORE__TTL"):
         load_settings()
 
 
@@ -132,16 +132,16 @@ def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) ->
         ('[upstream]\nbase_url = "http://h/v1?key=x"', "upstream.base_url: must end with its path"),
         ('[tenant]\nfrom = "anyone"', "credential"),
         ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
-        ('[tenant]\nfrom = "header: x-user"', "tenant.from: ' x-user' is no name of a header"),
-        ("[mask]\nkeep = 0", "[mask] 'keep'"),
-        ("[mask]\nkeeps = 1", "[mask] unknown option 'keeps'"),
-        ('[mask]\npaths = "half"', "[mask] 'paths'"),
+        ('[tenant]\nfrom = "header: x-user"', "tenant.from: must be the name of a header, not ' x-user'"),
+        ("[mask]\nkeep = 0", "mask.keep: must be a whole number at least 1, not '0'"),
+        ("[mask]\nkeeps = 1", "unknown key 'mask.keeps'; did you mean 'mask.keep'?"),
+        ('[mask]\npaths = "half"', "mask.paths: must be a number"),
         ('[[models]]\nmatch = "a"\nstrategy = "no-such"', "models.0.strategy"),
         ("[[models]]\nwindow = 512", "models.0.match"),
         ("upstream = 5", "upstream"),
         ("mask = 5", "mask"),
         ("models = 5", "models"),
-        ("port = ", "cannot be read"),
+        ("port = ", "condenser.toml is not valid TOML: "),
     ],
 )
 def test_a_value_that_cannot_be_is_said_in_plain_words(text: str, says: str, write: Any) -> None:
@@ -236,7 +236,7 @@ def test_a_list_in_the_environment_may_be_parted_by_commas(monkeypatch: pytest.M
 @pytest.mark.parametrize("text", ["x-one,,x-two", "x-one,", "x one", '["x-one", ""]'])
 def test_a_list_of_headers_has_names_only(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", text)
-    with pytest.raises(SettingsError, match=r"sessions\.headers\.\d: .* is no name of a header"):
+    with pytest.raises(SettingsError, match=r"sessions\.headers\.\d: must be the name of a header, not '"):
         load_settings()
 
 

@@ -1,4 +1,4 @@
-"""Stores to test, and the means to let time pass in each of them without waiting."""
+"""Stores under test, and ways to let time pass in each of them without waiting."""
 
 from __future__ import annotations
 

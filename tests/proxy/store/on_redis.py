@@ -1,4 +1,4 @@
-"""What the tests of the Redis store share: a store at a server, every call of it, and how one fails."""
+"""Shared by the tests of the Redis store: a store at a server, every call of it, and how a call fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = 1.5  # seconds within which every call answers or fails
 
 async def fill(store: SessionStore) -> None:
     await store.put_record(KEY, "r", b"record", TTL)
-    await store.stand(KEY, "r")
+    await store.mark_standing(KEY, "r")
     await store.save(KEY, write(blocks={"d": b"block"}, index=["d"]))
 
 
@@ -34,11 +34,11 @@ EVERY_CALL: dict[str, Callable[[SessionStore], Awaitable[Any]]] = {
     "load": lambda store: store.load(KEY),
     "save": lambda store: store.save(KEY, write(index=["d"])),
     "put_record": lambda store: store.put_record(KEY, "r", b"record", TTL),
-    "stand": lambda store: store.stand(KEY, "r"),
+    "stand": lambda store: store.mark_standing(KEY, "r"),
     "blocks": lambda store: store.blocks(KEY),
     "find": lambda store: store.find("tenant", ["d"]),
     "lease": lambda store: store.lease("tenant", "work", "holder", 3),
-    "leased": lambda store: store.leased("tenant", "work"),
+    "leased": lambda store: store.read_lease("tenant", "work"),
     "release": lambda store: store.release("tenant", "work", "holder", b"left", 3),
     "sessions": lambda store: store.sessions(),
     "delete": lambda store: store.delete(KEY),

@@ -1,4 +1,4 @@
-"""What the tests of stores save, and calls that are cut short."""
+"""Shared by the tests of stores: data to save, and calls that are cancelled."""
 
 from __future__ import annotations
 

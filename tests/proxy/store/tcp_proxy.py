@@ -1,4 +1,4 @@
-"""A TCP proxy between the store and Redis that keeps what is sent and can lose the answer."""
+"""A TCP proxy between the store and Redis that records requests and can lose answers."""
 
 from __future__ import annotations
 

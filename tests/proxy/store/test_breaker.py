@@ -1,4 +1,4 @@
-"""The breaker: its circuit as a machine against a model, and the store around a store."""
+"""The breaker: its circuit against a model, and the store that wraps another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.breaker import ANSWERS, Breaker, BreakingStore, Circuit, State, Thresholds
 from tests.proxy.store.conftest import Clock
 
@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def a_call_begins(self) -> None:
         before = self.circuit
-        self.circuit, may = before.asked(self.now)
+        self.circuit, may = before.admit(self.now)
         if before.state is State.CLOSED:
             assert may
         if before.state is State.HALF_OPEN:
@@ -53,7 +53,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_call_is_answered(self, data: st.DataObject) -> None:
         began = self._ends(data)
-        before, self.circuit = self.circuit, self.circuit.succeeded(began)
+        before, self.circuit = self.circuit, self.circuit.after_success(began)
         if began == before.age:
             assert self.circuit.state is State.CLOSED
             assert self.circuit.failures == ()
@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_call_fails(self, data: st.DataObject) -> None:
         began = self._ends(data)
-        before, self.circuit = self.circuit, self.circuit.failed(began, self.now)
+        before, self.circuit = self.circuit, self.circuit.after_failure(began, self.now)
         if began != before.age:
             assert self.circuit == before
         elif before.state is State.HALF_OPEN:
@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
     def an_open_circuit_lets_a_probe_through_before_long(self) -> None:
         if self.circuit.state is State.OPEN:
             assert self.circuit.until - self.now <= RULES.longest_cool_down
-            assert self.circuit.asked(self.circuit.until)[1]
+            assert self.circuit.admit(self.circuit.until)[1]
 
     @invariant()
     def a_half_open_circuit_waits_for_a_probe_that_is_under_way(self) -> None:
@@ -102,14 +102,14 @@ TestCircuit.settings = settings(max_examples=50, deadline=None)
 def test_two_failures_and_an_answer_and_two_failures_open_nothing() -> None:
     circuit = Circuit()
     for failed in (True, True, False, True, True):
-        circuit = circuit.failed(0, 0.0) if failed else circuit.succeeded(0)
+        circuit = circuit.after_failure(0, 0.0) if failed else circuit.after_success(0)
     assert circuit.state is State.CLOSED
 
 
 def test_failures_that_are_further_apart_than_the_window_open_nothing() -> None:
     circuit = Circuit()
     for at in (0.0, 6.0, 12.0, 18.0):
-        circuit = circuit.failed(0, at)
+        circuit = circuit.after_failure(0, at)
     assert circuit.state is State.CLOSED
 
 
@@ -141,33 +141,33 @@ class ScriptedStore:
         await self.ping()
         return record
 
-    async def stand(self, key: SessionKey, name: str) -> None:
+    async def mark_standing(self, key: SessionKey, name: str) -> None:
         await self.ping()
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         await self.ping()
         return {}
 
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> Found:
+    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         await self.ping()
-        return Found()
+        return FindResult()
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         await self.ping()
         return Lease(held=True)
 
-    async def leased(self, tenant: str, name: str) -> Lease:
+    async def read_lease(self, tenant: str, name: str) -> Lease:
         await self.ping()
         return Lease(held=False)
 
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
+    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         await self.ping()
 
-    async def recall(self, name: str) -> bytes | None:
+    async def get_fact(self, name: str) -> bytes | None:
         await self.ping()
         return None
 
-    async def remember(self, name: str, fact: bytes, ttl: int) -> None:
+    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         await self.ping()
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
@@ -331,11 +331,11 @@ async def test_every_call_is_guarded(store: BreakingStore, breaker: Breaker, inn
         store.load(KEY),
         store.save(KEY, Write(b"", 0, 600)),
         store.put_record(KEY, "r", b"", 600),
-        store.stand(KEY, "r"),
+        store.mark_standing(KEY, "r"),
         store.blocks(KEY),
         store.find("tenant", ["d"]),
         store.lease("tenant", "work", "holder", 3),
-        store.leased("tenant", "work"),
+        store.read_lease("tenant", "work"),
         store.release("tenant", "work", "holder", b"", 3),
         store.delete(KEY),
         store.ping(),

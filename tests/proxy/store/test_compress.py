@@ -1,4 +1,4 @@
-"""Compressed values: what goes in comes out, old values read as ever, and broken ones are told."""
+"""Compression: values survive a round trip, uncompressed old values can be read, and broken ones are reported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.store.base import Found, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
-from proxy.store.compress import IN_THREAD, LARGEST, SMALLEST, CompressedStore, NewerFormat, compressed, decompressed
+from proxy.store.base import FindResult, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.compress import IN_THREAD, LARGEST, SMALLEST, CompressedStore, NewerFormat, compress, decompress
 from proxy.store.sqlite import SqliteStore
 
 if sys.version_info >= (3, 14):
@@ -26,41 +26,41 @@ NEWER = b"\xc1\x07whatever"
 
 @given(st.binary(max_size=2 * SMALLEST) | st.binary(max_size=64).map(lambda part: part * 64))
 def test_what_goes_in_comes_out(data: bytes) -> None:
-    assert decompressed(compressed(data)) == data
+    assert decompress(compress(data)) == data
 
 
 @given(st.binary(max_size=2 * SMALLEST))
 def test_no_value_grows_by_more_than_its_two_bytes(data: bytes) -> None:
-    assert len(compressed(data)) <= len(data) + 2
+    assert len(compress(data)) <= len(data) + 2
 
 
 @given(st.text())
 def test_text_from_before_there_was_compression_reads_as_ever(text: str) -> None:
-    assert decompressed(text.encode()) == text.encode()
+    assert decompress(text.encode()) == text.encode()
 
 
 def test_a_value_that_looks_compressed_is_not_mistaken() -> None:
-    for data in (b"\xc1", b"\xc1\x00", b"\xc1\x01", NEWER, compressed(TEXT)):
-        assert decompressed(compressed(data)) == data
+    for data in (b"\xc1", b"\xc1\x00", b"\xc1\x01", NEWER, compress(TEXT)):
+        assert decompress(compress(data)) == data
 
 
 def test_small_and_incompressible_values_stay_as_they_are() -> None:
     noise = random.Random(1).randbytes(4 * SMALLEST).replace(b"\xc1", b"\xc2")
-    assert compressed(noise) == noise
-    assert compressed(TEXT[: SMALLEST - 1]) == TEXT[: SMALLEST - 1]
-    assert len(compressed(TEXT)) < len(TEXT) / 10
+    assert compress(noise) == noise
+    assert compress(TEXT[: SMALLEST - 1]) == TEXT[: SMALLEST - 1]
+    assert len(compress(TEXT)) < len(TEXT) / 10
 
 
 @pytest.mark.parametrize("stored", [b"\xc1", NEWER])
 def test_a_codec_that_is_not_known_is_a_newer_one(stored: bytes) -> None:
     with pytest.raises(NewerFormat):
-        decompressed(stored)
+        decompress(stored)
 
 
-@pytest.mark.parametrize("stored", [compressed(TEXT)[:-5], b"\xc1\x01not zstd", b"\xc1\x01"])
+@pytest.mark.parametrize("stored", [compress(TEXT)[:-5], b"\xc1\x01not zstd", b"\xc1\x01"])
 def test_a_value_that_is_cut_or_overwritten_is_corrupt(stored: bytes) -> None:
     with pytest.raises(StoreError) as raised:
-        decompressed(stored)
+        decompress(stored)
     assert raised.value.reason == "store-corrupt"
 
 
@@ -68,7 +68,7 @@ def test_a_value_that_would_fill_the_memory_is_corrupt() -> None:
     bomb = b"\xc1\x01" + zstd.compress(bytes(LARGEST + 1))
     assert len(bomb) < 10_000
     with pytest.raises(StoreError, match="larger than") as raised:
-        decompressed(bomb)
+        decompress(bomb)
     assert raised.value.reason == "store-corrupt"
 
 
@@ -92,10 +92,10 @@ async def test_metas_records_and_blocks_are_stored_compressed_and_read_back(
     assert await store.put_record(KEY, "r", TEXT + b"?", 600) == TEXT + b"?"
 
     stored = await inner.load(KEY)
-    assert stored == Snapshot(compressed(TEXT), 1, {"r": compressed(TEXT + b"?")})
-    assert await inner.blocks(KEY) == {"d": compressed(TEXT + b"!")}
+    assert stored == Snapshot(compress(TEXT), 1, {"r": compress(TEXT + b"?")})
+    assert await inner.blocks(KEY) == {"d": compress(TEXT + b"!")}
     assert await store.load(KEY) == Snapshot(TEXT, 1, {"r": TEXT + b"?"})
-    assert (await store.find(KEY.tenant, [], [KEY.session])).read == {KEY.session: await store.load(KEY)}
+    assert (await store.find(KEY.tenant, [], [KEY.session])).snapshots == {KEY.session: await store.load(KEY)}
     assert await store.blocks(KEY) == {"d": TEXT + b"!"}
 
 
@@ -125,7 +125,7 @@ async def test_what_a_newer_version_wrote_is_a_miss(store: SessionStore, inner: 
 
     await inner.save(KEY, Write(NEWER, 1, 600, index=["d"]))
     assert await store.load(KEY) is None
-    assert await store.find(KEY.tenant, ["d"], [KEY.session]) == Found({"d": KEY.session}, {})
+    assert await store.find(KEY.tenant, ["d"], [KEY.session]) == FindResult({"d": KEY.session}, {})
 
 
 @pytest.mark.anyio
@@ -133,9 +133,9 @@ async def test_what_a_lease_leaves_is_stored_compressed_and_read_back(store: Ses
     await store.lease("tenant", "work", "one", 60)
     await store.release("tenant", "work", "one", TEXT, 60)
 
-    assert await inner.lease("tenant", "work", "two", 60) == Lease(held=False, left=compressed(TEXT))
-    assert await store.lease("tenant", "work", "two", 60) == Lease(held=False, left=TEXT)
-    assert await store.leased("tenant", "work") == Lease(held=False, left=TEXT)
+    assert await inner.lease("tenant", "work", "two", 60) == Lease(held=False, handover=compress(TEXT))
+    assert await store.lease("tenant", "work", "two", 60) == Lease(held=False, handover=TEXT)
+    assert await store.read_lease("tenant", "work") == Lease(held=False, handover=TEXT)
 
 
 @pytest.mark.anyio
@@ -151,7 +151,7 @@ async def test_what_a_newer_version_left_is_not_read(store: SessionStore, inner:
 @pytest.mark.anyio
 async def test_a_record_that_is_broken_makes_the_session_corrupt(store: SessionStore, inner: SqliteStore) -> None:
     await inner.save(KEY, Write(b"meta", 0, 600))
-    await inner.put_record(KEY, "r", compressed(TEXT)[:-5], 600)
+    await inner.put_record(KEY, "r", compress(TEXT)[:-5], 600)
 
     with pytest.raises(StoreError) as raised:
         await store.load(KEY)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from proxy.store.base import Found, SessionKey, Snapshot
+from proxy.store.base import FindResult, SessionKey, Snapshot
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import ALL_BYTES, TTL, write
 
@@ -42,7 +42,7 @@ async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) 
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r1", b"first", TTL)
     await stage.store.put_record(stage.key(), "r2", b"second", TTL)
-    await stage.store.stand(stage.key(), "r2")
+    await stage.store.mark_standing(stage.key(), "r2")
 
     snapshot = await stage.store.load(stage.key())
 
@@ -141,7 +141,7 @@ async def test_of_fifty_writers_of_a_record_all_get_the_bytes_of_one(stage: Stag
 
 async def test_a_record_may_come_before_the_first_save(stage: Stage) -> None:
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
-    await stage.store.stand(stage.key(), "r")
+    await stage.store.mark_standing(stage.key(), "r")
 
     assert await stage.store.load(stage.key()) is None
     assert await stage.store.save(stage.key(), write())
@@ -152,13 +152,13 @@ async def test_standing_twice_is_standing(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
 
-    await asyncio.gather(*(stage.store.stand(stage.key(), "r") for _ in range(10)))
+    await asyncio.gather(*(stage.store.mark_standing(stage.key(), "r") for _ in range(10)))
 
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
 
 
 async def test_a_mark_in_an_unknown_session_is_not_made(stage: Stage) -> None:
-    await stage.store.stand(stage.key(), "r")
+    await stage.store.mark_standing(stage.key(), "r")
     await stage.store.save(stage.key(), write())
 
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1)
@@ -199,8 +199,8 @@ async def test_likely_sessions_are_read_with_the_names_as_far_as_they_exist(stag
     found = await stage.store.find(stage.tenant, ["a"], ["two", "gone", "one"])
 
     read = {"one": Snapshot(b"meta", 1), "two": Snapshot(b"second", 1, {"r": b"record"})}
-    assert found == Found({"a": "one"}, read)
-    assert await stage.store.find(stage.tenant, [], ["one"]) == Found({}, {"one": read["one"]})
+    assert found == FindResult({"a": "one"}, read)
+    assert await stage.store.find(stage.tenant, [], ["one"]) == FindResult({}, {"one": read["one"]})
 
 
 async def test_five_thousand_digests_are_found_at_once(stage: Stage) -> None:
@@ -220,7 +220,7 @@ async def test_another_tenant_finds_nothing_under_the_same_names(stage: Stage) -
 
     assert await stage.store.load(other) is None
     assert await stage.store.blocks(other) == {}
-    assert await stage.store.find(other.tenant, ["a"], ["s"]) == Found()
+    assert await stage.store.find(other.tenant, ["a"], ["s"]) == FindResult()
     assert not await stage.store.delete(other)
     assert await stage.store.put_record(other, "r", b"theirs", TTL) == b"theirs"
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"})

@@ -1,4 +1,4 @@
-"""The contract of all stores on calls that are cancelled, and on the end of a store."""
+"""The contract of all stores for cancelled calls, and for closing a store."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def every_call(stage: Stage) -> list[Coroutine[Any, Any, Any]]:
         store.load(key),
         store.save(key, write()),
         store.put_record(key, "r", b"", TTL),
-        store.stand(key, "r"),
+        store.mark_standing(key, "r"),
         store.blocks(key),
         store.find(stage.tenant, ["a"]),
         store.lease(stage.tenant, "work", "one", 3),
-        store.leased(stage.tenant, "work"),
+        store.read_lease(stage.tenant, "work"),
         store.release(stage.tenant, "work", "one", b"", 3),
         store.sessions(),
         store.delete(key),

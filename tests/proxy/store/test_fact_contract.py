@@ -1,4 +1,4 @@
-"""The part of the contract of all stores that is about facts."""
+"""The contract of all stores for facts."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ ALL_BYTES = bytes(range(256))
 
 
 async def test_a_fact_is_recalled_by_its_name_and_no_other(stage: Stage) -> None:
-    await stage.store.remember(f"{stage.tenant}-one", ALL_BYTES, 60)
+    await stage.store.put_fact(f"{stage.tenant}-one", ALL_BYTES, 60)
 
-    assert await stage.store.recall(f"{stage.tenant}-one") == ALL_BYTES
-    assert await stage.store.recall(f"{stage.tenant}-two") is None
+    assert await stage.store.get_fact(f"{stage.tenant}-one") == ALL_BYTES
+    assert await stage.store.get_fact(f"{stage.tenant}-two") is None
 
 
 async def test_the_last_writer_of_a_fact_wins(stage: Stage) -> None:
     name = f"{stage.tenant}-fact"
     for fact in (b"first", ALL_BYTES * 9, b""):
-        await stage.store.remember(name, fact, 60)
+        await stage.store.put_fact(name, fact, 60)
 
-        assert await stage.store.recall(name) == fact
+        assert await stage.store.get_fact(name) == fact
 
 
 async def test_a_fact_is_forgotten_when_its_time_is_over_and_lives_longer_when_it_is_written_again(
     stage: Stage,
 ) -> None:
     name = f"{stage.tenant}-fact"
-    await stage.store.remember(name, b"old", 60)
+    await stage.store.put_fact(name, b"old", 60)
     await stage.pass_time(50)
-    await stage.store.remember(name, b"new", 60)
+    await stage.store.put_fact(name, b"new", 60)
     await stage.pass_time(50)
-    assert await stage.store.recall(name) == b"new"
+    assert await stage.store.get_fact(name) == b"new"
 
     await stage.pass_time(11)
-    assert await stage.store.recall(name) is None
+    assert await stage.store.get_fact(name) is None
 
 
 async def test_two_stores_at_one_place_share_their_facts(stage: Stage) -> None:
     if stage.kind == "memory":
         return  # a second one is another memory
     another = await stage.another()
-    await stage.store.remember(f"{stage.tenant}-fact", b"said", 60)
+    await stage.store.put_fact(f"{stage.tenant}-fact", b"said", 60)
 
-    assert await another.recall(f"{stage.tenant}-fact") == b"said"
+    assert await another.get_fact(f"{stage.tenant}-fact") == b"said"
 
 
 async def test_a_fact_is_no_session(stage: Stage) -> None:
-    await stage.store.remember(f"{stage.tenant}-fact", b"said", 60)
+    await stage.store.put_fact(f"{stage.tenant}-fact", b"said", 60)
 
     assert await stage.store.sessions(stage.tenant) == []

@@ -1,4 +1,4 @@
-"""The part of the contract of all stores that is about leases."""
+"""The contract of all stores for leases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_what_a_holder_leaves_is_given_to_all_who_ask_until_its_time_is_ov
     await stage.store.release(stage.tenant, "work", "one", ALL_BYTES * 9, 60)
 
     for holder in ("two", "three", "one"):
-        assert await leased(stage, holder) == Lease(held=False, left=ALL_BYTES * 9)
+        assert await leased(stage, holder) == Lease(held=False, handover=ALL_BYTES * 9)
     await stage.pass_time(61)
     assert await leased(stage, "two") == HELD
 
@@ -87,19 +87,19 @@ async def test_a_lease_ends_once(stage: Stage) -> None:
     await stage.store.release(stage.tenant, "work", "one", b"first", 60)
     await stage.store.release(stage.tenant, "work", "one", b"second", 60)
 
-    assert await leased(stage, "two") == Lease(held=False, left=b"first")
+    assert await leased(stage, "two") == Lease(held=False, handover=b"first")
 
 
 async def test_a_look_at_a_lease_takes_nothing_and_sees_how_it_stands(stage: Stage) -> None:
-    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+    assert await stage.store.read_lease(stage.tenant, "work") == REFUSED
     assert await leased(stage, "one") == HELD
-    assert await stage.store.leased(stage.tenant, "work") == HELD
+    assert await stage.store.read_lease(stage.tenant, "work") == HELD
 
     await stage.store.release(stage.tenant, "work", "one", ALL_BYTES, 60)
-    assert await stage.store.leased(stage.tenant, "work") == Lease(held=False, left=ALL_BYTES)
+    assert await stage.store.read_lease(stage.tenant, "work") == Lease(held=False, handover=ALL_BYTES)
 
     await stage.pass_time(61)
-    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+    assert await stage.store.read_lease(stage.tenant, "work") == REFUSED
     assert await leased(stage, "two") == HELD
 
 
@@ -107,7 +107,7 @@ async def test_a_lease_that_is_over_without_anything_left_looks_free(stage: Stag
     await leased(stage, "one")
     await stage.store.release(stage.tenant, "work", "one", b"", 60)
 
-    assert await stage.store.leased(stage.tenant, "work") == REFUSED
+    assert await stage.store.read_lease(stage.tenant, "work") == REFUSED
 
 
 async def test_a_lease_is_no_session(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""The contract of all stores on time: how long a session lives, who is listed, and what a deletion takes with it."""
+"""The contract of all stores for time: how long a session lives, which are listed, and what a deletion removes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_session_lives_for_its_time_and_no_longer(stage: Stage) -> None:
 async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
     await stage.store.put_record(stage.key(), "r", b"old", TTL)
-    await stage.store.stand(stage.key(), "r")
+    await stage.store.mark_standing(stage.key(), "r")
 
     await stage.pass_time(TTL + 1)
 
@@ -46,7 +46,7 @@ async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stag
 async def test_a_save_renews_all_of_a_session(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
-    await stage.store.stand(stage.key(), "r")
+    await stage.store.mark_standing(stage.key(), "r")
 
     await stage.pass_time(TTL - 60)
     await stage.store.save(stage.key(), write(revision=1))
@@ -72,7 +72,7 @@ async def test_a_record_lengthens_the_life_of_its_session_and_never_shortens_it(
 async def test_a_mark_lives_as_long_as_its_session(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.pass_time(TTL - 60)
-    await stage.store.stand(stage.key(), "r")
+    await stage.store.mark_standing(stage.key(), "r")
     await stage.pass_time(61)
     await stage.store.save(stage.key(), write())
 
@@ -125,7 +125,7 @@ async def test_deleting_removes_all_of_one_session_and_nothing_of_another(stage:
     for session in ("gone", "kept"):
         await stage.store.save(stage.key(session), write(blocks={"d": b"block"}))
         await stage.store.put_record(stage.key(session), "r", b"record", TTL)
-        await stage.store.stand(stage.key(session), "r")
+        await stage.store.mark_standing(stage.key(session), "r")
 
     assert await stage.store.delete(stage.key("gone"))
     assert not await stage.store.delete(stage.key("gone"))

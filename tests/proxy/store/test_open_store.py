@@ -1,4 +1,4 @@
-"""What URLs mean, and what of them may be seen."""
+"""Store URLs: what they mean, and what of them errors and logs may show."""
 
 from __future__ import annotations
 

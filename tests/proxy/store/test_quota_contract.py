@@ -1,4 +1,4 @@
-"""The contract of all stores on quotas: bytes of a session, and of a tenant's sessions together."""
+"""The contract of all stores for quotas: bytes of a session, and of all sessions of a tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the Redis store promises of its keys and scripts: slots, times to live, usage, listings."""
+"""What only the Redis store promises for its keys and scripts: slots, times to live, usage, listings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, execute, failure, fill, opened
 from tests.proxy.store.saving import TTL, write
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer, answer_of, await_true
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
@@ -150,7 +151,7 @@ async def test_reading_and_deleting_work_when_the_server_is_full_and_a_write_lea
     changes = (
         store.save(KEY, write(b"new", 1, blocks={"e": b"block"})),
         store.put_record(KEY, "other", b"record", TTL),
-        store.stand(KEY, "other"),
+        store.mark_standing(KEY, "other"),
     )
     for change in changes:
         assert (await failure(change)).reason == "store-full"
@@ -186,12 +187,12 @@ async def test_one_server_is_asked_once_for_all_that_a_turn_reads_and_once_for_a
     await store.save(KEY, write(b"new", 1, blocks={"e": b"block"}, index=["d", "e"]))
 
     assert await exchanges() - before == 2 + 1  # the question itself is one
-    assert found.read["session"].revision == 1
+    assert found.snapshots["session"].revision == 1
     assert (await store.find("tenant", ["e"])).sessions == {"e": "session"}
 
 
 async def test_a_cluster_behind_one_address_is_written_though_no_script_may_name_keys_of_two_slots() -> None:
-    with RedisServer("--cluster-enabled", "yes") as whole:
+    with RedisServer("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as whole:
         async with Redis.from_url(whole.url) as asked:
             await execute(asked, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
             await_true(lambda: answer_of(whole, is_serving) or False, "the slots are served")

@@ -1,4 +1,4 @@
-"""What the Redis store promises where its server fails: bounds, no repetition, and errors that quote nothing."""
+"""The Redis store when its server fails: bounds, no repeated writes, and errors that quote nothing."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ async def test_a_password_in_the_url_opens_a_server_that_asks_for_it() -> None:
 
 
 async def test_a_defect_keeps_its_cause_and_is_logged(store: RedisStore, caplog: pytest.LogCaptureFixture) -> None:
-    found = await failure(store.recall("\ud800"))  # no name of ours, and nothing that can be sent
+    found = await failure(store.get_fact("\ud800"))  # no name of ours, and nothing that can be sent
 
     assert found.reason == "store-error"
     assert isinstance(found.__cause__, UnicodeEncodeError)

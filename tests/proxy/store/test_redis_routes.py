@@ -1,4 +1,4 @@
-"""Sentinels and clusters: which server is asked, what follows a redirection, and what a dead or hung one costs."""
+"""Sentinels and clusters: which server is asked, redirections, and the cost of a dead or hung server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def failure(call: Awaitable[Any]) -> str:
 async def fill_and_read(store: SessionStore, key: SessionKey) -> None:
     await store.put_record(key, "r", b"record", TTL)
     assert await store.save(key, write(blocks={"d": b"block"}, index=[key.session]))
-    await store.stand(key, "r")
+    await store.mark_standing(key, "r")
     assert await store.load(key) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
     assert await store.blocks(key) == {"d": b"block"}
     assert (await store.find(key.tenant, [key.session])).sessions == {key.session: key.session}

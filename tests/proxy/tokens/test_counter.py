@@ -24,10 +24,10 @@ from proxy.tokens.counter import (
     Counter,
     CountingPool,
     Tokenizers,
+    cached_count,
     encoding_name,
     is_short,
     plain_name,
-    remembering,
 )
 from proxy.tokens.images import DEFAULT
 
@@ -265,7 +265,7 @@ def test_a_long_text_is_counted_once_and_a_short_one_each_time() -> None:
         asked.append(text)
         return len(text)
 
-    counted = remembering(count)
+    counted = cached_count(count)
     long, short = "é" * REMEMBERED_CHARS, "short"
     assert [counted(long), counted(long), counted(short), counted(short)] == [256, 256, 5, 5]
     assert asked == [long, short, short]
@@ -278,7 +278,7 @@ def test_texts_that_are_counted_again_and_again_outlive_those_that_are_not() -> 
         asked.append(text)
         return len(text)
 
-    counted = remembering(count)
+    counted = cached_count(count)
     often = "o" * REMEMBERED_CHARS
     counted("once".ljust(REMEMBERED_CHARS))
     for number in range(2 * REMEMBERED_TEXTS):

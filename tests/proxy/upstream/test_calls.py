@@ -1,4 +1,4 @@
-"""The upstream: where a request goes, whatever its path says."""
+"""Calls over httpx: which address a request goes to, whatever its path is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def target(base: str, path: bytes, query: bytes = b"") -> str:
         ("/a%20b", b"/v1/x", b"", "/a%20b/x"),
     ],
 )
-async def test_what_follows_v1_is_set_behind_the_base(base: str, path: bytes, query: bytes, seen: str) -> None:
+async def test_the_path_after_v1_is_appended_to_the_base(base: str, path: bytes, query: bytes, seen: str) -> None:
     assert await target(base, path, query) == seen
 
 
@@ -74,7 +74,7 @@ async def test_dots_within_a_name_do_not_climb(path: bytes) -> None:
 async def test_a_server_that_is_not_there_is_unreachable() -> None:
     client = Upstream(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
     with pytest.raises(UpstreamUnavailable) as raised:
-        await client.reachable()
+        await client.probe()
     assert raised.value.code == "upstream_unreachable"
     await client.close()
 
@@ -93,9 +93,9 @@ async def test_a_server_that_hangs_up_is_unreachable_and_one_that_is_silent_is_l
 
 async def test_whatever_the_model_list_answers_means_that_it_is_there(upstream: ScriptedUpstream) -> None:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
-    assert await client.reachable() == 200
+    assert await client.probe() == 200
     upstream.answer(lambda request: Reply(401, (("content-length", "0"),)))
-    assert await client.reachable() == 401
+    assert await client.probe() == 401
     await client.close()
 
 
@@ -115,7 +115,7 @@ async def test_a_server_is_known_by_its_scheme_host_and_port(base_url: str | Non
     await client.close()
 
 
-async def test_an_answer_to_a_call_of_ours_says_when_to_come_again(upstream: ScriptedUpstream) -> None:
+async def test_a_reply_to_an_own_call_has_its_retry_after(upstream: ScriptedUpstream) -> None:
     upstream.reply(Reply(429, (("content-length", "0"), ("Retry-After", "9"))), Reply(200, (("content-length", "0"),)))
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     assert await client.ask(None, [], b"{}", 5.0) == (429, b"", "9")

@@ -1,4 +1,4 @@
-"""Requests of clients on the wire to the upstream: what is sent, over which connection, and how often."""
+"""Forwarded requests on the wire: what is sent, over which connection, and how often."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Answers each connection by its script, one entry to a request; an entry without a whole head ends it."""
+    """Answers the requests of each connection by a script; an entry without a complete head ends the connection."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = iter(scripts)
@@ -141,7 +141,7 @@ async def test_an_upload_goes_out_in_the_form_in_which_its_length_was_given() ->
         assert server.requests[1].endswith(b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
 
 
-async def test_what_ends_an_upload_early_is_raised_as_it_is() -> None:
+async def test_an_exception_that_ends_an_upload_is_raised_as_it_is() -> None:
     class Gone(Exception):
         pass
 
@@ -204,7 +204,7 @@ async def test_a_request_that_a_closing_server_did_not_read_is_sent_once_more() 
 )
 @pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_reply_that_is_lost_otherwise_is_not_asked_for_again(method: str, scripts: list[Script]) -> None:
+async def test_a_request_lost_in_any_other_way_is_not_sent_again(method: str, scripts: list[Script]) -> None:
     request = UpstreamRequest(method, b"/v1/x", b"", [], b"")
     async with serving(*scripts) as (server, upstream):
         for _ in scripts[0][:-1]:
@@ -215,7 +215,7 @@ async def test_a_reply_that_is_lost_otherwise_is_not_asked_for_again(method: str
         assert len(server.requests) == sum(map(len, scripts))
 
 
-async def test_where_the_system_does_not_say_what_was_acknowledged_nothing_is_sent_once_more(
+async def test_nothing_is_sent_again_if_the_system_does_not_report_acknowledged_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(socket, "TCP_INFO", raising=False)
@@ -245,7 +245,7 @@ async def test_a_request_waits_for_a_connection_where_all_are_taken() -> None:
         assert server.connections == 1
 
 
-async def test_a_reply_that_is_closed_before_its_end_takes_its_connection_with_it() -> None:
+async def test_closing_a_reply_before_its_end_closes_its_connection() -> None:
     unfinished = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"
     async with serving([unfinished], [OK]) as (server, upstream):
         reply = await upstream.send(post())

@@ -1,10 +1,10 @@
-"""Which answer of a summarizer may stand for history, and what it tells beside its record."""
+"""Which answers of a summarizer may stand for history, and what is read from them beside the record."""
 
 from __future__ import annotations
 
 import pytest
 
-from strategies.core.answer import Question, Told, accepted
+from strategies.core.answer import ParsedAnswer, Question, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from tests.support.transcripts import WORDS, words
@@ -14,8 +14,8 @@ GOOD = "Goal: mend the parser. Done: read src/a.py."
 CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
 
 
-def told(answer: Answer, span: int = 1_000) -> Told:
-    return accepted(answer, Question(ASKED, 100, span, WORDS))
+def told(answer: Answer, span: int = 1_000) -> ParsedAnswer:
+    return accept(answer, Question(ASKED, 100, span, WORDS))
 
 
 def record(text: str, span: int = 1_000) -> str:
@@ -24,7 +24,7 @@ def record(text: str, span: int = 1_000) -> str:
 
 def refusal(result: Result, span: int = 1_000) -> str:
     with pytest.raises(AnswerRefused) as error:
-        accepted(result, Question(ASKED, 100, span, WORDS))
+        accept(result, Question(ASKED, 100, span, WORDS))
     return error.value.reason
 
 

@@ -121,12 +121,12 @@ def held(k: int, most: int, outcomes: list[Vote], order: list[int] | None = None
     polls, running, begun = Polls(k, most), list[int](), 0
     picks = iter(order or [])
     while True:
-        more = polls.starts()
+        more = polls.start_calls()
         running += range(begun, begun + more)
         begun += more
-        if not running or polls.decided:
+        if not running or polls.is_decided:
             return polls, begun
-        polls.take(outcomes[running.pop(next(picks, 0) % len(running))])
+        polls.add_vote(outcomes[running.pop(next(picks, 0) % len(running))])
 
 
 ballots = st.integers(1, 9).flatmap(
@@ -158,16 +158,16 @@ def test_no_call_begins_after_the_decision_nor_beside_another_when_it_makes_up_f
 ) -> None:
     k, outcomes, _ = drawn
     polls, taken = Polls(k, 3 * k), 0
-    assert polls.starts() == k
+    assert polls.start_calls() == k
     running = k
     while running:
-        assert polls.starts() == 0
-        polls.take(outcomes[taken])
+        assert polls.start_calls() == 0
+        polls.add_vote(outcomes[taken])
         taken, running = taken + 1, running - 1
-        if polls.decided:
-            assert polls.starts() == 0
+        if polls.is_decided:
+            assert polls.start_calls() == 0
         elif not running:
-            running = polls.starts()
+            running = polls.start_calls()
             assert running <= 1
 
 
@@ -184,7 +184,7 @@ def test_failures_in_every_position_of_five_are_made_up_for_one_by_one(failing: 
 def test_judges_that_all_fail_are_called_three_times_k_and_have_said_no() -> None:
     polls, begun = held(5, 15, [NONE] * 15)
     assert begun == len(polls.votes) == 15
-    assert not polls.decided
+    assert not polls.is_decided
     assert tally(polls.votes, 5) == Tally(False, 0, 0, 0, 0)
 
 
@@ -198,7 +198,7 @@ def test_every_outcome_of_five_votes_is_decided_as_soon_as_it_is_certain() -> No
 
 
 def test_more_votes_than_attempts_are_never_asked_for() -> None:
-    assert Polls(5, 3).starts() == 3
+    assert Polls(5, 3).start_calls() == 3
     polls, begun = held(5, 3, [YES, NO, NO])
     assert begun == 3
     assert tally(polls.votes, 5) == Tally(False, 2, 3, 1, 2)

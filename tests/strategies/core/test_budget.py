@@ -30,7 +30,7 @@ def test_the_reserve_is_what_was_asked_else_the_setting_else_an_eighth(
     window: int, asked: int | None, setting: int | None, reserve: int
 ) -> None:
     assert reserve_for(window, asked, setting) == reserve
-    assert Budget.of(window, asked=asked, reserve=setting).usable == window - reserve
+    assert Budget.of(window, reply_length=asked, reserve=setting).usable == window - reserve
 
 
 def test_marks_are_shares_of_usable() -> None:
@@ -43,7 +43,7 @@ def test_marks_are_shares_of_usable() -> None:
         1_200,
     )
     assert budget.goal == budget.target
-    assert budget.aiming(7).goal == 7
+    assert budget.with_goal(7).goal == 7
 
 
 def test_a_models_own_input_limit_bounds_usable() -> None:
@@ -81,7 +81,7 @@ def test_marks_that_contradict_each_other_give_way_to_the_trigger(marks: Marks) 
 )
 @STABLE
 def test_every_budget_is_in_order(window: int, asked: int | None, marks: Marks) -> None:
-    budget = Budget.of(window, asked=asked, marks=marks)
+    budget = Budget.of(window, reply_length=asked, marks=marks)
     assert window // 2 <= budget.usable <= window
     assert 0 <= budget.target <= budget.trigger <= budget.usable
     assert budget.prepare <= budget.trigger
@@ -97,7 +97,7 @@ def test_a_view_that_fits_a_scaled_budget_fits_what_the_upstream_counts(window: 
     if 0 < tokens <= budget.usable:
         assert scale.upstream(tokens) <= nominal.usable + 4  # a token of ours is four of the upstream's at most
         assert budget.upstream_headroom(tokens) >= -4
-    assert budget.made_for == window
+    assert budget.nominal_window == window
     assert budget.goal == budget.target <= budget.trigger <= budget.usable
 
 

@@ -1,4 +1,4 @@
-"""What one replacement hands to the next."""
+"""The ledger that one replacement hands on to the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strategies.core.budget import Budget
 from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.facts import Fact
 from strategies.core.ledger import Ledger, LedgerCaps
-from strategies.core.replacement import previous, room
+from strategies.core.replacement import previous_record, text_room
 from strategies.core.summary import Span, record_cap
 from strategies.core.view import View
 from tests.strategies.driving import condensed, later
@@ -36,32 +36,32 @@ def test_a_rule_in_the_middle_of_a_long_first_message_is_taken() -> None:
     view = view_of([user(f"{words(900)}\n{RULE}\n{words(900)}"), *chat(30, size=60)[2:]])
     after = condensed("half-window", view, BUDGET)
     assert RULE not in after.items[0].message.text
-    assert previous(after)[1].rules == (RULE,)
+    assert previous_record(after)[1].rules == (RULE,)
 
 
 @pytest.mark.parametrize("strategy", ["summary", "extract"])
 def test_a_rule_in_a_message_that_was_dropped_without_a_record_is_taken_later(strategy: str) -> None:
     bodies: list[Body] = [user("Go."), assistant("Yes."), user(RULE), *chat(30, size=60)[2:]]
-    dropped = condensed("recent", view_of(bodies), BUDGET.aiming(800))
+    dropped = condensed("recent", view_of(bodies), BUDGET.with_goal(800))
     assert all(RULE not in item.message.text for item in dropped.items)
     grown = later(dropped, transcript_of([*bodies, assistant("So."), *chat(30, size=60)[1:]]))
-    assert RULE in previous(condensed(strategy, grown, BUDGET.aiming(800)))[1].rules
+    assert RULE in previous_record(condensed(strategy, grown, BUDGET.with_goal(800)))[1].rules
 
 
 def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
     bodies = [user("Go."), assistant("A-1"), *chat(30, size=60)[1:]]
-    first = condensed("summary", view_of(bodies), BUDGET.aiming(800))
+    first = condensed("summary", view_of(bodies), BUDGET.with_goal(800))
     grown = later(first, transcript_of([*bodies, assistant("A-1"), *chat(30, size=60)[1:]]))
-    second = condensed("summary", grown, BUDGET.aiming(800))
-    assert previous(first)[1].facts == (Fact("A-1"),)
-    assert previous(second)[1].facts == (Fact("A-1", 2),)
+    second = condensed("summary", grown, BUDGET.with_goal(800))
+    assert previous_record(first)[1].facts == (Fact("A-1"),)
+    assert previous_record(second)[1].facts == (Fact("A-1", 2),)
 
 
 def test_in_a_small_window_rules_have_two_thirds_and_names_an_eighth() -> None:
     rules = "\n".join(f"Never open door number {i}." for i in range(40))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
     kept = handed_on(view, 3, Budget.of(3_000))
-    most = room(300, WORDS)
+    most = text_room(300, WORDS)
     assert most / 2 < ledger_tokens(Ledger(kept.rules), WORDS) <= most * 2 / 3 + 1
     assert ledger_tokens(Ledger((), kept.facts), WORDS) <= most / 8 + 1
 
@@ -70,8 +70,8 @@ def test_where_the_record_would_have_no_room_names_give_way_to_it() -> None:
     view = view_of([user("Go."), assistant("A-1 B-2 C-3"), user(RULE), *chat(3)])
     budget = Budget(2_000, 0, ledger=LedgerCaps(1_000, 1_000))
     cap = record_cap(view, budget, 2_000)
-    ledger, left = Span.before(view, 3, 10_000).carried(cap, budget)
+    ledger, left = Span.before(view, 3, 10_000).ledger_and_room(cap, budget)
     assert ledger.rules == (RULE,)
     tight = cap._replace(text=ledger_tokens(Ledger((RULE,)), WORDS) + 50)
-    assert Span.before(view, 3, 10_000).carried(tight, budget) == (Ledger((RULE,)), 50)
+    assert Span.before(view, 3, 10_000).ledger_and_room(tight, budget) == (Ledger((RULE,)), 50)
     assert left >= 50

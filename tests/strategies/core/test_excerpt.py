@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.excerpt import cut_text, shortened
+from strategies.core.excerpt import cut_text, shorten_message
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import WORDS, message, tiktoken_counter, tool, user, words
 
@@ -46,23 +46,23 @@ def test_a_cut_holds_for_a_real_tokenizer(text: str, cap: int) -> None:
 
 def test_a_shortened_message_keeps_all_but_its_content() -> None:
     body = {**tool("c1", words(500)), "name": "bash", "extra": {"x": 1}}
-    cut = json.loads(shortened(message(body), 100, WORDS))
+    cut = json.loads(shorten_message(message(body), 100, WORDS))
     assert {**cut, "content": ""} == {**body, "content": ""}
     assert WORDS.message(cut) <= 100
 
 
 def test_a_message_that_fits_keeps_its_bytes() -> None:
     short = message(tool("c1", "ok"), raw='{ "role":"tool","tool_call_id":"c1","content":"ok"}')
-    assert shortened(short, 100, WORDS) == short.raw
+    assert shorten_message(short, 100, WORDS) == short.raw
 
 
 def test_parts_that_are_no_text_are_named_in_a_shortened_message() -> None:
     parts = [{"type": "text", "text": words(300)}, {"type": "image_url", "image_url": {"url": "data:,"}}]
-    cut = json.loads(shortened(message(user(parts)), 100, WORDS))
+    cut = json.loads(shorten_message(message(user(parts)), 100, WORDS))
     assert cut["content"].endswith("[image_url]")
 
 
 def test_a_message_that_is_too_large_by_its_picture_alone_keeps_its_text() -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     large = replace(message(user(parts)), tokens=5_000)
-    assert json.loads(shortened(large, 100, WORDS))["content"] == "look\n[image_url]"
+    assert json.loads(shorten_message(large, 100, WORDS))["content"] == "look\n[image_url]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.facts import LOOKED_AT, MOST_OF_ONE, Fact, exact, ranked
+from strategies.core.facts import MOST_CHARACTERS, MOST_OF_ONE, Fact, find_facts, rank_facts
 
 
 @pytest.mark.parametrize(
@@ -17,28 +17,28 @@ from strategies.core.facts import LOOKED_AT, MOST_OF_ONE, Fact, exact, ranked
     ],
 )  # fmt: skip
 def test_a_name_or_a_number_is_found_word_for_word(fact: str) -> None:
-    assert fact in list(exact(f"We saw {fact}"))
-    assert fact in list(exact(f"我们看到 {fact}\n好"))
+    assert fact in list(find_facts(f"We saw {fact}"))
+    assert fact in list(find_facts(f"我们看到 {fact}\n好"))
 
 
 def test_words_and_bare_numbers_are_no_facts() -> None:
-    assert list(exact("He/she and/or I saw 1/2 of 3 things, well-known, USA, 中文。 OK!")) == []
+    assert list(find_facts("He/she and/or I saw 1/2 of 3 things, well-known, USA, 中文。 OK!")) == []
 
 
 def test_what_was_said_most_often_comes_first_and_of_equals_the_last() -> None:
-    facts = ranked([], ["A-1 B-2 C-3", "B-2 D-4", "E-5"])
+    facts = rank_facts([], ["A-1 B-2 C-3", "B-2 D-4", "E-5"])
     assert facts == [Fact("B-2", 2), Fact("E-5"), Fact("D-4"), Fact("C-3"), Fact("A-1")]
 
 
 def test_earlier_facts_keep_their_count_and_are_older_than_new_ones() -> None:
-    facts = ranked([Fact("A-1", 3), Fact("B-2"), Fact("C-3")], ["D-4 C-3"])
+    facts = rank_facts([Fact("A-1", 3), Fact("B-2"), Fact("C-3")], ["D-4 C-3"])
     assert facts == [Fact("A-1", 3), Fact("C-3", 2), Fact("D-4"), Fact("B-2")]
 
 
 def test_a_log_that_repeats_itself_counts_a_few_times_only() -> None:
-    assert ranked([], ["A-1 " * 500]) == [Fact("A-1", MOST_OF_ONE)]
+    assert rank_facts([], ["A-1 " * 500]) == [Fact("A-1", MOST_OF_ONE)]
 
 
 def test_of_a_long_text_both_ends_are_looked_at() -> None:
-    text = f"A-1 {'x ' * LOOKED_AT} B-2 {'x ' * LOOKED_AT} C-3"
-    assert list(exact(text)) == ["A-1", "C-3"]
+    text = f"A-1 {'x ' * MOST_CHARACTERS} B-2 {'x ' * MOST_CHARACTERS} C-3"
+    assert list(find_facts(text)) == ["A-1", "C-3"]

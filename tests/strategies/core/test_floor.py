@@ -1,4 +1,4 @@
-"""The floor: what stays whatever is condensed, and when a model can help above it."""
+"""The floor: the tokens that no condensation can remove, and when asking a model can help."""
 
 from __future__ import annotations
 

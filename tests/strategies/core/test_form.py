@@ -1,4 +1,4 @@
-"""Forms: whatever is condensed, a strict server takes the list that comes of it, if it took the client's own."""
+"""Forms: if a strict server accepts the client's list, it also accepts every list that we make of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strategies import TABLE
 from strategies.core.budget import Budget
 from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.errors import StrategyError
-from strategies.core.form import BRIDGE, CALLING, Form, Placed, shaped
+from strategies.core.form import BRIDGE, CALLING, Form, Placed, shape
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Role, dump
@@ -141,7 +141,7 @@ def test_the_record_joins_the_task_and_what_the_client_wrote_next_to_it() -> Non
 
 def test_only_seams_are_written_anew() -> None:
     view = folded(CHAT, 3, Keep(0), RECORD, form=ALTERNATING)
-    sent = [message.data for message in view.messages()]
+    sent = [message.data for message in view.messages]
     assert sent[1:] == [message.data for message in view.transcript.chain[3:]]
 
 
@@ -222,10 +222,10 @@ def test_a_list_that_nothing_was_done_to_keeps_its_bytes_in_every_form() -> None
 
 @given(conversations(broken=True), st.sampled_from([STRICT, ALTERNATING, Form(middle_system=False)]))
 def test_nothing_of_the_clients_own_list_is_brought_into_a_form(bodies: list[Body], form: Form) -> None:
-    bare = fold(transcript_of(bodies).in_form(form), (), 3, WORDS)
-    items, sent = iter(bare.items), list(bare.messages())
+    bare = fold(transcript_of(bodies).with_form(form), (), 3, WORDS)
+    items, sent = iter(bare.items), list(bare.messages)
     placed = [Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in sent]
-    assert list(shaped(placed, form, WORDS)) == sent
+    assert list(shape(placed, form, WORDS)) == sent
     assert bare.tokens == 3 + sum(each.tokens for each in sent)
 
 

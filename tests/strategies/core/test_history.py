@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.history import WIDEST, Limits, as_text, in_parts, originals, unfenced
+from strategies.core.history import WIDEST, Limits, as_text, break_fences, in_parts, originals
 from strategies.core.plan import Plan, apply
 from tests.strategies.driving import condensed
 from tests.strategies.test_invariants import STABLE
@@ -122,6 +122,6 @@ def test_a_masked_result_is_shown_as_the_client_sent_it() -> None:
 
 
 def test_only_fences_are_broken() -> None:
-    assert unfenced("</message>") == "<\\/message>"
-    assert unfenced("<history> <earlier_record>") == "<\\history> <\\earlier_record>"
-    assert unfenced("a <b> </messages> <messenger>") == "a <b> </messages> <messenger>"
+    assert break_fences("</message>") == "<\\/message>"
+    assert break_fences("<history> <earlier_record>") == "<\\history> <\\earlier_record>"
+    assert break_fences("a <b> </messages> <messenger>") == "a <b> </messages> <messenger>"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from strategies import DEFAULT, TABLE, Pipeline, addressed, parse, stages
+from strategies import DEFAULT, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, Value, filled, option, spelled_out
+from strategies.core.options import Options, Value, expand_mode, fill_options, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WithModes(Options):
     ],
 )
 def test_a_text_becomes_a_value_of_the_defaults_type(name: str, text: object, value: object) -> None:
-    found = getattr(filled(Example(), {name: text}), name)
+    found = getattr(fill_options(Example(), {name: text}), name)
     assert found == value
     assert type(found) is type(value)
 
@@ -74,7 +74,7 @@ def test_a_text_becomes_a_value_of_the_defaults_type(name: str, text: object, va
 )
 def test_a_wrong_value_is_refused_with_what_would_be_right(name: str, text: object, wanted: str) -> None:
     with pytest.raises(OptionError) as refused:
-        filled(Example(), {name: text})
+        fill_options(Example(), {name: text})
     assert f"'{name}'" in refused.value.detail
     assert wanted in refused.value.detail
 
@@ -82,24 +82,24 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(name: str, text: obje
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_known_ones() -> None:
     message = "unknown option 'cuont'; did you mean 'count'? Known: count, share, eager, mode, note"
     with pytest.raises(OptionError, match=re.escape(message)):
-        filled(Example(), {"cuont": 1})
+        fill_options(Example(), {"cuont": 1})
     with pytest.raises(OptionError, match="known: none"):
-        filled(Options(), {"count": 1})
+        fill_options(Options(), {"count": 1})
 
 
 def test_a_mode_stands_for_values_and_what_is_said_beside_it_comes_first() -> None:
     options = WithModes()
-    assert spelled_out(options, {"mode": "short", "count": 2}) == {"mode": "short", "count": 2, "note": "brief"}
-    assert spelled_out(options, {"mode": "plain", "count": 2}) == {"mode": "plain", "count": 2}
-    assert spelled_out(options, {"count": 2}) == {"count": 2}
-    assert spelled_out(Example(), {"mode": "keep"}) == {"mode": "keep"}
+    assert expand_mode(options, {"mode": "short", "count": 2}) == {"mode": "short", "count": 2, "note": "brief"}
+    assert expand_mode(options, {"mode": "plain", "count": 2}) == {"mode": "plain", "count": 2}
+    assert expand_mode(options, {"count": 2}) == {"count": 2}
+    assert expand_mode(Example(), {"mode": "keep"}) == {"mode": "keep"}
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_defaults_of_every_strategy_are_within_their_own_bounds(name: str) -> None:
     defaults = TABLE[name].options
     values = {each: getattr(defaults, each) for each in defaults.__dataclass_fields__}
-    assert filled(defaults, values) == defaults
+    assert fill_options(defaults, values) == defaults
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_pipeline_is_written_as_it_is_read() -> None:
 
 def test_an_option_names_its_stage_or_belongs_to_one_only() -> None:
     pipeline = Pipeline(("mask", "half-window", "shorten"))
-    found = addressed(pipeline, {"mask.keep": 2, "min_rounds": 5, "shorten.min_tokens": 90})
+    found = options_by_stage(pipeline, {"mask.keep": 2, "min_rounds": 5, "shorten.min_tokens": 90})
     assert found == {"mask": {"keep": 2}, "half-window": {"min_rounds": 5}, "shorten": {"min_tokens": 90}}
 
 
@@ -144,7 +144,7 @@ def test_an_option_names_its_stage_or_belongs_to_one_only() -> None:
 )
 def test_an_option_that_is_not_unique_or_unknown_is_refused(key: str, message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
-        addressed(Pipeline(("mask", "half-window", "shorten")), {key: 1})
+        options_by_stage(Pipeline(("mask", "half-window", "shorten")), {key: 1})
 
 
 def test_options_of_the_request_come_before_those_of_the_settings() -> None:

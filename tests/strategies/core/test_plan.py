@@ -18,7 +18,7 @@ from strategies.core.plan import (
     check,
     head_pieces,
     newest_is_shortened,
-    stand_in,
+    replace_before,
     task_piece,
     violations,
     with_task,
@@ -34,6 +34,7 @@ from tests.support.transcripts import (
     call,
     conversations,
     message,
+    system,
     tool,
     transcript_of,
     user,
@@ -57,7 +58,7 @@ def planned(bodies: list[Body], *edits: Replace) -> View:
 
 def refused(bodies: list[Body], *edits: Replace, shorten: bool = False) -> str:
     with pytest.raises(InvalidPlan) as error:
-        check(planned(bodies, *edits), newest_results_too=shorten)
+        check(planned(bodies, *edits), may_cut_newest_results=shorten)
     return error.value.detail
 
 
@@ -123,6 +124,30 @@ def test_a_message_may_be_rewritten_in_its_place_within_a_round() -> None:
     check(planned(WORK, Replace(2, 3, (literal_of(tool("a", "[a]"), Kind.MASKED, 2),))))
 
 
+WITH_SYSTEM: list[Body] = [
+    user("task"), system("Be brief."),
+    assistant(None, call("a"), call("b")), tool("a", "ra"), tool("b", "rb"),
+    assistant("done"), user("go on"),
+]  # fmt: skip
+MASKED_A = Literal(dump(tool("a", "[masked]")), Kind.MASKED, 2)
+
+
+def test_a_head_ends_behind_a_round_so_that_system_messages_which_follow_it_part_no_results() -> None:
+    view = planned(WITH_SYSTEM, Replace(2, 3, (MASKED_A,)))
+
+    assert (view.head, view.covered) == (4, 4)
+    assert [each.text for each in view.messages] == ["task", "", "[masked]", "rb", "Be brief.", "done", "go on"]
+    check(view)
+
+
+def test_a_head_inside_a_round_with_system_messages_to_follow_is_refused() -> None:
+    transcript = transcript_of(WITH_SYSTEM)
+    inside = Overlay(transcript.digests[2], 0, 3, (Keep(0), Keep(1), MASKED_A))
+
+    with pytest.raises(InvalidPlan, match="separate a call from its results"):
+        check(fold(transcript, (inside,), 0, WORDS))
+
+
 def test_a_result_that_answers_another_call_is_refused() -> None:
     assert "new violations" in refused(WORK, Replace(2, 3, (literal_of(tool("z", "[a]"), Kind.MASKED, 2),)))
 
@@ -156,7 +181,7 @@ def test_a_newest_round_that_does_not_stand_is_refused() -> None:
 def test_only_shorten_may_cut_the_newest_results_and_only_as_such() -> None:
     cut = Replace(7, 8, (literal_of(tool("c", "r…"), Kind.SHORTENED, 7),))
     assert "was changed" in refused(WORK, cut)
-    check(planned(WORK, cut), newest_results_too=True)
+    check(planned(WORK, cut), may_cut_newest_results=True)
     masked = Replace(7, 8, (literal_of(tool("c", "r…"), Kind.MASKED, 7),))
     assert "was changed" in refused(WORK, masked, shorten=True)
 
@@ -195,13 +220,13 @@ def test_what_is_new_among_the_violations_is_found_in_what_a_view_opens_with(bod
     overlay = Overlay(b"", covered, covered, (SUMMARY, *kept))
     view = fold(transcript, (overlay,) if covered else (), 0, WORDS)
     there = violations(transcript.chain)
-    assert violations(view.opening) - there == violations(view.shown) - there
-    assert len(view.opening) <= len(view.shown)
+    assert violations(view.opening) - there == violations(view.item_messages) - there
+    assert len(view.opening) <= len(view.item_messages)
 
 
 def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> None:
     view = view_of([*WORK, *agent(3)[2:]])
-    edit = stand_in(view, 10, SUMMARY, task_piece(view, 100))
+    edit = replace_before(view, 10, SUMMARY, task_piece(view, 100))
     assert edit == Replace(0, 10, (Keep(0), SUMMARY, Keep(5)))
     check(apply(view, Plan((edit,))))
 
@@ -209,7 +234,7 @@ def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> N
 def test_a_task_behind_the_cut_is_not_sent_twice() -> None:
     """An assistant's opening may be all that is condensed: the first user message then stays where it is."""
     view = view_of([assistant("Welcome. " + words(50)), user("task"), assistant("a"), user("b"), assistant("c")])
-    edit = stand_in(view, 1, SUMMARY, task_piece(view, 100))
+    edit = replace_before(view, 1, SUMMARY, task_piece(view, 100))
     assert edit.pieces == (SUMMARY,)
     assert texts(apply(view, Plan((edit,))))[:2] == ["[summary]", "task"]
 
@@ -240,7 +265,7 @@ def test_a_cut_task_stays_as_it_was_cut() -> None:
 def test_a_view_without_a_user_has_no_task_to_keep() -> None:
     view = view_of([assistant("a"), assistant("b")])
     assert task_piece(view, 100) == ()
-    check(apply(view, Plan((stand_in(view, 1, SUMMARY, ()),))))
+    check(apply(view, Plan((replace_before(view, 1, SUMMARY, ()),))))
 
 
 def test_budget_caps_are_what_plans_are_made_with() -> None:

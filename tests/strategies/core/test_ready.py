@@ -1,4 +1,4 @@
-"""Ready: which prepared condensation a view may take, and how much smaller it must make it."""
+"""Prepared condensations: which one a view may apply, and by how much it must shrink the view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.ready import JUDGED, ready
+from strategies.core.ready import JUDGED, best_prepared
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from tests.strategies.driving import attempted, judged_past
@@ -27,7 +27,7 @@ def prepared(bodies: list[Body], trigger: str) -> Condensation:
 
 
 def taken(record: Condensation, view: View, least_shrink: float = 0.10) -> bool:
-    found = ready(view, None, (record,), ROOMY, least_shrink=least_shrink)
+    found = best_prepared(view, None, (record,), ROOMY, least_shrink=least_shrink)
     assert found is None or found.view.tokens < view.tokens
     return found is not None
 

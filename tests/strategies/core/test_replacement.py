@@ -8,14 +8,14 @@ import pytest
 
 from strategies.core.condensation import Kind
 from strategies.core.excerpt import cut_text
-from strategies.core.plan import Plan, apply, stand_in, task_piece
+from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import (
     OPENING,
     frame_tokens,
     previous_text,
     replacement,
-    room,
     stands_for,
+    text_room,
 )
 from strategies.core.view import View
 from tests.support.transcripts import WORDS, chat, view_of, words
@@ -23,7 +23,7 @@ from tests.support.transcripts import WORDS, chat, view_of, words
 
 def with_record(text: str, end: int = 6) -> View:
     view = view_of(chat(8))
-    edit = stand_in(view, end, replacement(text, stands_for(view, end)), task_piece(view, 100))
+    edit = replace_before(view, end, replacement(text, stands_for(view, end)), task_piece(view, 100))
     return apply(view, Plan((edit,)))
 
 
@@ -49,10 +49,10 @@ def test_a_view_without_one_has_no_text() -> None:
 
 def test_frame_and_text_stay_within_the_cap() -> None:
     cap = 200
-    text = cut_text(words(1_000), room(cap, WORDS), WORDS)
+    text = cut_text(words(1_000), text_room(cap, WORDS), WORDS)
     assert WORDS.message(json.loads(replacement(text, 9_999).raw)) <= cap
-    assert room(cap, WORDS) == cap - frame_tokens(WORDS)
-    assert room(1, WORDS) == 0
+    assert text_room(cap, WORDS) == cap - frame_tokens(WORDS)
+    assert text_room(1, WORDS) == 0
 
 
 def test_it_counts_the_messages_it_stands_for_without_the_users_that_stay() -> None:

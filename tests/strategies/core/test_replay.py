@@ -61,7 +61,7 @@ def test_the_longest_that_stands_is_applied_then_the_deepest(window: int | None)
 def test_without_records_the_transcript_is_the_view() -> None:
     found = replayed([])
     assert found.applied is None
-    assert not found.view.changed
+    assert not found.view.is_changed
 
 
 def test_a_record_of_another_history_is_not_applied() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.requirement import RULES, Requirement, Rule, has_grown, is_time, required
+from strategies.core.requirement import RULES, Requirement, Rule, has_grown, may_be_raised, requirement_for
 
 BUDGET = Budget.of(9_000, reserve=1_000)  # usable 8,000: trigger 6,800, step 1,200, floor 512
 
@@ -23,11 +23,11 @@ BUDGET = Budget.of(9_000, reserve=1_000)  # usable 8,000: trigger 6,800, step 1,
     ],
 )
 def test_the_table_of_sizes(tokens: int, since: int | None, expected: Requirement | None) -> None:
-    assert required(tokens, BUDGET, since=since) is expected
+    assert requirement_for(tokens, BUDGET, since=since) is expected
 
 
 def test_force_is_answered_at_any_size() -> None:
-    assert required(1, BUDGET, since=1, forced=True) is Requirement.FORCED
+    assert requirement_for(1, BUDGET, since=1, forced=True) is Requirement.FORCED
 
 
 def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> None:
@@ -45,17 +45,17 @@ def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> Non
     ],
 )
 def test_a_preparation_waits_for_a_step_or_for_half_of_what_was_left(since: int, due: int) -> None:
-    assert not is_time(Requirement.PREPARE, due - 1, BUDGET, since)
-    assert is_time(Requirement.PREPARE, due, BUDGET, since)
+    assert not may_be_raised(Requirement.PREPARE, due - 1, BUDGET, since)
+    assert may_be_raised(Requirement.PREPARE, due, BUDGET, since)
 
 
 def test_a_preparation_for_a_view_that_still_does_not_fit_waits_for_nothing() -> None:
-    assert is_time(Requirement.PREPARE, 7_600, BUDGET, 7_600)
+    assert may_be_raised(Requirement.PREPARE, 7_600, BUDGET, 7_600)
 
 
 def test_what_is_taken_at_the_trigger_waits_for_a_whole_step() -> None:
-    assert not is_time(Requirement.SOFT, 7_199, BUDGET, 6_000)
-    assert is_time(Requirement.SOFT, 7_200, BUDGET, 6_000)
+    assert not may_be_raised(Requirement.SOFT, 7_199, BUDGET, 6_000)
+    assert may_be_raised(Requirement.SOFT, 7_200, BUDGET, 6_000)
 
 
 def test_the_rules_are_those_of_the_design() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.rules import LONGEST, MOST_OF_ONE, is_weak, standing
+from strategies.core.rules import LONGEST, MOST_OF_ONE, find_rules, is_weak
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from strategies.core.rules import LONGEST, MOST_OF_ONE, is_weak, standing
     ],
 )
 def test_a_rule_or_an_open_task_is_found(rule: str) -> None:
-    assert standing(f"Hello there. {rule}") == [rule] or standing(f"Hello there.\n{rule}") == [rule]
+    assert find_rules(f"Hello there. {rule}") == [rule] or find_rules(f"Hello there.\n{rule}") == [rule]
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_a_rule_or_an_open_task_is_found(rule: str) -> None:
     ],
 )
 def test_what_only_sounds_like_one_is_passed_over(text: str) -> None:
-    assert standing(text) == []
+    assert find_rules(text) == []
 
 
 def test_a_line_is_split_at_sentence_ends_and_never_at_a_semicolon_or_a_comma() -> None:
     text = (
         "Never use sudo; not on web-01, not on web-02, e.g. in scripts. It is hot. 不要改名，也不要删除；谢谢。好的。"
     )
-    assert standing(text) == [
+    assert find_rules(text) == [
         "Never use sudo; not on web-01, not on web-02, e.g. in scripts.",
         "不要改名，也不要删除；谢谢。",
     ]
 
 
 def test_a_name_with_a_dot_is_not_the_end_of_a_sentence() -> None:
-    assert standing("Never edit src/app.py by hand! Thanks.") == ["Never edit src/app.py by hand!"]
+    assert find_rules("Never edit src/app.py by hand! Thanks.") == ["Never edit src/app.py by hand!"]
 
 
 def test_bullets_and_numbers_are_no_part_of_a_rule() -> None:
-    assert standing("- Never a.\n2) Never b.\n* Never c.\n3、不要 d。") == [
+    assert find_rules("- Never a.\n2) Never b.\n* Never c.\n3、不要 d。") == [
         "Never a.",
         "Never b.",
         "Never c.",
@@ -87,17 +87,17 @@ def test_bullets_and_numbers_are_no_part_of_a_rule() -> None:
 
 @pytest.mark.parametrize("heading", ["Rules:", "Coding conventions:", "要求：", "From now on:"])
 def test_a_list_under_a_heading_is_of_its_kind(heading: str) -> None:
-    found = standing(f"Hi.\n{heading}\n\n- tabs for indentation\n- English comments\n\nThe weather is fine.")
+    found = find_rules(f"Hi.\n{heading}\n\n- tabs for indentation\n- English comments\n\nThe weather is fine.")
     assert [each for each in found if each != heading] == ["tabs for indentation", "English comments"]
 
 
 def test_code_and_quotations_are_not_looked_at() -> None:
-    assert standing("```\nnever run this\n```\n> you must obey\n~~~\nalways open") == []
+    assert find_rules("```\nnever run this\n```\n> you must obey\n~~~\nalways open") == []
 
 
 def test_what_is_too_long_was_pasted_and_one_message_brings_only_so_many() -> None:
-    assert standing("never " * LONGEST) == []
-    assert len(standing("\n".join(f"Never use tool {i}." for i in range(500)))) == MOST_OF_ONE
+    assert find_rules("never " * LONGEST) == []
+    assert len(find_rules("\n".join(f"Never use tool {i}." for i in range(500)))) == MOST_OF_ONE
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_wishes_and_tasks_are_told_from_rules(unit: str, weak: bool) -> None:
 
 def test_a_rule_behind_a_long_paste_is_heard() -> None:
     code = "```python\n" + "x = compute(1, 2)\n" * 4_500 + "```\n"
-    assert standing(f"Here is my file.\n{code}\nNever touch config/prod.toml.\n") == ["Never touch config/prod.toml."]
-    assert standing(f"Never use npm.\n{code * 2}\nNever touch config/prod.toml.\n") == [
+    assert find_rules(f"Here is my file.\n{code}\nNever touch config/prod.toml.\n") == ["Never touch config/prod.toml."]
+    assert find_rules(f"Never use npm.\n{code * 2}\nNever touch config/prod.toml.\n") == [
         "Never use npm.",
         "Never touch config/prod.toml.",
     ]

@@ -1,4 +1,4 @@
-"""Where a condensed prefix ends, and what is left behind it."""
+"""Splits: where a condensed prefix ends, and the size of the view that it leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import InvalidPlan
-from strategies.core.plan import Plan, apply, stand_in, task_piece
+from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import replacement
 from strategies.core.split import Split
 from strategies.core.transcript import dump
@@ -30,8 +30,8 @@ def split(view: View, task_cap: int = 1_000) -> Split:
 def test_the_size_of_what_is_left_is_what_the_view_will_have(bodies: list[Body]) -> None:
     view = view_of(bodies, fixed=33)
     for end in split(view).round_cuts():
-        after = apply(view, Plan((stand_in(view, end, SUMMARY, task_piece(view, 1_000)),)))
-        assert split(view).after(end) == after.tokens
+        after = apply(view, Plan((replace_before(view, end, SUMMARY, task_piece(view, 1_000)),)))
+        assert split(view).tokens_after(end) == after.tokens
 
 
 @given(bodies=conversations(), task_cap=st.sampled_from([60, 1_000]))
@@ -40,11 +40,11 @@ def test_the_size_of_what_is_left_is_never_less_than_the_view_will_have(bodies: 
     view = view_of(bodies)
     for end in split(view, task_cap).round_cuts():
         try:
-            after = apply(view, Plan((stand_in(view, end, SUMMARY, task_piece(view, task_cap)),)))
+            after = apply(view, Plan((replace_before(view, end, SUMMARY, task_piece(view, task_cap)),)))
         except InvalidPlan:
             continue
         if not view.task or task_cap == 1_000:
-            assert after.tokens <= split(view, task_cap).after(end) + 20
+            assert after.tokens <= split(view, task_cap).tokens_after(end) + 20
 
 
 def test_turns_are_cut_at_their_starts_and_the_one_that_goes_on_at_its_rounds() -> None:
@@ -65,7 +65,7 @@ def test_the_first_cut_that_meets_the_goal_is_taken_else_the_last_there_is() -> 
     found = split(view)
     cuts = found.turn_cuts()
     assert found.first_at_turn(view.tokens) == cuts[0]
-    assert found.first_at_turn(found.after(cuts[4])) == cuts[4]
+    assert found.first_at_turn(found.tokens_after(cuts[4])) == cuts[4]
     assert found.first_at_turn(0) == found.round_cuts()[-1]
     assert found.first_at_turn(view.tokens, start=cuts[3]) == cuts[3]
 
@@ -78,7 +78,7 @@ def test_there_is_no_cut_behind_the_limit() -> None:
 
 def test_a_cut_right_behind_an_earlier_replacement_would_condense_nothing() -> None:
     view = view_of(chat(8))
-    view = apply(view, Plan((stand_in(view, 6, replacement("so far", 5), task_piece(view, 100)),)))
+    view = apply(view, Plan((replace_before(view, 6, replacement("so far", 5), task_piece(view, 100)),)))
     assert view.replacement == 1
     assert view.structure.turns[1].start == 2
     assert min(split(view).round_cuts()) == 3

@@ -9,19 +9,19 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined
-from strategies.core.plan import Plan, apply, stand_in, task_piece
+from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.protocol import Past
 from strategies.core.replacement import replacement
 from strategies.core.summary import (
     MOST_PARTS,
     PLAIN,
     Cap,
-    Form,
     Record,
+    RecordForm,
     Recording,
     Span,
     record_cap,
-    summarized,
+    summarize,
 )
 from strategies.core.view import View
 from strategies.prompts import prompt
@@ -48,7 +48,7 @@ def recording(view: View, end: int, cap: int = 100, window: int = 4_000, **how: 
     """What asks for the record of all before `end`; `how` are members of the past, or a form."""
     form = how.pop("form", PLAIN)
     budget = Budget(100_000, 0, prompt_window=window)
-    return summarized(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, Past(**how), form)
+    return summarize(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, Past(**how), form)
 
 
 def first(view: View, end: int, **how: Any) -> Ask:
@@ -96,7 +96,7 @@ def test_no_message_can_close_the_fence_it_stands_in(fence: str) -> None:
 def with_record(bodies: list[Body], end: int, text: str) -> View:
     """A view in which the items before `end` are replaced by a record."""
     view = view_of(bodies)
-    return apply(view, Plan((stand_in(view, end, replacement(text, end - 1), task_piece(view, 100)),)))
+    return apply(view, Plan((replace_before(view, end, replacement(text, end - 1), task_piece(view, 100)),)))
 
 
 def test_an_earlier_record_is_merged_in_and_what_it_stands_for_is_not_shown_again() -> None:
@@ -109,7 +109,7 @@ def test_an_earlier_record_is_merged_in_and_what_it_stands_for_is_not_shown_agai
 
 def test_a_form_names_the_template_the_closing_line_and_how_much_is_shown() -> None:
     view = view_of([user("go"), assistant(words(300, "said")), user("next")])
-    form = Form("semantic-zh", "现在写记录。", PLAIN.limits._replace(words=100))
+    form = RecordForm("semantic-zh", "现在写记录。", PLAIN.limits._replace(words=100))
     asked = first(view, 2, form=form)
     assert asked.system == prompt("semantic-zh").replace("{max_words}", "60")
     assert asked.user.endswith("\n\n现在写记录。")
@@ -196,7 +196,7 @@ def test_one_part_without_a_record_fails_the_whole(after: int) -> None:
 def test_a_model_that_goes_on_is_asked_with_the_views_own_beginning() -> None:
     bodies = [*chat(6), assistant("So."), user("Last?")]
     view = view_of(bodies)
-    asked = first(view, 6, continues=True)
+    asked = first(view, 6, continue_view=True)
     assert asked.view is not None
     assert view.to_json().startswith(asked.view.rstrip("]"))
     assert "Question 2?" in asked.view
@@ -209,7 +209,7 @@ def test_what_a_model_goes_on_from_has_the_systems_that_stand_there() -> None:
     bodies.insert(4, system("It is noon.", "developer"))
     bodies.insert(10, system("It is late."))
     view = view_of(bodies)
-    asked = first(view, 6, continues=True)
+    asked = first(view, 6, continue_view=True)
     assert asked.view is not None
     assert view.to_json().startswith(asked.view.rstrip("]"))
     assert "It is noon." in asked.view
@@ -218,7 +218,7 @@ def test_what_a_model_goes_on_from_has_the_systems_that_stand_there() -> None:
 
 def test_a_model_goes_on_from_a_view_with_an_earlier_record() -> None:
     view = with_record(chat(8), 6, "EARLIER RECORD")
-    asked = first(view, 5, continues=True)
+    asked = first(view, 5, continue_view=True)
     assert asked.view is not None
     assert "EARLIER RECORD" in asked.view
     assert view.to_json().startswith(asked.view.rstrip("]"))
@@ -226,18 +226,18 @@ def test_a_model_goes_on_from_a_view_with_an_earlier_record() -> None:
 
 def test_where_view_and_answer_do_not_fit_the_window_the_history_is_shown_alone() -> None:
     view = view_of(chat(20, size=200))
-    assert first(view, view.limit, continues=True, window=3_000).view is None
-    assert first(view, view.limit, continues=True, window=8_000).view is not None
+    assert first(view, view.limit, continue_view=True, window=3_000).view is None
+    assert first(view, view.limit, continue_view=True, window=8_000).view is not None
 
 
 def test_an_answer_that_repeats_the_instruction_to_go_on_is_an_echo() -> None:
     instructions = prompt("summary-continue")
     with pytest.raises(AnswerRefused, match="summary-echo"):
-        finish(recording(view_of(chat(6)), 6, continues=True, cap=500), lambda _: Answer(instructions))
+        finish(recording(view_of(chat(6)), 6, continue_view=True, cap=500), lambda _: Answer(instructions))
 
 
 def test_the_view_that_is_gone_on_from_is_a_message_list_without_dangling_calls() -> None:
     view = view_of(agent(6))
-    asked = first(view, 7, continues=True)
+    asked = first(view, 7, continue_view=True)
     assert asked.view is not None
     assert bodies_of(view)[: len(asked.view.split('{"role"')) - 1][-1]["role"] == "tool"

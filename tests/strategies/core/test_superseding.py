@@ -1,10 +1,10 @@
-"""What the user takes back or changes goes, where it is clear; else both stay, in order."""
+"""A rule that the user revokes or changes is removed if it is clear which one is meant; else both stay, in order."""
 
 from __future__ import annotations
 
 import pytest
 
-from strategies.core.superseding import merged
+from strategies.core.superseding import merge_rules
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from strategies.core.superseding import merged
     ],
 )
 def test_what_is_taken_back_or_changed_goes_and_what_does_so_stays(earlier: str, later: str) -> None:
-    assert merged([earlier], [later]) == [later]
-    assert merged([], [earlier, "Never push to main.", later]) == ["Never push to main.", later]
+    assert merge_rules([earlier], [later]) == [later]
+    assert merge_rules([], [earlier, "Never push to main.", later]) == ["Never push to main.", later]
 
 
 @pytest.mark.parametrize(
@@ -39,24 +39,24 @@ def test_what_is_taken_back_or_changed_goes_and_what_does_so_stays(earlier: str,
     ],
 )
 def test_where_it_is_not_clear_both_stay_in_order(earlier: str, later: str) -> None:
-    assert merged([earlier], [later]) == [earlier, later]
+    assert merge_rules([earlier], [later]) == [earlier, later]
 
 
 def test_where_two_could_be_meant_both_stay() -> None:
     rules = ["Never run the tests on web-01.", "Always write tests."]
-    assert merged(rules, ["Forget what I said about tests."]) == [*rules, "Forget what I said about tests."]
+    assert merge_rules(rules, ["Forget what I said about tests."]) == [*rules, "Forget what I said about tests."]
 
 
 def test_what_was_said_already_is_left_out() -> None:
     rules = ["Never use sudo!", "回答用中文。"]
-    assert merged(rules, ["Please remember: never use sudo.", "never  use SUDO", "回答用中文"]) == rules
+    assert merge_rules(rules, ["Please remember: never use sudo.", "never  use SUDO", "回答用中文"]) == rules
 
 
 def test_a_task_that_is_done_goes() -> None:
-    assert merged(["[ ] write docs", "[ ] write tests"], ["[x] write docs"]) == ["[ ] write tests"]
+    assert merge_rules(["[ ] write docs", "[ ] write tests"], ["[x] write docs"]) == ["[ ] write tests"]
 
 
 def test_what_holds_stays_in_the_order_in_which_it_was_said() -> None:
     rules = [f"Never open door {i}." for i in range(9)]
-    assert merged(rules[:4], rules[4:]) == rules
-    assert merged(rules, reversed(rules)) == rules
+    assert merge_rules(rules[:4], rules[4:]) == rules
+    assert merge_rules(rules, reversed(rules)) == rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.tags import within, without
+from strategies.core.tags import tag_contents, without_tags
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from strategies.core.tags import within, without
     ],
 )
 def test_what_stands_in_tags_is_parted_from_what_does_not(text: str, inside: list[str], outside: str) -> None:
-    assert list(within(text, "t")) == inside
-    assert without(text, "t") == outside
+    assert list(tag_contents(text, "t")) == inside
+    assert without_tags(text, "t") == outside

@@ -126,8 +126,8 @@ def test_a_transcript_without_a_user_has_no_task() -> None:
 def test_a_message_keeps_its_bytes_and_names_what_it_answers() -> None:
     raw = '{ "role":"tool",  "tool_call_id":"c1", "content":"1.0e2" }'
     read = message(json.loads(raw), raw=raw)
-    assert (read.raw, read.answers, read.text) == (raw, "c1", "1.0e2")
-    assert message({"role": "function", "name": "f", "content": "x"}).answers == ""
+    assert (read.raw, read.call_id, read.text) == (raw, "c1", "1.0e2")
+    assert message({"role": "function", "name": "f", "content": "x"}).call_id == ""
 
 
 def test_only_an_assistants_calls_are_calls() -> None:
@@ -158,5 +158,5 @@ def test_what_we_write_can_always_be_encoded() -> None:
 def test_a_message_of_ours_is_counted_like_one_of_the_clients_but_is_in_no_chain() -> None:
     body = tool("c1", "left out")
     ours, theirs = literal(body, WORDS, Role.TOOL), message(body)
-    assert (ours.tokens, ours.answers) == (theirs.tokens, theirs.answers)
+    assert (ours.tokens, ours.call_id) == (theirs.tokens, theirs.call_id)
     assert ours.digest == b""

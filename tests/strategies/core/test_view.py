@@ -47,14 +47,14 @@ def test_without_overlays_a_view_is_the_transcript_byte_for_byte() -> None:
     transcript = Transcript.of([message(json.loads(each), raw=each) for each in raw])
     view = fold(transcript, (), 5, WORDS)
     assert view.to_json() == "[" + ",".join(raw) + "]"
-    assert not view.changed
+    assert not view.is_changed
     assert view.tokens == 5 + transcript.tokens
 
 
 def test_a_head_stands_for_what_it_covers() -> None:
     view = folded(CHAT, 3, Keep(0), SUMMARY, Keep(2))
     assert sent(view) == ["one", "[summary]", "three", "four", "five"]
-    assert (view.head, view.covered, view.changed) == (3, 3, True)
+    assert (view.head, view.covered, view.is_changed) == (3, 3, True)
     assert (view.task, view.replacement, view.last_user) == (0, 1, 4)
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_known_any_more_is_left_out_wherever_it_stands() -> None:
     assert transcript.digests == whole.digests
     bare = fold(transcript, (), 0, WORDS)
     assert sent(bare) == ["rules", "four", "five"]
-    assert not bare.changed
+    assert not bare.is_changed
     head = Overlay(transcript.digests[1], 2, 2, (Keep(0), SUMMARY, Keep(1)))
     assert sent(fold(transcript, (head,), 0, WORDS)) == ["rules", "[summary]", "four", "five"]
 
@@ -102,7 +102,7 @@ def test_every_system_is_sent_once_wherever_it_stands_and_however_much_is_covere
 def test_a_head_without_pieces_drops_what_it_covers() -> None:
     view = folded([system("a"), CHAT[0], system("b"), *CHAT[1:]], 2)
     assert sent(view) == ["a", "b", "three", "four", "five"]
-    assert view.changed
+    assert view.is_changed
 
 
 def test_systems_count_as_fixed_tokens() -> None:
@@ -175,7 +175,7 @@ def test_items_can_be_asked_for_one_by_one_and_are_the_same_as_all_of_them() -> 
         view = fold(transcript, overlays, 0, WORDS)
         assert view.size == len(view.items)
         assert [view.item(place) for place in range(view.size)] == list(view.items)
-        assert list(view.shown) == [item.message for item in view.items]
+        assert list(view.item_messages) == [item.message for item in view.items]
         assert [view.item_of(view.items[i].source) for i in range(view.size) if view.items[i].source is not None] == [
             i for i in range(view.size) if view.items[i].source is not None
         ]

@@ -1,4 +1,4 @@
-"""Where a card comes from: which messages, and so whose words it has, whatever the summarizer says of it."""
+"""Attribution: the messages that a card comes from, and so whose words it has, whatever the summarizer claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Role
 from strategies.core.view import View
-from strategies.memory.attribution import attributed
+from strategies.memory.attribution import attribute_cards
 from tests.support.transcripts import Body, assistant, call, tool, user, view_of
 
 TALK = [
@@ -26,7 +26,7 @@ TALK = [
 def traced(card: MemoryCard, bodies: list[Body] = TALK) -> MemoryCard:
     """The card with where it comes from in a talk."""
     view = view_of(bodies)
-    (found,) = attributed([card], view, view.items)
+    (found,) = attribute_cards([card], view, view.items)
     assert found.messages == tuple(view.transcript.digests[place].hex() for place in found.places)
     return found
 
@@ -71,7 +71,7 @@ def test_what_a_call_has_in_its_arguments_is_where_a_card_may_come_from_and_noth
 
 def test_places_count_the_messages_of_the_history_also_where_only_some_were_summarized() -> None:
     view = view_of(TALK)
-    (card,) = attributed([MemoryCard("The museum costs 45 yuan.")], view, view.items[4:])
+    (card,) = attribute_cards([MemoryCard("The museum costs 45 yuan.")], view, view.items[4:])
     assert card.places == (4,)
 
 
@@ -105,14 +105,14 @@ def calls(cards: Sequence[MemoryCard], view: View) -> int:
         nonlocal counted
         counted += 1
 
-    attributed(cards, view, view.items)
+    attribute_cards(cards, view, view.items)
     sys.setprofile(count)
     try:
-        attributed(cards, view, view.items)
+        attribute_cards(cards, view, view.items)
     finally:
         sys.setprofile(None)
     return counted
 
 
 def test_without_cards_nothing_is_looked_for() -> None:
-    assert attributed([], view_of([]), ()) == ()
+    assert attribute_cards([], view_of([]), ()) == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Role
-from strategies.memory.block import HEADING, block, room, search_result, standing
+from strategies.memory.block import HEADING, appears_in, block_room, memory_block, search_result
 from strategies.memory.passages import card_entry
 from strategies.memory.ranking import Hit, Index
 from tests.strategies.memory.building import Said, entries, index
@@ -29,12 +29,12 @@ SAYINGS = st.lists(
 
 def shown(hits: list[Hit], tokens: int = 800, **how: Any) -> str:
     """The content of the block, "" where there is none."""
-    raw = block(hits, WORDS, tokens, **how)
+    raw = memory_block(hits, WORDS, tokens, **how)
     return "" if raw is None else str(json.loads(raw)["content"])
 
 
 def test_the_block_is_the_documents_message() -> None:
-    raw = block(index(["where is the tent?", "in the cellar"]).search("tent"), WORDS, 800)
+    raw = memory_block(index(["where is the tent?", "in the cellar"]).search("tent"), WORDS, 800)
 
     assert raw is not None
     body = json.loads(raw)
@@ -43,7 +43,7 @@ def test_the_block_is_the_documents_message() -> None:
 
 
 def test_role_and_name_can_be_those_that_an_upstream_takes() -> None:
-    raw = block(index(["the tent"]).search("tent"), WORDS, 800, role="user", name=None)
+    raw = memory_block(index(["the tent"]).search("tent"), WORDS, 800, role="user", name=None)
 
     assert raw is not None
     assert json.loads(raw).keys() == {"role", "content"}
@@ -74,17 +74,17 @@ def test_what_stands_in_the_view_is_not_repeated() -> None:
     said = ["the tent is in the cellar under the stairs", "good", *FILLER, "the other tent is with my sister Hannah"]
     hits = index(said).search("tent")
 
-    content = shown(hits, shown=standing([said[0], "a summary"]))
+    content = shown(hits, shown=appears_in([said[0], "a summary"]))
     assert said[0] not in content
     assert said[-1] in content
-    assert shown(hits, shown=standing([f"Told: {each}" for each in said] + ["good", *FILLER])) == ""
+    assert shown(hits, shown=appears_in([f"Told: {each}" for each in said] + ["good", *FILLER])) == ""
 
 
 def test_a_short_text_stands_where_it_is_the_whole_message_only() -> None:
     (yes,) = entries(["yes"])
 
-    assert standing(["yes"])(yes)
-    assert not standing(["oh yes, of course"])(yes)
+    assert appears_in(["yes"])(yes)
+    assert not appears_in(["oh yes, of course"])(yes)
 
 
 def test_the_same_text_is_shown_once() -> None:
@@ -108,12 +108,12 @@ def test_the_question_itself_does_not_make_all_else_irrelevant() -> None:
     hits = index(["Hannah has the tent", *FILLER, *FILLER, question]).search(question)
 
     assert hits[0].entry.text == question
-    assert "Hannah has the tent" in shown(hits, shown=standing([question]))
+    assert "Hannah has the tent" in shown(hits, shown=appears_in([question]))
 
 
 def test_there_is_no_block_where_nothing_is_found_or_nothing_fits() -> None:
-    assert block([], WORDS, 800) is None
-    assert block(index(["the tent " + "is far away " * 50]).search("tent"), WORDS, 60) is None
+    assert memory_block([], WORDS, 800) is None
+    assert memory_block(index(["the tent " + "is far away " * 50]).search("tent"), WORDS, 60) is None
 
 
 def test_text_of_tools_stands_apart_and_every_line_is_quoted() -> None:
@@ -152,7 +152,7 @@ def test_a_search_that_finds_nothing_says_so() -> None:
 
 @pytest.mark.parametrize(("window", "tokens"), [(4_096, 256), (12_800, 800), (128_000, 800)])
 def test_a_block_has_a_sixteenth_of_the_window_at_most(window: int, tokens: int) -> None:
-    assert room(window) == tokens
+    assert block_room(window) == tokens
 
 
 @settings(deadline=None)
@@ -160,7 +160,7 @@ def test_a_block_has_a_sixteenth_of_the_window_at_most(window: int, tokens: int)
 def test_a_block_is_never_larger_than_its_tokens(said: list[Said], tokens: int, top_k: int) -> None:
     hits = index(said).search("tent lake 缓存")
 
-    raw = block(hits, WORDS, tokens, top_k)
+    raw = memory_block(hits, WORDS, tokens, top_k)
 
     assert raw is None or WORDS.message(json.loads(raw)) <= tokens
     found = search_result(hits, WORDS, tokens, top_k)
@@ -179,4 +179,4 @@ def test_no_line_of_a_tool_stands_unquoted(said: list[Said]) -> None:
 
 
 def test_an_index_without_entries_makes_no_block() -> None:
-    assert block(Index().search("tent"), WORDS, 800) is None
+    assert memory_block(Index().search("tent"), WORDS, 800) is None

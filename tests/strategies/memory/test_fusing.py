@@ -1,4 +1,4 @@
-"""Fusing: words and meaning make one order, and what merely is the nearest of all that is far counts for nothing."""
+"""Fusing: hits by words and by meaning make one order, and the nearest of many distant vectors does not count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.transcript import Role
-from strategies.memory.fusing import MOST_NEAR, fused, outstanding
+from strategies.memory.fusing import MOST_NEAR, fuse, outstanding
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit, Index
 
@@ -24,17 +24,17 @@ def places(hits: list[Hit]) -> list[int]:
 
 
 def test_what_only_its_meaning_tells_is_found_too() -> None:
-    assert places(fused([hit(1, 9.0), hit(2, 3.0)], [hit(7, 4.0)])) == [7, 1, 2]
+    assert places(fuse([hit(1, 9.0), hit(2, 3.0)], [hit(7, 4.0)])) == [7, 1, 2]
 
 
 def test_what_both_find_comes_first() -> None:
-    assert places(fused([hit(1, 9.0), hit(2, 8.0)], [hit(3, 5.0), hit(2, 4.0)]))[0] == 2
+    assert places(fuse([hit(1, 9.0), hit(2, 8.0)], [hit(3, 5.0), hit(2, 4.0)]))[0] == 2
 
 
 def test_where_nothing_stands_out_words_rank_alone() -> None:
     worded = [hit(3, 9.0), hit(1, 4.5)]
     assert outstanding([(hit(place), 0.5) for place in range(20)]) == []
-    assert [(each.position, each.score) for each in fused(worded, [])] == [(3, 1.0), (1, 0.5)]
+    assert [(each.position, each.score) for each in fuse(worded, [])] == [(3, 1.0), (1, 0.5)]
 
 
 def test_what_is_far_closer_than_the_rest_stands_out() -> None:
@@ -49,7 +49,7 @@ def test_where_all_are_close_what_is_a_little_closer_stands_out() -> None:
 
 def test_of_nothing_nothing_stands_out() -> None:
     assert outstanding([]) == []
-    assert fused([], []) == []
+    assert fuse([], []) == []
 
 
 @given(st.lists(st.floats(-1, 1), max_size=400))
@@ -66,7 +66,7 @@ orders = st.lists(st.integers(0, 30), unique=True, max_size=20).map(
 
 @given(orders, orders)
 def test_nothing_is_lost_or_doubled_and_scores_are_shares(worded: list[Hit], near: list[Hit]) -> None:
-    found = fused(worded, near)
+    found = fuse(worded, near)
     assert sorted(places(found)) == sorted({*places(worded), *places(near)})
     assert all(0 < each.score <= 1 for each in found)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Role
-from strategies.memory.merging import merged, settled
+from strategies.memory.merging import merge_cards, settled_cards
 
 CARDS = st.lists(
     st.builds(
@@ -23,7 +23,7 @@ def holding(*contents: str, kind: str = "fact") -> list[str]:
     """What holds when cards are told one after the other."""
     cards: list[MemoryCard] = []
     for nth, content in enumerate(contents):
-        cards = merged(cards, [MemoryCard(content, kind, condensation=f"c{nth}")])
+        cards = merge_cards(cards, [MemoryCard(content, kind, condensation=f"c{nth}")])
     return [card.content for card in cards if card.holds]
 
 
@@ -74,7 +74,7 @@ def test_what_can_hold_at_once_does(one: str, other: str) -> None:
 def test_a_superseded_card_stays_and_names_what_holds_instead() -> None:
     old, new = MemoryCard("The port is 8080"), MemoryCard("The port is 9090")
 
-    first, second = merged([old], [new])
+    first, second = merge_cards([old], [new])
 
     assert (first.content, first.superseded_by, second) == ("The port is 8080", second.id, new)
 
@@ -84,7 +84,7 @@ def test_what_was_superseded_can_be_told_again() -> None:
 
 
 def test_cards_of_different_types_do_not_supersede_each_other() -> None:
-    cards = merged([MemoryCard("The port is 8080", "constraint")], [MemoryCard("The port is 9090", "fact")])
+    cards = merge_cards([MemoryCard("The port is 8080", "constraint")], [MemoryCard("The port is 9090", "fact")])
 
     assert all(card.holds for card in cards)
 
@@ -92,34 +92,34 @@ def test_cards_of_different_types_do_not_supersede_each_other() -> None:
 def test_what_a_tool_said_supersedes_only_what_a_tool_said() -> None:
     users, tools = MemoryCard("The port is 8080"), MemoryCard("The port is 9090", role=Role.TOOL)
 
-    assert all(card.holds for card in merged([users], [tools]))
-    assert [card.holds for card in merged([tools], [users])] == [False, True]
+    assert all(card.holds for card in merge_cards([users], [tools]))
+    assert [card.holds for card in merge_cards([tools], [users])] == [False, True]
 
 
 def test_the_users_own_words_are_kept_beside_the_same_from_a_tool() -> None:
     tools, users = MemoryCard("Use tabs", role=Role.TOOL), MemoryCard("Use tabs")
 
-    assert merged([tools], [users]) == [tools, users]
-    assert merged([users], [tools]) == [users]
+    assert merge_cards([tools], [users]) == [tools, users]
+    assert merge_cards([users], [tools]) == [users]
 
 
 @settings(deadline=None)
 @given(CARDS, st.integers(0, 12))
 def test_cards_that_come_in_pieces_are_merged_as_those_that_come_at_once(cards: list[MemoryCard], cut: int) -> None:
-    assert merged(merged([], cards[:cut]), cards[cut:]) == merged([], cards)
+    assert merge_cards(merge_cards([], cards[:cut]), cards[cut:]) == merge_cards([], cards)
 
 
 @settings(deadline=None)
 @given(CARDS)
 def test_cards_that_hold_are_not_the_same_twice(cards: list[MemoryCard]) -> None:
-    found = [(card.content, card.role) for card in merged([], cards) if card.holds]
+    found = [(card.content, card.role) for card in merge_cards([], cards) if card.holds]
 
     assert len(found) == len(set(found))
 
 
 @given(CARDS)
 def test_settled_cards_are_those_that_merge(cards: list[MemoryCard]) -> None:
-    assert list(settled(tuple(cards))) == merged((), cards)
+    assert list(settled_cards(tuple(cards))) == merge_cards((), cards)
 
 
 def test_of_many_cards_each_is_compared_with_those_that_it_may_be_like() -> None:
@@ -127,4 +127,4 @@ def test_of_many_cards_each_is_compared_with_those_that_it_may_be_like() -> None
     names = [f"topic{chr(97 + number % 26)}{number * 7_919 % 1_000}" for number in range(300)]
     cards = [MemoryCard(f"{name} was told of in message {at}.", condensation=f"c{at}") for at, name in enumerate(names)]
     again = [MemoryCard(card.content.upper(), condensation="again") for card in cards]
-    assert merged((), [*cards, *again]) == cards
+    assert merge_cards((), [*cards, *again]) == cards

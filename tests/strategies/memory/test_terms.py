@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.plain import plain
-from strategies.memory.terms import Date, content, dates, speaker, stamp, stem, terms, width
+from strategies.core.plain import normalized
+from strategies.memory.terms import Date, dates, informative_share, leading_date, speaker, stem, terms, width
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_width_and_accents_do_not_matter() -> None:
 
 
 def test_an_n_gram_tells_as_much_as_its_characters_do() -> None:
-    assert content("缓存", 0.3) == 1.0
-    assert content("叫什么", 0.3) == pytest.approx(1 / 3)
-    assert content("猫", 0.3) == 0.3
-    assert content("cat", 0.3) == 1.0
+    assert informative_share("缓存", 0.3) == 1.0
+    assert informative_share("叫什么", 0.3) == pytest.approx(1 / 3)
+    assert informative_share("猫", 0.3) == 0.3
+    assert informative_share("cat", 0.3) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_a_number_that_can_be_no_month_makes_no_date() -> None:
 
 
 def test_a_message_is_dated_by_a_day_at_its_beginning_only() -> None:
-    assert stamp("[8 May, 2023] Mel: hi") == Date(2023, 5, 8)
-    assert stamp("in May we went away") is None
-    assert stamp("a" * 80 + " 8 May, 2023") is None
+    assert leading_date("[8 May, 2023] Mel: hi") == Date(2023, 5, 8)
+    assert leading_date("in May we went away") is None
+    assert leading_date("a" * 80 + " 8 May, 2023") is None
 
 
 def test_dates_meet_where_no_field_that_both_tell_differs() -> None:
@@ -109,7 +109,7 @@ def test_dates_meet_where_no_field_that_both_tell_differs() -> None:
 
 
 def test_texts_are_compared_without_what_separates_words() -> None:
-    assert plain("Use  Redis, please!") == plain("use redis please")
+    assert normalized("Use  Redis, please!") == normalized("use redis please")
 
 
 def test_a_character_of_a_script_without_spaces_is_three_wide() -> None:

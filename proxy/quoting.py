@@ -1,0 +1,37 @@
+"""Quotes in messages: what a user wrote, made safe to show.
+
+A value may be a megabyte long or hold control characters that would forge a line of a log, so every message that
+repeats one has it from here.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+
+QUOTED = 64
+"""Characters of a value that are shown."""
+
+
+def printable(text: str, most: int = QUOTED) -> str:
+    """The first `most` characters of a text, with "?" for each that cannot be printed and "…" for the rest."""
+    shown = "".join(char if char.isprintable() else "?" for char in text[:most])
+    return shown + "…" if len(text) > most else shown
+
+
+def quoted(value: object, most: int = QUOTED) -> str:
+    """A value as `printable` has it, in single quotes; one that is no text as JSON has it, and a deep one in part."""
+    return f"'{printable(_text(value), most)}'"
+
+
+def not_this(value: object) -> str:
+    """`, not 'VALUE'`; "" for a value that may be or hold a credential: an address, a key, a long text."""
+    text = _text(value)
+    may_be_secret = "://" in text or "@" in text or text.startswith("sk-") or len(text) > QUOTED
+    return "" if may_be_secret else f", not {quoted(text)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else reprlib.repr(value)

@@ -1,0 +1,33 @@
+"""The account of a request that is too large says where its window comes from, as a user would say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.condensing.policy import Window
+from proxy.condensing.token_account import account
+from proxy.learning.learned_windows import Origin
+from tests.proxy.condensing.test_decision import decision
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("request", "(from this request's X-Condenser-Window header or condenser.window member)"),
+        ("settings", "(from the settings)"),
+        ("settings for 'qwen3*'", "(from the settings for 'qwen3*')"),
+        ("bundled table", "(from the bundled table)"),
+        ("stated by Ollama", "(stated by Ollama)"),
+    ],
+)
+def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
+    made = decision()
+    made.policy = made.policy._replace(window=Window(8_000, source))
+    assert f"context length is 8,000 tokens {says}. " in account(made)
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_window_that_the_upstream_has_taught_is_named_as_such(origin: Origin) -> None:
+    made = decision()
+    made.policy = made.policy._replace(window=Window(8_000, f"learned: {origin}", learned_by=origin))
+    assert "8,000 tokens (as the upstream" in account(made) or "when the upstream" in account(made)

@@ -1,0 +1,55 @@
+"""A control header whose name is wrong is ignored, and named in the log once."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.request.controls import KEYS
+from proxy.request.unknown_headers import UnknownHeaders
+from tests.http.talking import garden, staged
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "proxy.request.unknown_headers"]
+
+
+def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest.LogCaptureFixture) -> None:
+    unknown = UnknownHeaders(KEYS)
+    for name in ("x-condenser-stratgy", "X-Condenser-Stratgy", "X-CONDENSER-STRATGY"):
+        unknown.warn(name)
+    assert warnings(caplog) == [
+        "the request header X-Condenser-Stratgy is unknown and ignored; did the client mean X-Condenser-Strategy?"
+    ]
+
+
+def test_a_name_that_is_near_to_none_is_logged_without_a_guess(caplog: pytest.LogCaptureFixture) -> None:
+    UnknownHeaders(KEYS).warn("x-condenser-quux")
+    assert warnings(caplog) == ["the request header X-Condenser-Quux is unknown and ignored"]
+
+
+def test_a_name_is_cut_and_has_no_character_that_would_do_something(caplog: pytest.LogCaptureFixture) -> None:
+    UnknownHeaders(KEYS).warn("x-condenser-\n\x1b\xe9" + "y" * 10_000)
+    (line,) = warnings(caplog)
+    assert "X-Condenser-???Y" in line
+    assert line.isprintable()
+    assert len(line) < 200
+
+
+def test_a_client_that_invents_names_fills_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
+    unknown = UnknownHeaders(KEYS, most=3)
+    for number in range(1_000):
+        unknown.warn(f"x-condenser-{number}")
+    assert len(warnings(caplog)) == 4
+    assert warnings(caplog)[-1].endswith("no further one is logged")
+    assert len(unknown._logged) == 4
+
+
+def test_a_request_with_a_misspelt_header_is_served_and_its_value_is_logged_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with staged() as stage:
+        headers = [("X-Condenser-Sesion", "hunter2")]
+        for _ in range(2):
+            assert stage.ask(garden(1), headers).header("x-condenser-action") == "passed"
+    assert len([line for line in warnings(caplog) if "X-Condenser-Sesion " in line]) == 1
+    assert "hunter2" not in caplog.text

@@ -1,0 +1,160 @@
+"""What a user reads of a setting that is wrong: which key, what it must be, what it is, and where that stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.settings import SettingsError, load_settings
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def problems(**given: Any) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(**given)
+    return str(raised.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("WINDOW", "abc", "window: must be a whole number, not 'abc'"),
+        ("WINDOW", "100", "window: must be at least 256, not '100'"),
+        ("PORT", "70000", "port: must be at most 65,535, not '70000'"),
+        ("PORT", "8.5", "port: must be a whole number, not '8.5'"),
+        ("PORT", "9" * 5_000, "port: must be a whole number"),
+        ("MARKS__TRIGGER", "high", "marks.trigger: must be a number, not 'high'"),
+        ("MARKS__TRIGGER", "1.5", "marks.trigger: must be at most 1, not '1.5'"),
+        ("STORE__TTL", "0", "store.ttl: must be more than 0, not '0'"),
+        ("USAGE_PROBE", "perhaps", "usage_probe: must be true or false, not 'perhaps'"),
+        ("KEEPALIVE", "pings", "keepalive: must be 'comment', 'chunk' or 'off', not 'pings'"),
+        ("UPSTREAM", "http://user:hunter2@h", "upstream: must be a table"),
+        ("STORE", "somewhere", "store: must be a table, not 'somewhere'"),
+        ("MODELS", '[{"window": 512}]', "models.0.match: is missing"),
+        ("MASK__KEEP", "0", "mask.keep: must be a whole number at least 1, not '0'"),
+        ("HALF_WINDOW__MIN_ROUNDS", "x", "half-window.min_rounds: must be a whole number at least 2, not 'x'"),
+        ("BACKGROUND", "sometimes", "background.mode: must be 'on', 'idle' or 'off', not 'sometimes'"),
+        ("RESERVE", "-1", "marks.reserve: must be at least 0, not '-1'"),
+        ("STRATEGY", "mask+foo", "strategy: unknown strategy 'foo' in 'mask+foo'; known: "),
+    ],
+)
+def test_a_wrong_value_is_reported_in_our_words_with_its_variable(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CONDENSER_{variable}", value)
+    (line,) = problems()
+    assert line.startswith(says)
+    assert line.endswith(f" (CONDENSER_{variable})")
+    assert "hunter2" not in line
+
+
+def test_a_wrong_value_of_a_file_is_reported_with_the_file(write: Any, tmp_path: Path) -> None:
+    write('window = "abc"\n[mask]\nkeep = 0\n')
+    assert problems() == [
+        f"window: must be a whole number, not 'abc' ({tmp_path}/condenser.toml)",
+        f"mask.keep: must be a whole number at least 1, not '0' ({tmp_path}/condenser.toml)",
+    ]
+
+
+def test_a_wrong_value_is_reported_with_the_source_that_wins(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("window = 1\n")
+    monkeypatch.setenv("CONDENSER_WINDOW", "2")
+    assert problems() == ["window: must be at least 256, not '2' (CONDENSER_WINDOW)"]
+    assert problems(window=3) == ["window: must be at least 256, not '3' (--window)"]
+    assert problems(window=300, store={"url": "x"})[0].endswith(" (--store)")
+
+
+@pytest.mark.parametrize("key", ["upstream.api_key", "admin.token", "tenant.pepper", "judge.api_key"])
+def test_a_secret_of_a_wrong_type_is_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = f"CONDENSER_{key.upper().replace('.', '__')}"
+    monkeypatch.setenv(variable, '["hunter2"]')
+    assert problems() == [f"{key}: must be a text ({variable})"]
+
+
+@pytest.mark.parametrize("value", ["redis://:hunter2@h:1", "user:hunter2@h", "sk-hunter2", "hunter2" * 20])
+def test_a_credential_that_stands_in_a_wrong_place_is_not_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PORT", "KEEPALIVE", "SESSIONS__HEADERS", "TENANT__TRUSTED_PROXIES", "MARKS__STEP", "STORE__URL"):
+        monkeypatch.setenv(f"CONDENSER_{variable}", value.replace("/", ""))
+    assert "hunter2" not in "\n".join(problems())
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("CONDENSER_STOR__URL", "unknown variable CONDENSER_STOR__URL; did you mean CONDENSER_STORE__URL?"),
+        ("CONDENSER_STORE__URI", "unknown variable CONDENSER_STORE__URI; did you mean CONDENSER_STORE__URL?"),
+        ("CONDENSER_HALFWINDOW__X", "unknown variable CONDENSER_HALFWINDOW__X; did you mean CONDENSER_HALF_WINDOW__X?"),
+        ("CONDENSER_MASK__KEEPS", "unknown variable CONDENSER_MASK__KEEPS; did you mean CONDENSER_MASK__KEEP?"),
+        ("CONDENSER_ADMIN__X", "unknown variable CONDENSER_ADMIN__X; known: token"),
+        ("CONDENSER_QUUX", "unknown variable CONDENSER_QUUX"),
+        ("CONDENSER_QUUX__X__Y", "unknown variable CONDENSER_QUUX__X__Y"),
+    ],
+)
+def test_an_unknown_variable_is_named_as_it_is_written(
+    variable: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert problems() == [says]
+
+
+def test_each_unknown_variable_of_one_table_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2", "utf-8")
+    monkeypatch.setenv("CONDENSER_UPSTRAEM__API_KEY_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("CONDENSER_UPSTRAEM__BASE_URL", "http://h")
+    assert problems() == [
+        "unknown variable CONDENSER_UPSTRAEM__API_KEY_FILE; did you mean CONDENSER_UPSTREAM__API_KEY_FILE?",
+        "unknown variable CONDENSER_UPSTRAEM__BASE_URL; did you mean CONDENSER_UPSTREAM__BASE_URL?",
+    ]
+
+
+def test_the_word_for_a_file_stays_at_the_end_of_the_variable_that_was_meant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("hunter2", "utf-8")
+    monkeypatch.setenv("CONDENSER_UPSTREAM__APIKEY_FILE", str(tmp_path / "secret"))
+    assert problems() == [
+        "unknown variable CONDENSER_UPSTREAM__APIKEY_FILE; did you mean CONDENSER_UPSTREAM__API_KEY_FILE?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[marks]\nquux = 1", "unknown key 'marks.quux'; known: prepare, trigger, target, step, reserve"),
+        ("[store]\nulr = 1", "unknown key 'store.ulr'; did you mean 'store.url'?"),
+        ("quux = 1", "unknown key 'quux'"),
+        ("[off]\nquux = 1", "unknown key 'off.quux'"),
+        ("[dynacontext]\nquux = 1", "unknown key 'dynacontext.quux'"),
+    ],
+)
+def test_an_unknown_key_has_a_near_one_or_the_few_of_its_table(
+    text: str, says: str, write: Any, tmp_path: Path
+) -> None:
+    write(text)
+    assert problems() == [f"{says} ({tmp_path}/condenser.toml)"]
+
+
+def test_an_unknown_key_in_a_variable_that_is_json_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_MODELS", '[{"match": "m", "windw": 512}]')
+    assert problems() == ["unknown key 'models.0.windw'; did you mean 'models.0.window'? (CONDENSER_MODELS)"]
+
+
+def test_a_file_that_is_no_toml_or_no_text_is_named(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("port = \n")
+    assert problems()[0].startswith(f"{tmp_path}/condenser.toml is not valid TOML: ")
+    (tmp_path / "condenser.toml").write_bytes(b'host = "\xff"')
+    assert problems() == [f"the settings are in {tmp_path}/condenser.toml, which cannot be read: it is not UTF-8"]
+    monkeypatch.setenv("CONDENSER_CONFIG", "/nowhere.toml")
+    assert problems() == ["the settings are in /nowhere.toml, which cannot be read: No such file or directory"]
+
+
+def test_options_that_are_no_table_are_refused_beside_the_table_of_a_strategy(write: Any, tmp_path: Path) -> None:
+    write("options = 5\n")
+    assert problems() == [f"options: must be a table, not '5' ({tmp_path}/condenser.toml)"]
+    write("mask = 5\n")
+    assert problems() == [f"mask: must be a table, not '5' ({tmp_path}/condenser.toml)"]
