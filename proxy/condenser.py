@@ -47,7 +47,7 @@ from proxy.settings import Settings
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.ready import JUDGED
+from strategies.core.prepared import JUDGED
 from strategies.core.replay import replay
 from strategies.core.requirement import RULES, Requirement, requirement_for
 from strategies.core.view import View

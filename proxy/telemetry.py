@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Action, Decision, Trigger
-from proxy.runtime.holding import SharedContext
+from proxy.runtime.shared_context import SharedContext
 from proxy.settings import LogFormat
 
 LOGGER = "condenser"

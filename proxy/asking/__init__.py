@@ -20,10 +20,10 @@ from typing import Protocol
 
 from proxy.asking.ballots import poll
 from proxy.asking.calls import Calls
+from proxy.asking.dispatch import Call, Dispatcher
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lane, Lanes
 from proxy.asking.questions import Caller, Roles, question_for
-from proxy.asking.ways import Call, Dispatcher
 from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result

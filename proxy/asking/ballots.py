@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from proxy.asking.answers import Completion
 from proxy.asking.calls import Account, Calls
+from proxy.asking.dispatch import EXPIRED
 from proxy.asking.lanes import PAUSED
 from proxy.asking.questions import Caller, Roles, vote_question
-from proxy.asking.ways import EXPIRED
 from strategies.core.ballot import Polls, read_vote
 from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
 

@@ -1,4 +1,4 @@
-"""One question to one server, through the dispatcher (`ways`); failures are results.
+"""One question to one server, through the dispatcher (`dispatch`); failures are results.
 
 A server that refuses `max_completion_tokens` gets `max_tokens` from then on.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from proxy.asking.answers import Completion, read_completion
+from proxy.asking.dispatch import Dispatcher, fetch_reply
 from proxy.asking.lanes import PREEMPTED, Lane
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, Question, headers_for
-from proxy.asking.ways import Dispatcher, fetch_reply
 from proxy.runtime.lru import Lru
 from proxy.upstream import Upstream
 from strategies.core.effects import Failure

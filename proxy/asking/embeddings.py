@@ -1,4 +1,4 @@
-"""The vectors of texts, from a server's embeddings endpoint, through the dispatcher of every call (`ways`)."""
+"""The vectors of texts, from a server's embeddings endpoint, through the dispatcher of every call (`dispatch`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from proxy.asking.dispatch import Dispatcher, fetch_reply, is_down
 from proxy.asking.lanes import Lane
 from proxy.asking.questions import Caller, headers_for
-from proxy.asking.ways import Dispatcher, fetch_reply, is_down
 from proxy.request.loose_json import count_at, json_or_none
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 
 from proxy.asking.crowd import Crowd
-from proxy.runtime.holding import SharedContext
+from proxy.runtime.shared_context import SharedContext
 from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 

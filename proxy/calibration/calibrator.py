@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands_in
 from proxy.calibration.features import of_messages
 from proxy.calibration.fit import Observation
-from proxy.calibration.ledger import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
+from proxy.calibration.samples import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibration, calibration_for
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor, CountedPrompt, Growth, growth
-from proxy.calibration.ledger import FittedPrices
+from proxy.calibration.samples import FittedPrices
 from strategies.core.budget import UNSCALED, Scale
 
 LEAST, MOST = 0.3, 4.0

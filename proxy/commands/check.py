@@ -14,7 +14,7 @@ from pathlib import Path
 
 from proxy.cli import FAILED, OK, add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.effective import Question, budget_lines
-from proxy.commands.untouched import missing_files, missing_paths, open_services_without_files, why_unopened
+from proxy.commands.offline import missing_files, missing_paths, open_services_without_files, why_unopened
 from proxy.commands.values import NamedModel, model
 from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import UpstreamUnavailable

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from proxy.cli import FAILED, OK
-from proxy.commands.running import ask
+from proxy.commands.proxy_client import ask
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.operating import (
+from proxy.commands.admin_client import (
     add_proxy_arguments,
     find_key,
     printable,

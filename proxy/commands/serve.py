@@ -16,7 +16,7 @@ from uvicorn.supervisors import Multiprocess
 
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
-from proxy.commands.running import client_url, listening_url
+from proxy.commands.proxy_client import client_url, listening_url
 from proxy.http.connection import Connection
 from proxy.request.identity import tenant_key
 from proxy.runtime.garbage import scheduled_collections

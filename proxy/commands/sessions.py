@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.operating import (
+from proxy.commands.admin_client import (
     add_proxy_arguments,
     find_key,
     list_sessions,

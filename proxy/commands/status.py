@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.cli import FAILED, OK
-from proxy.commands.running import ask
+from proxy.commands.proxy_client import ask
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

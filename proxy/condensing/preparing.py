@@ -26,8 +26,8 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.codec import encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
+from strategies.core.prepared import JUDGED, best_prepared, prepared_in
 from strategies.core.protocol import Judging, Verdict
-from strategies.core.ready import JUDGED, best_prepared, prepared_in
 from strategies.core.replay import Replayed
 from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View

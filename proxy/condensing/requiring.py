@@ -9,7 +9,7 @@ from proxy.condensing.decision import Action, Decision
 from proxy.reasons import NO_MORE_CONDENSED, Reason
 from proxy.request.intake import Case
 from strategies.core.floor import floor
-from strategies.core.ready import best_prepared
+from strategies.core.prepared import best_prepared
 from strategies.core.replay import Replayed
 from strategies.core.requirement import RULES, Requirement, has_grown, requirement_for
 from strategies.pipeline import is_due

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.memory.heard import NO_ANSWER, FirstChoice, calls_of, finish_for_client
+from proxy.memory.reply_choice import NO_ANSWER, FirstChoice, calls_of, finish_for_client
 from proxy.memory.tool import NAME
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from proxy.memory.heard import FirstChoice, hidden_message
+from proxy.memory.reply_choice import FirstChoice, hidden_message
 from proxy.memory.tool import BadArguments, ToolState, is_object, parse_arguments
 from proxy.reply.usage import Usage, usage_in
 from proxy.runtime.offload import message_load, offload

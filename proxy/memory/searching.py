@@ -1,6 +1,6 @@
 """Runs the calls of `search_memory` between the upstream and the client, which sees one reply.
 
-A reply in one piece is read whole; one in events flows on while it comes (`proxy/memory/joined.py`). If the model
+A reply in one piece is read whole; one in events flows on while it comes (`proxy/memory/joining.py`). If the model
 called only the memory tool, the calls are run and the upstream is asked again (`proxy/memory/following.py`), at most
 `memory.max_rounds` times; the last time the model may not call the tool, so that it answers. If the model also called
 tools of the client, the memory calls are run and the client gets its own calls: the results of the memory calls are
@@ -20,7 +20,7 @@ from proxy.http.headers import first
 from proxy.learning.learned_windows import LearnedWindows
 from proxy.memory.following import Following, Send
 from proxy.memory.inject import Injector
-from proxy.memory.joined import StreamedReply, join_replies
+from proxy.memory.joining import StreamedReply, join_replies
 from proxy.memory.offering import Offers
 from proxy.memory.recall import Recall, Searchable
 from proxy.memory.replies import is_good, read_whole

@@ -17,7 +17,7 @@ from typing import Any
 
 from proxy.http.sse import LineSplitter
 from proxy.memory.deltas import Choice
-from proxy.memory.heard import FirstChoice, usage_for_client
+from proxy.memory.reply_choice import FirstChoice, usage_for_client
 from proxy.overflow.reading import is_error_body
 from proxy.request.loose_json import json_or_none
 from strategies.core.transcript import dump

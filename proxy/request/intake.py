@@ -37,8 +37,8 @@ from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
+from strategies.core.prepared import JUDGED, prepared_in
 from strategies.core.protocol import Past, Verdict
-from strategies.core.ready import JUDGED, prepared_in
 from strategies.core.transcript import Message, Transcript
 from strategies.core.view import item_for
 

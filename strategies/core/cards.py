@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from strategies.core.plain import normalized
+from strategies.core.normalizing import normalized
 from strategies.core.transcript import Role
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToSummarize
 from strategies.core.plan import Plan, Replace
+from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Judging, Past, Polling, Steps, Strategy, Verdict
-from strategies.core.ready import JUDGED
 from strategies.core.replacement import replacement, stands_for
 from strategies.core.summary import LEAST_RECORD, RecordForm, record_cap, summarize
 from strategies.core.view import View

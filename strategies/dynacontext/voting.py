@@ -16,8 +16,8 @@ from strategies.core.condensation import standing_in
 from strategies.core.effects import Ballot, Result, Vote, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.history import as_text, break_fences, originals
+from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Past, Verdict
-from strategies.core.ready import JUDGED
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.transcript import Call, Counter, Message, Role, literal

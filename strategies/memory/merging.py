@@ -25,7 +25,7 @@ from math import ceil
 from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
-from strategies.core.plain import normalized
+from strategies.core.normalizing import normalized
 from strategies.core.transcript import Role
 from strategies.memory.terms import STOP, terms
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxy import cli
-from proxy.commands.running import settings_url
+from proxy.commands.proxy_client import settings_url
 from proxy.commands.serve import banner, server_config
 from proxy.commands.status import counters
 from proxy.settings import Settings

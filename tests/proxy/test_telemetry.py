@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.calibration.calibrator import Progress
-from proxy.calibration.ledger import NOTHING
+from proxy.calibration.samples import NOTHING
 from proxy.telemetry import MOST_MODELS, OTHER, Telemetry
 
 

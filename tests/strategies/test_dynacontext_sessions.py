@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result, Vote, Votes
 from strategies.core.errors import StrategyError
+from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Past, Verdict
-from strategies.core.ready import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.calibration.anchor import About, Anchor, CountedPrompt
 from proxy.calibration.calibrator import Calibrator, Forwarded, Progress
-from proxy.calibration.ledger import FittedPrices
+from proxy.calibration.samples import FittedPrices
 from proxy.calibration.scaling import UNCALIBRATED
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions

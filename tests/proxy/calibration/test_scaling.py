@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, from_row, growth, row, stands_in
 from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN
-from proxy.calibration.ledger import NOTHING, FittedPrices
+from proxy.calibration.samples import NOTHING, FittedPrices
 from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
 from strategies.core.transcript import Reader, Transcript, dump
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.heard import FirstChoice, first_choice_in, reply_for_client, usage_for_client
+from proxy.memory.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.memory.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
 from proxy.memory.tool import MOST_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
 from proxy.request.wire import read

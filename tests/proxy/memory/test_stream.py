@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.heard import NO_ANSWER
+from proxy.memory.reply_choice import NO_ANSWER
 from proxy.memory.stream import Splicer
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.commands.operating import table
+from proxy.commands.admin_client import table
 from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import TOKEN_FILE, Admin, admin_token, known_token
 from proxy.sessions.stored import StoredSessions

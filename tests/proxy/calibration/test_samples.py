@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import Features
 from proxy.calibration.fit import Observation
-from proxy.calibration.ledger import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Samples, decoded, encoded
+from proxy.calibration.samples import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Samples, decoded, encoded
 
 tokens = st.floats(40, 9_000).map(lambda each: round(each, 1))
 features = st.builds(Features, st.sampled_from([0.0, 1.0]), st.just(0.0), st.just(3.0), tokens)

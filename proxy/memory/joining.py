@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from proxy.errors import UpstreamUnavailable
 from proxy.memory.following import Following
-from proxy.memory.heard import FirstChoice, first_choice_in, reply_for_client
 from proxy.memory.replies import ReadReply, error_in, error_reply, is_good, read_whole
+from proxy.memory.reply_choice import FirstChoice, first_choice_in, reply_for_client
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
 from proxy.reply.opening import UpstreamAnswer

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from proxy.cli import FAILED, OK
-from proxy.commands.running import Reply, ask
+from proxy.commands.proxy_client import Reply, ask
 from proxy.request.loose_json import json_or_none
 from proxy.sessions.admin import known_token
 from proxy.settings import load_settings
