@@ -66,6 +66,16 @@ def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
     assert_view(stage.last_view, garden(12))
 
 
+def test_a_condensation_that_an_earlier_view_applied_is_replayed_though_the_view_before_did_without(
+    stage: Stage,
+) -> None:
+    first = stage.ask(garden(12), asked(session="widened"))
+    wide = stage.ask(garden(12), asked(session="widened", window=64_000))
+    again = stage.ask(garden(12), asked(session="widened", window=WINDOW))
+    assert [each.header("x-condenser-action") for each in (first, wide, again)] == ["condensed", "passed", "replayed"]
+    assert again.header("x-condenser-condensation") == first.header("x-condenser-condensation")
+
+
 def test_the_same_request_again_is_replayed_byte_for_byte_without_a_model(stage: Stage) -> None:
     first = stage.ask(garden(12), asked(session="again"))
     view, calls = stage.forwarded[-1].body, len(stage.summaries)
