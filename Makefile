@@ -35,7 +35,7 @@ test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... fo
 check-lint: setup ## ruff and mypy
 	@$(BIN)/ruff check --output-format concise .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --strict proxy strategies tests
+	@$(BIN)/mypy --strict proxy strategies tests bench eval deploy
 
 format: setup ## let ruff write the form it checks
 	@$(BIN)/ruff check --fix .

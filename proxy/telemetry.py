@@ -159,10 +159,29 @@ class JsonLines(logging.Formatter):
         return json.dumps(document, ensure_ascii=False)
 
 
+class TextLines(logging.Formatter):
+    """Formats log records for people: the line of a request as it is, and warnings and errors with their level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message of a record, with its level if that is above INFO."""
+        text = super().format(record)
+        return f"{record.levelname}: {text}" if record.levelno > logging.INFO else text
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn tells something new.
+
+    The relay leaves a reply unfinished when the upstream has, so that the client sees that it was cut, and logs that.
+    uvicorn takes it for a defect of the app.
+    """
+    return record.msg != "ASGI callable returned without completing response."
+
+
 def configure_logging(form: LogFormat) -> None:
     """Sends our log to standard error. Only the program calls this, never the app."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
     for name in (LOGGER, "proxy"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

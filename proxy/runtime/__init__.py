@@ -1,10 +1,10 @@
 """Tools of a long-running process.
 
-    owned_tasks     tasks that the app owns, whoever waits for them
-    waiters         counts the clients that wait for background work
-    offload         runs long work in a thread
-    lru             bounded caches
-    shared_context  a context manager that many requests share
-    garbage         schedules full garbage collections
-    secret_files    secrets in files beside the SQLite store
+owned_tasks     tasks that the app owns, whoever waits for them
+waiters         counts the clients that wait for background work
+offload         runs long work in a thread
+lru             bounded caches
+shared_context  a context manager that many requests share
+garbage         schedules full garbage collections
+secret_files    secrets in files beside the SQLite store
 """

@@ -29,25 +29,33 @@ def replicas(number: int, upstream: str, store: str, *, strategy: str, window: i
     with ExitStack() as stack:
         processes = [stack.enter_context(replica(upstream, store, strategy, window)) for _ in range(number)]
         for url, process in processes:
-            await_true(lambda url=url, process=process: _answers(url, process), f"a replica at {url}")  # type: ignore[misc]
+            await_answer(url, process)
         yield [url for url, _ in processes]
 
 
 @contextmanager
-def replica(upstream: str, store: str, strategy: str, window: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address of one replica, which need not answer yet, and its process."""
+def replica(
+    upstream: str, store: str, strategy: str, window: int, log: Path | None = None, **more: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of one replica, which need not answer yet, and its process.
+
+    Its standard error goes to `log`; `more` are settings by the names of their environment variables.
+    """
     port = free_port()
     options = {"port": str(port), "upstream": upstream, "store": store, "strategy": strategy}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     # What is prepared in the background is ready sooner or later; whoever compares bytes cannot have that.
-    settings = {"CONDENSER_WINDOW": str(window), "CONDENSER_BACKGROUND": "off"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVE, "serve", *words],
-        cwd=ROOT,
-        env={**os.environ, **settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    settings = {"CONDENSER_WINDOW": str(window), "CONDENSER_BACKGROUND": "off", **more}
+    with (
+        open(log or os.devnull, "wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVE, "serve", *words],
+            cwd=ROOT,
+            env={**os.environ, **settings},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        ) as process,
+    ):
         try:
             yield f"http://127.0.0.1:{port}", process
         finally:
@@ -61,6 +69,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(BOUND)
     except subprocess.TimeoutExpired:
         process.kill()
+
+
+def await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Returns when a replica answers."""
+    await_true(lambda: _answers(url, process), f"a replica at {url}")
 
 
 def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:

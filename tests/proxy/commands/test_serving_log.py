@@ -1,0 +1,33 @@
+"""What `condenser serve` writes to standard error when something goes wrong."""
+
+from __future__ import annotations
+
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.replicas import await_answer, replica
+from tests.support.replies import Reply
+from tests.support.upstream import ScriptedUpstream
+
+HEAD = (("content-type", "application/json"), ("content-length", "1000"))
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.mark.parametrize(("form", "level"), [("text", "WARNING: an upstream"), ("json", '"level": "warning"')])
+def test_a_reply_that_the_upstream_cuts_is_one_warning_and_no_error(
+    form: str, level: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    upstream.reply(Reply(200, HEAD, (b'{"id": "x", "cho',), cut=True))
+    log = tmp_path / "stderr"
+    with replica(upstream.base_url, "memory://", "off", 4_096, log, CONDENSER_LOG_FORMAT=form) as (url, process):
+        await_answer(url, process)
+        with pytest.raises(HTTPException):
+            wire.post_json(url, CHAT, HELLO)
+    said = log.read_text("utf-8")
+    assert said.count("an upstream broke off in the middle of its reply") == 1
+    assert level in said
+    assert "ASGI callable" not in said
