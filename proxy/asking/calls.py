@@ -17,7 +17,7 @@ from strategies.core.effects import Failure
 
 LIMIT_REFUSED = "limit-refused"
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server never says what they cost
-_COUNTED_FAILURES = ("timeout", "unreadable", PREEMPTED)
+_COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
 MOST_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
 

@@ -46,8 +46,6 @@ class LastTry(NamedTuple):
     """The id of the condensation in the view; empty if there was none."""
     tokens: int
     """Tokens of the view."""
-    messages: int
-    """Messages in the view."""
 
 
 class DecisionSnapshot(NamedTuple):
@@ -185,7 +183,7 @@ class Preparer:
         shrink = RULES[Requirement.SOFT].least_shrink
         waiting = best_prepared(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
         resting = base.applied.id if base.applied else ""
-        now = LastTry(resting, base.view.tokens, len(base.view.items))
+        now = LastTry(resting, base.view.tokens)
         if not (_needs_preparation(base, case, budget, waiting) and self._claim_try(work_key(case), now, budget)):
             return None
         return await self._prepare(base, case, None, background=True)
@@ -260,4 +258,4 @@ def _has_changed_enough(last: LastTry | None, now: LastTry, budget: Budget) -> b
     """
     if last is None or now.applied != last.applied or now.tokens < last.tokens:
         return True
-    return now.tokens - last.tokens >= budget.step or now.messages >= last.messages * (1 + budget.marks.step)
+    return now.tokens - last.tokens >= budget.step

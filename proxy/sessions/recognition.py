@@ -151,9 +151,15 @@ class Recogniser:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
         found = blank._replace(session=session, condensations=session.condensations, patches=session.patches)
-        if _may_be_a_window(session, transcript):
+        if not _may_be_a_window(session, transcript):
+            return found
+        try:
             return found._replace(missing=await self._align(found, session, transcript))
-        return found
+        except StoreError as error:
+            if session.find_branch(transcript.digests) is None:
+                raise
+            _log.warning("a history was not aligned: %s", error)
+            return found
 
     async def _loaded(self, key: SessionKey) -> Session | None:
         session = await self._stored.load(key)

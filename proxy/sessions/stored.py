@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -121,9 +122,16 @@ class StoredSessions:
     async def find(
         self, tenant: str, digests: Sequence[str], likely: Sequence[str]
     ) -> tuple[Mapping[str, str], dict[str, Session | None]]:
-        """The names of sessions by the digests that lead to them, and the `likely` sessions; raises `StoreError`."""
+        """The names of sessions by the digests that lead to them, and the `likely` sessions; raises `StoreError`.
+
+        A likely session that cannot be read is left out: nothing says yet that it is needed.
+        """
         found = await self.store.find(tenant, digests, likely)
-        return found.sessions, {name: self._session(found.snapshots.get(name)) for name in likely}
+        sessions: dict[str, Session | None] = {}
+        for name in likely:
+            with suppress(StoreError):
+                sessions[name] = self._session(found.snapshots.get(name))
+        return found.sessions, sessions
 
     def _session(self, snapshot: Snapshot | None) -> Session | None:
         try:

@@ -94,7 +94,7 @@ def _unreadable(path: str, error: OSError | ValueError) -> str:
 def _json(variable: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{variable} begins as JSON does, but cannot be read as such: {error}") from None
 
 

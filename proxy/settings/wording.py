@@ -30,6 +30,7 @@ _LONGEST_PROBLEM = 400
 _LONGEST_NAME = 200
 _MISSING = "is missing"
 _LIST = "a list; in the environment it is one in JSON"
+_TABLE = "a table"
 _WANTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -42,9 +43,9 @@ _WANTED = {
     "bool_parsing": "true or false",
     "string_type": "a text",
     "path_type": "a path",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "dict_type": "a table",
+    "model_type": _TABLE,
+    "model_attributes_type": _TABLE,
+    "dict_type": _TABLE,
 }
 _BOUNDS = {
     "greater_than": ("more than", "gt"),
@@ -111,7 +112,8 @@ def _translated(error: Any, *, is_secret: bool) -> str:
         wanted = str(context["expected"]) if kind == "literal_error" else _WANTED.get(kind, "")
     if not wanted:
         return str(error["msg"])
-    return f"must be {wanted}" + ("" if is_secret else not_this(error["input"]))
+    # What stands in the place of a table may be one of its secrets.
+    return f"must be {wanted}" + ("" if is_secret or wanted == _TABLE else not_this(error["input"]))
 
 
 def _number(value: float) -> str:

@@ -23,7 +23,8 @@ def floor(view: View, budget: Budget) -> int:
     items, limit = view.items, view.limit
     tokens = view.fixed + sum(_least(each) for each in items[limit:])
     if view.task is not None and view.task < limit:
-        tokens += min(items[view.task].message.tokens, budget.task_cap)
+        task = items[view.task].message.tokens
+        tokens += task if view.task == view.last_user else min(task, budget.task_cap)
     if view.last_user is not None and view.last_user < limit and view.last_user != view.task:
         tokens += items[view.last_user].message.tokens
     return tokens

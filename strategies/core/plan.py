@@ -75,13 +75,14 @@ def _check_span(edit: Replace, done: int, view: View) -> None:
 
 
 def _next_cut(view: View, place: int) -> int:
-    """The first legal cut at or behind an item.
+    """The first legal cut at or behind an item, up to the view's limit; the item itself if there is none.
 
     A head ends at one. System messages of the span that it covers are sent right behind it, and must not separate a
     call from its results; an edit that replaces single messages may end between two results.
     """
     cuts = view.structure.cuts
-    return next((each for each in range(place, len(cuts)) if cuts[each]), place)
+    most = view.limit if place <= view.limit else view.size
+    return next((each for each in range(place, most + 1) if cuts[each]), place)
 
 
 def _covered(view: View, end_of_head: int) -> int:
@@ -117,7 +118,8 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
 def _separates_results(view: View) -> bool:
     if not 0 < view.head < view.size or not view.item(view.head).message.is_result:
         return False
-    return any(0 < place <= view.covered for place, _ in view.transcript.systems)
+    follows = any(0 < place <= view.covered for place, _ in view.transcript.systems)
+    return follows and not view.structure.cuts[view.head]
 
 
 def _stands(view: View, index: int, may_be_cut: bool) -> bool:
