@@ -22,8 +22,9 @@ from proxy.learning.learned_windows import LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import OpenedReply, UpstreamAnswer, is_unreadable_refusal, open_reply
+from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.request.intake import ChatRequest, milliseconds_since
+from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
 
 MOST_RATIO = 4.0
@@ -35,7 +36,7 @@ UNKNOWN_SHARE = 0.25
 GOAL_SHARE = 0.8
 """The goal is at most this share of the most that may be sent."""
 
-Send = Callable[[Decision], Awaitable[UpstreamAnswer]]
+Send = Callable[[Decision], Awaitable[UpstreamReply]]
 OwnWork = Callable[[Awaitable[Decision | None]], Awaitable[Decision | None]]
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class RefusedRequest(NamedTuple):
 class FinalAnswer(NamedTuple):
     """The reply that the client gets, and the decision that it answers."""
 
-    reply: UpstreamAnswer
+    reply: UpstreamReply
     decision: Decision
 
 
@@ -148,7 +149,7 @@ class Retrier:
         refused = RefusedRequest(decision.tokens_after, expected, reply_tokens)
         return await decision.retry_smaller(policy, retry_budget(policy.budget, refusal, refused, passed))
 
-    async def _send_smaller(self, request: ChatRequest, smaller: Decision, send: Send) -> UpstreamAnswer | None:
+    async def _send_smaller(self, request: ChatRequest, smaller: Decision, send: Send) -> UpstreamReply | None:
         """Sends the smaller view, and returns the reply; None if the upstream cannot be reached.
 
         A refusal of this view teaches too, but is not retried.
@@ -208,7 +209,7 @@ async def _send_once(decision: Decision, send: Send) -> OpenedReply:
     return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 
 
-async def _replace_refused(refused: UpstreamAnswer, sending: Awaitable[T]) -> T | None:
+async def _replace_refused(refused: UpstreamReply, sending: Awaitable[T]) -> T | None:
     """The result of sending again, after which the refused reply is closed; None if the upstream is unavailable."""
     try:
         reply = await sending

@@ -21,14 +21,15 @@ from proxy.memory.replies import ReadReply, error_reply, is_good, read_whole
 from proxy.memory.rounds import Rounds
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
-from proxy.reply.opening import OpenedReply, UpstreamAnswer, open_reply
+from proxy.reply.opening import OpenedReply, open_reply
+from proxy.upstream import UpstreamReply
 
 SAFE = 0.95
 """The share of the upstream's limit that we use: its count and ours differ from text to text."""
 
 _log = logging.getLogger(__name__)
 
-Send = Callable[[bytes], Awaitable[UpstreamAnswer]]
+Send = Callable[[bytes], Awaitable[UpstreamReply]]
 Learn = Callable[[Refusal, int], object]
 
 
@@ -44,21 +45,21 @@ class Following:
         self._send = send
         self._learn = learn
 
-    async def reply(self, *, text_sent: bool) -> UpstreamAnswer:
+    async def reply(self, *, text_sent: bool) -> UpstreamReply:
         """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
 
         `text_sent` says that the client has text of the reply already.
         """
         return await self._with_fallback(self._request(text_sent=text_sent), text_sent=text_sent)
 
-    async def in_place_of(self, failed: ReadReply, *, text_sent: bool) -> UpstreamAnswer:
+    async def in_place_of(self, failed: ReadReply, *, text_sent: bool) -> UpstreamReply:
         """Another reply in place of one that has `failed` before the client had anything of it.
 
         Returns `failed` itself where nothing can take its place; raises `UpstreamUnavailable`.
         """
         return await self._with_fallback(self._examine(failed), text_sent=text_sent)
 
-    async def _with_fallback(self, requested: Awaitable[OpenedReply], *, text_sent: bool) -> UpstreamAnswer:
+    async def _with_fallback(self, requested: Awaitable[OpenedReply], *, text_sent: bool) -> UpstreamReply:
         """The requested reply, or a fallback where the upstream refuses the request."""
         try:
             following = await self._retry_shorter(await requested, text_sent=text_sent)
@@ -101,7 +102,7 @@ class Following:
         await refused.reply.close()
         return await self._request(text_sent=text_sent)
 
-    async def _give_up_search(self, refused: UpstreamAnswer) -> UpstreamAnswer:
+    async def _give_up_search(self, refused: UpstreamReply) -> UpstreamReply:
         """The reply to the client's own request; the refusal itself where the upstream cannot be reached."""
         _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
         self._rounds.give_up()

@@ -15,10 +15,10 @@ from proxy.memory.replies import ReadReply, error_in, error_reply, is_good, read
 from proxy.memory.reply_choice import FirstChoice, first_choice_in, reply_for_client
 from proxy.memory.rounds import Rounds
 from proxy.memory.stream import Splicer
-from proxy.reply.opening import UpstreamAnswer
+from proxy.upstream import UpstreamReply
 
 
-async def join_replies(reply: UpstreamAnswer, rounds: Rounds, following: Following) -> UpstreamAnswer:
+async def join_replies(reply: UpstreamReply, rounds: Rounds, following: Following) -> UpstreamReply:
     """Reads replies in one piece and runs their searches, until one needs no other reply after it.
 
     Returns that one as the client gets it, or the first one that is an error or no completion, as it came.
@@ -44,7 +44,7 @@ async def join_replies(reply: UpstreamAnswer, rounds: Rounds, following: Followi
 class StreamedReply:
     """Replies in events as one stream; its status and headers are those of the first reply."""
 
-    def __init__(self, reply: UpstreamAnswer, rounds: Rounds, following: Following) -> None:
+    def __init__(self, reply: UpstreamReply, rounds: Rounds, following: Following) -> None:
         self.status = reply.status
         self.headers = [pair for pair in reply.headers if pair[0].lower() != b"content-length"]
         self._reply = reply
@@ -93,7 +93,7 @@ class StreamedReply:
         if rest := self._splicer.rest():
             yield rest
 
-    async def _next(self, failed: ReadReply | None) -> UpstreamAnswer:
+    async def _next(self, failed: ReadReply | None) -> UpstreamReply:
         """The reply after a hidden round, or in place of one that has `failed`.
 
         Raises `UpstreamUnavailable` where that is an error, which ends the stream.

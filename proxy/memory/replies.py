@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 from proxy.errors import ProxyError
 from proxy.http.headers import Headers
-from proxy.reply.opening import UpstreamAnswer
 from proxy.request.loose_json import json_or_none
+from proxy.upstream import UpstreamReply
 
 
 class ReadReply:
@@ -28,7 +28,7 @@ class ReadReply:
         """Does nothing: the call is over."""
 
 
-async def read_whole(reply: UpstreamAnswer) -> ReadReply:
+async def read_whole(reply: UpstreamReply) -> ReadReply:
     """Reads a reply to its end, and closes the call in any case; raises `UpstreamUnavailable`."""
     try:
         data = b"".join([chunk async for chunk in reply.chunks()])
@@ -42,7 +42,7 @@ def error_reply(error: ProxyError) -> ReadReply:
     return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
 
 
-def is_good(reply: UpstreamAnswer) -> bool:
+def is_good(reply: UpstreamReply) -> bool:
     """Whether the reply has a status of success."""
     return HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES
 

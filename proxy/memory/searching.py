@@ -27,9 +27,9 @@ from proxy.memory.replies import is_good, read_whole
 from proxy.memory.rounds import Rounds
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Reason
-from proxy.reply.opening import UpstreamAnswer
 from proxy.request.intake import Case
 from proxy.settings.tables import MemorySettings
+from proxy.upstream import UpstreamReply
 
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
@@ -75,7 +75,7 @@ class Searcher:
             runs_calls=case.offer.runs_calls,
         )
 
-    async def run_searches(self, decision: Decision, model: str, reply: UpstreamAnswer, send: Send) -> UpstreamAnswer:
+    async def run_searches(self, decision: Decision, model: str, reply: UpstreamReply, send: Send) -> UpstreamReply:
         """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
 
         `send` sends a body to the upstream.
@@ -98,8 +98,8 @@ class Searcher:
         return await join_replies(reply, rounds, following)
 
     async def _without_tool(
-        self, decision: Decision, rounds: Rounds, model: str, reply: UpstreamAnswer, send: Send
-    ) -> UpstreamAnswer:
+        self, decision: Decision, rounds: Rounds, model: str, reply: UpstreamReply, send: Send
+    ) -> UpstreamReply:
         """The reply to the same request without the tool where the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:
             return reply

@@ -15,15 +15,16 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoder_for
-from proxy.http.headers import Headers, first
+from proxy.http.headers import first
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
 from proxy.request.loose_json import json_or_none
+from proxy.upstream import UpstreamReply
 
 MOST_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds
@@ -32,21 +33,6 @@ _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPSt
 _BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
 """The first event of a stream, if it is one line of data, with the comments before it."""
 _ERROR, _CHOICES = b'"error"', b'"choices"'
-
-
-class UpstreamAnswer(Protocol):
-    """A reply whose head has been received; `chunks` may be iterated once."""
-
-    status: int
-    headers: Headers
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come in; raises `UpstreamUnavailable`."""
-        ...
-
-    async def close(self) -> None:
-        """Ends the call."""
-        ...
 
 
 class _Beginning(NamedTuple):
@@ -64,7 +50,7 @@ class _Beginning(NamedTuple):
 class BufferedReply:
     """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
 
-    def __init__(self, reply: UpstreamAnswer) -> None:
+    def __init__(self, reply: UpstreamReply) -> None:
         self.status = reply.status
         self.headers = reply.headers
         self._reply = reply
@@ -151,7 +137,7 @@ class BufferedReply:
 class OpenedReply(NamedTuple):
     """A reply, and what was found at its beginning."""
 
-    reply: UpstreamAnswer
+    reply: UpstreamReply
     """The reply, still to be read from its first byte on."""
     refusal: Refusal | None = None
     """What it says about the prompt's length, if it refuses the prompt for that."""
@@ -159,7 +145,7 @@ class OpenedReply(NamedTuple):
     """The inspected body or event if it is an error, under whatever status; else empty."""
 
 
-async def open_reply(reply: UpstreamAnswer, *, inspect: bool) -> OpenedReply:
+async def open_reply(reply: UpstreamReply, *, inspect: bool) -> OpenedReply:
     """Inspects the beginning of a reply, if `inspect` is set; closes the reply if that is cancelled or fails."""
     if not inspect:
         return OpenedReply(reply)
@@ -174,7 +160,7 @@ async def open_reply(reply: UpstreamAnswer, *, inspect: bool) -> OpenedReply:
     return OpenedReply(buffered, recognise(reply.status, body), body if _is_error(reply.status, body) else b"")
 
 
-def is_unreadable_refusal(reply: UpstreamAnswer) -> bool:
+def is_unreadable_refusal(reply: UpstreamReply) -> bool:
     """Whether an error that may refuse a request has an encoding that cannot be decoded here, such as br or zstd."""
     return reply.status in _REFUSING and decoder_for(first(reply.headers, b"content-encoding") or "") is None
 

@@ -23,8 +23,8 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, first, to_client
 from proxy.http.sse import event, is_event_stream
 from proxy.reply.capture import Capture
-from proxy.reply.opening import UpstreamAnswer
 from proxy.reply.reporting import Editor
+from proxy.upstream import UpstreamReply
 
 WATCH_AFTER = 0.05
 """Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
@@ -162,7 +162,7 @@ class Relay(Response):
     def __init__(
         self,
         incoming: Incoming,
-        reply: UpstreamAnswer,
+        reply: UpstreamReply,
         own_headers: Headers,
         settle: Settle | None = None,
         capture: Capture | None = None,

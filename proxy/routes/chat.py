@@ -14,7 +14,6 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
 from proxy.reply.capture import capture_for
 from proxy.reply.keepalive import KeepAlive, PendingResponse
-from proxy.reply.opening import UpstreamAnswer
 from proxy.reply.pending import beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
@@ -23,7 +22,7 @@ from proxy.request.intake import ChatRequest
 from proxy.routes.passthrough import pass_unread
 from proxy.routes.reading import Unread, read
 from proxy.services import Services
-from proxy.upstream import UpstreamRequest
+from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
@@ -97,7 +96,7 @@ class _Exchange:
             self.services.discovered.ask_if_due()
             self.under_way.callback(self.services.discovered.ask_after_reply)
 
-    async def _send(self, decision: Decision, body: bytes | None = None) -> UpstreamAnswer:
+    async def _send(self, decision: Decision, body: bytes | None = None) -> UpstreamReply:
         """Sends the decision's body, or another one under the same headers, and returns the upstream's answer."""
         headers = self.request.headers
         if self._needs_plain_reply(decision):
@@ -121,7 +120,7 @@ class _Exchange:
         """Prompt tokens that the reported usage has in addition to those that were forwarded."""
         return decision.tokens_saved if self.services.settings.report_usage == "original" else 0
 
-    def _relay(self, reply: UpstreamAnswer, decision: Decision) -> Relay:
+    def _relay(self, reply: UpstreamReply, decision: Decision) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
         taken = 200 <= reply.status < 300
         own_headers = encode_headers(decision.headers(accepted=taken))

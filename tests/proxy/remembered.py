@@ -68,11 +68,12 @@ def condensation(text: str, depth: int = 1) -> Condensation:
     )
 
 
-def made(store: Any, timeout: float = 5.0) -> Sessions:
+def made(store: Any, timeout: float = 5.0, prefix: str = "d") -> Sessions:
+    """Sessions of a process of its own, whose new ones are named by a prefix and a number."""
     numbers = count(1)
     stored = StoredSessions(store, timeout)
     return Sessions(
-        stored, Recogniser(stored, (), lambda: f"d{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time)
+        stored, Recogniser(stored, (), lambda: f"{prefix}{next(numbers)}"), Keeper(stored, ttl=60, clock=time.time)
     )
 
 

@@ -12,7 +12,8 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
-from proxy.reply.opening import MOST_HELD, UpstreamAnswer, open_reply
+from proxy.reply.opening import MOST_HELD, open_reply
+from proxy.upstream import UpstreamReply
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ class Scripted:
         self.closed = True
 
 
-async def all_of(reply: UpstreamAnswer) -> bytes:
+async def all_of(reply: UpstreamReply) -> bytes:
     return b"".join([chunk async for chunk in reply.chunks()])
 
 
