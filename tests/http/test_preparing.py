@@ -187,6 +187,16 @@ def test_a_preparation_that_fails_is_not_tried_again_every_turn() -> None:
         assert len(stage.summaries) == 1
 
 
+def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -> None:
+    with staged(answers=lambda _exchange: error(500), strategy="half-window") as stage:
+        messages = garden(PAST_PREPARE)
+        for _ in range(4):
+            stage.ask(messages, asked(session="s"))
+            stage.proxy.quiet()
+            messages = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+        assert len(stage.summaries) == 1
+
+
 def test_with_background_off_nothing_is_prepared() -> None:
     with staged(strategy="half-window", background="off") as stage:
         talk(stage, PAST_PREPARE)
