@@ -2,6 +2,7 @@
 
 session      what is stored of a conversation, and how a request finds its branch
 recognition  finds the session of a request
+lookup       reads the sessions that this takes, in few steps
 stored       reads and writes sessions, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
 records      a cache of decoded sessions and condensations

@@ -10,7 +10,7 @@ A failure of the store is reported in `Recognised.failure`, and the request goes
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.http.headers import Headers
@@ -20,6 +20,7 @@ from proxy.request.identity import Identity
 from proxy.runtime.lru import Lru
 from proxy.sessions.append import History, history_at
 from proxy.sessions.histories import Histories
+from proxy.sessions.lookup import SessionLookup
 from proxy.sessions.restoring import MissingMessages
 from proxy.sessions.session import Session, has_node, is_answered_alike
 from proxy.sessions.stored import Patience, StoredSessions
@@ -31,7 +32,6 @@ from strategies.core.transcript import Role, Transcript
 _CANDIDATES = 4
 _NEWEST = 16
 """Nodes that are looked up first: a conversation that goes on is found by one of its last."""
-_ANCESTORS = 8
 _REMEMBERED = 1_000
 """Ends of conversations for which the sessions that their next turn will have to read are remembered."""
 
@@ -238,50 +238,6 @@ class Recogniser:
             return history_at(session.tip, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
-
-
-class SessionLookup:
-    """Reads a tenant's sessions for one request, each once; the `likely` ones are read together with the index.
-
-    Which sessions are likely is a guess that saves a round trip: they may be gone, or not be needed.
-    """
-
-    def __init__(self, stored: StoredSessions, tenant: str, likely: Sequence[str]) -> None:
-        self.tenant = tenant
-        self._stored = stored
-        self._likely = likely
-        self._sessions: dict[str, Session | None] = {}
-
-    async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
-        """The names of sessions that the index has for these digests, by digest."""
-        likely, self._likely = self._likely, ()
-        found, sessions = await self._stored.find(self.tenant, digests, likely)
-        self._sessions.update(sessions)
-        return found
-
-    async def session(self, name: str) -> Session | None:
-        """The session of that name, None where there is none."""
-        if name not in self._sessions:
-            self._sessions[name] = await self._stored.load(SessionKey(self.tenant, name))
-        return self._sessions[name]
-
-    async def ancestors(self, session: Session) -> list[Session]:
-        """The sessions that it forked from, nearest first, at most `_ANCESTORS`."""
-        ancestors: list[Session] = []
-        parent = session.parent
-        while parent and len(ancestors) < _ANCESTORS and (ancestor := await self.session(parent)):
-            ancestors.append(ancestor)
-            parent = ancestor.parent
-        return ancestors
-
-    def path(self, name: str | None) -> Iterator[str]:
-        """The name of a session and the names of its ancestors, as far as they were read."""
-        for _ in range(_ANCESTORS):
-            if not name:
-                return
-            yield name
-            session = self._sessions.get(name)
-            name = session.parent if session else None
 
 
 def _may_be_a_window(session: Session, transcript: Transcript) -> bool:
