@@ -60,7 +60,7 @@ class RedisStore:
         self._quotas = quotas or Quotas()
         self._shown = shown
         self._route: Route = open_route(url, shown, self._limits)
-        self._saves_index = self._route.is_one_server
+        self._may_cross_slots = self._route.is_one_server
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -148,11 +148,11 @@ class RedisStore:
         self, key: SessionKey, entries: Sequence[str], values: Sequence[Word], until: float
     ) -> tuple[int, bool]:
         """The result of save.lua, and whether the script wrote the entries of the index too."""
-        if entries and self._saves_index:
+        if entries and self._may_cross_slots:
             try:
                 return await self._ask_one(_script("save", [*_keys(key), *entries], *values), until), True
             except CrossSlot:
-                self._saves_index = False
+                self._may_cross_slots = False
         return await self._ask_one(_script("save", _keys(key), *values), until), not entries
 
     async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int, until: float) -> bytes:
@@ -165,11 +165,11 @@ class RedisStore:
         return bytes(kept)
 
     async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> FindResult:
-        groups = _groups(digests, together=self._saves_index)
+        groups = _groups(digests, together=self._may_cross_slots)
         try:
             return await self._found_in(groups, tenant, likely, until)
         except CrossSlot:
-            self._saves_index = False
+            self._may_cross_slots = False
             return await self._found_in(_groups(digests, together=False), tenant, likely, until)
 
     async def _found_in(
