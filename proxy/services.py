@@ -117,13 +117,13 @@ async def open_services(
         message_cache = MessageCache()
         discovered = _discovered(settings, upstream, tasks, clock)
         base_url = settings.upstream.base_url
-        learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock)
+        learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock, discovered.window)
         table = bundled_table(config_directory() / "models.toml")
         profiles = Profiles(settings.profile_of)
         policies = Policies(settings, table, discovered.window, learned.window, profiles.for_model)
         telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
-        calibrator = _calibrator(settings, stored, tasks, telemetry, clock)
+        calibrator = _calibrator(settings, stored, tasks, telemetry, learned, clock)
         writing = _writing(settings, stored, tasks, clock)
         recall = Recall(_meanings(settings, asking, writing.keeper, clock))
         searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
@@ -178,10 +178,22 @@ def _asking(
 
 
 def _calibrator(
-    settings: Settings, stored: StoredSessions, tasks: Background, telemetry: Telemetry, clock: Callable[[], float]
+    settings: Settings,
+    stored: StoredSessions,
+    tasks: Background,
+    telemetry: Telemetry,
+    learned: LearnedWindows,
+    clock: Callable[[], float],
 ) -> Calibrator:
-    base_url, report = settings.upstream.base_url, telemetry.record_calibration
-    return Calibrator(base_url, stored, tasks, ttl=settings.store.ttl, clock=clock, report=report)
+    return Calibrator(
+        settings.upstream.base_url,
+        stored,
+        tasks,
+        ttl=settings.store.ttl,
+        clock=clock,
+        report=telemetry.record_calibration,
+        truncated_at=learned.truncated_at,
+    )
 
 
 def _writing(settings: Settings, stored: StoredSessions, tasks: Background, clock: Callable[[], float]) -> _Writing:

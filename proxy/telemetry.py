@@ -45,7 +45,7 @@ class Telemetry:
         self._overflows = self._counter(
             "overflows_total", "Prompts that an upstream refused, by what followed.", "outcome"
         )
-        self._truncations = self._counter("truncations_total", "Prompts that were not read whole.", "standing")
+        self._truncations = self._counter("truncations_total", "Prompts that were not read whole.")
         self._overhead = Histogram(
             "condenser_overhead_seconds",
             "Time added before a request was forwarded.",
@@ -124,9 +124,9 @@ class Telemetry:
             self._condensations.labels(decision.trigger).inc()
             _log.info("%s", decision.log_line(), extra={"decision": decision})
 
-    def record_truncation(self, standing: str) -> None:
-        """Records that a `usage` shows a truncated prompt; `standing` is `suspect` or `confirmed`."""
-        self._truncations.labels(standing).inc()
+    def record_truncation(self) -> None:
+        """Records that a `usage` proves a truncated prompt."""
+        self._truncations.inc()
 
     def record_bypass(self, path: str, reason: str = "") -> None:
         """Records a generation request that is passed on uncondensed; logged once for each endpoint and reason."""

@@ -19,7 +19,6 @@ from strategies.core.transcript import Message, Transcript
 
 MOST = 4_096  # anchors in memory
 DEEPEST = 64  # chain messages after an anchor; a turn adds fewer
-CLOCK = 16  # tokens by which a system message that tells the time may vary
 
 
 class About(NamedTuple):
@@ -117,11 +116,6 @@ class Growth(NamedTuple):
     """The features of what is new."""
     own: int
     """Our count of the whole grown view, in tokens."""
-    begins: bool = False
-    """Whether the request begins with what the anchor counted.
-
-    That is so if the same counter counted, and the same stands outside the chain, or as much but for the time of day.
-    """
 
 
 def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
@@ -135,8 +129,7 @@ def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     features, tokens = of_messages(new), sum([message.tokens for message in new])
     if anchor.counter == prompt.counter:
         outside = prompt.fixed.minus(anchor.fixed)
-        begins = anchor.frame == prompt.frame or abs(outside.own) <= CLOCK
-        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own), begins)
+        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own))
     if anchor.applied or anchor.frame != prompt.frame:
         return None
     return Growth(features, prompt.own)

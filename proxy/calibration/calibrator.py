@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands_in
-from proxy.calibration.features import of_messages
+from proxy.calibration.features import Features, of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.samples import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibration, calibration_for
@@ -90,7 +90,7 @@ class Calibrator:
     """The calibration for one upstream; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its progress when
-    that changes.
+    that changes. `truncated_at` gives the count of each prompt for a model that the upstream is proven to truncate.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Calibrator:
         ttl: int,
         clock: Callable[[], float],
         report: Callable[[str, Progress], None],
+        truncated_at: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._upstream = upstream
         self._stored = stored
@@ -109,6 +110,7 @@ class Calibrator:
         self._ttl = ttl
         self._clock = clock
         self._report = report
+        self._truncated_at = truncated_at
         self._anchors = Anchors()
         self._models: Lru[tuple[str, str], _ModelState] = Lru(MOST_MODELS)
 
@@ -137,6 +139,7 @@ class Calibrator:
     def calibrate(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibration:
         """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
         known = self._state(prompt.about.model, prompt.counter)
+        self._forget_truncated(prompt.about.model, prompt.counter, known)
         # A view that condensing has changed is counted no worse than a first request.
         mean = known.samples.error(anchored=False)
         error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
@@ -148,25 +151,33 @@ class Calibrator:
         known = stored if stored is not None and stands_in(stored, digests) else None
         # If both are of one length, the branch's own: another session's view may end with the same message.
         newest = self._anchors.newest(about.tenant, about.model, digests, known.length if known else 0)
-        return newest if newest is not None and stands_in(newest, digests) else known
+        found = newest if newest is not None and stands_in(newest, digests) else known
+        return None if found is None or found.counted == self._truncated_at(about.model) else found
+
+    def _forget_truncated(self, model: str, counter: str, entry: _ModelState) -> None:
+        """Drops what replies have taught whose prompts are known by now to have been truncated."""
+        kept = self._truncated_at(model)
+        samples = entry.samples if kept is None else entry.samples.without(kept)
+        if samples is not entry.samples:
+            entry.samples = samples
+            self._fit(model, counter, entry)
 
     # -- after a reply -------------------------------------------------------------------------------
 
-    def learn(
-        self, prompt: CountedPrompt, known: Calibration, sent: Forwarded, counted: int, *, teaches: bool = True
-    ) -> Anchor | None:
+    def learn(self, prompt: CountedPrompt, known: Calibration, sent: Forwarded, counted: int) -> Anchor | None:
         """Learns from the upstream's count of what was sent, and returns the anchor for the next request of the branch.
 
-        A count that cannot be one of this prompt, or is far below that of its beginning, is ignored. Unless it
-        `teaches`, because not all of the request is text, it only makes an anchor.
+        A count that cannot be one of this prompt, is far below that of its beginning, or is the one that the upstream
+        gives for each prompt that it truncates, is ignored.
         """
         digests, own = prompt.transcript.digests, sent.view.tokens
         since = known.growth_since(sent.applied, own)
         least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
-        if not digests or not could_be(counted, own) or counted < least:
+        whole = prompt.whole if sent.view.is_verbatim else prompt.fixed.plus(of_messages(sent.view.item_messages))
+        is_truncated = counted == self._truncated_at(prompt.about.model)
+        if not digests or is_truncated or not could_be(counted, whole) or counted < least:
             return None
-        if teaches:
-            self._teach(prompt, known, sent, since, counted)
+        self._teach(prompt, known, sent, since, whole, counted)
         node, length = digests[-1].hex(), len(digests)
         anchor = Anchor(node, length, sent.applied, counted, own, prompt.counter, prompt.frame, prompt.fixed)
         self._anchors.keep(prompt.about.tenant, prompt.about.model, anchor)
@@ -178,17 +189,17 @@ class Calibrator:
         known: Calibration,
         sent: Forwarded,
         since: tuple[Anchor, Growth] | None,
+        whole: Features,
         counted: int,
     ) -> None:
         entry, now, about = self._state(prompt.about.model, prompt.counter), int(self._clock()), prompt.about
         if since is not None or entry.samples.wholes:
-            off = abs(known.scale.upstream(sent.view.tokens) - counted) / counted
+            off = abs(known.expected(sent.view, sent.applied) - counted) / counted
             entry.samples = entry.samples.with_error(off, anchored=since is not None)
         if since is not None:
             anchor, grown = since
             lesson = Observation(grown.features, counted - anchor.counted, about.by, prompt.offering, now)
         else:
-            whole = prompt.whole if sent.view.is_verbatim else prompt.fixed.plus(of_messages(sent.view.item_messages))
             lesson = Observation(whole, counted, about.by, prompt.offering, now)
         taught = entry.samples.with_observation(lesson)
         if taught is not entry.samples:

@@ -1,7 +1,8 @@
 """Features: the amounts of each kind of text that the tokens of a request are made of. No I/O.
 
 Another vocabulary costs more for one kind of text and less for another, so our own count is split by kind. Finding the
-kinds of a message takes a fraction of its bytes: at most a few kilobytes of each are looked at.
+kinds of a message takes a fraction of its bytes: at most a few kilobytes of each are looked at. Media, such as
+pictures, are counted apart: servers price them in ways that have nothing to do with text, many by the piece.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from strategies.core.transcript import Message, Role
 SAMPLE = 2_048  # bytes of a message that are looked at
 _PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes behind the first
 _PER_ESCAPE = 6  # bytes of a character that is written as \uXXXX
+_MEDIA = (b'"image', b'"input_', b'"audio', b'"video', b'"file')  # in each message that has a part of media
+_FRAME, _CHARS_PER_TOKEN = 4, 4  # of the text beside media, whose tokens are estimated
 
 
 class Features(NamedTuple):
@@ -34,11 +37,20 @@ class Features(NamedTuple):
     """Tokens in other than Latin letters."""
     outside: float = 0.0
     """Tokens outside of messages: tools and framing."""
+    media: float = 0.0
+    """The number of pictures, sounds and files."""
+    media_tokens: float = 0.0
+    """The tokens that we count for them."""
+
+    @property
+    def own_text(self) -> float:
+        """Tokens of text by our own count."""
+        return self.words + self.code + self.non_latin + self.outside
 
     @property
     def own(self) -> float:
         """Tokens by our own count."""
-        return self.words + self.code + self.non_latin + self.outside
+        return self.own_text + self.media_tokens
 
     def plus(self, other: Features) -> Features:
         """The amounts of both."""
@@ -54,36 +66,58 @@ class Features(NamedTuple):
         return cost
 
 
+class _Kinds(NamedTuple):
+    """What was found in a message."""
+
+    wide: float
+    """The share of its text that is in other than Latin letters."""
+    media: int = 0
+    """The number of its parts that are no text."""
+    text_tokens: int = 0
+    """About the tokens of its other parts, if it has such parts."""
+
+
 def of_messages(messages: Iterable[Message]) -> Features:
     """The features of some messages."""
-    number = 0
-    words = code = wide = 0.0
+    number = media = 0
+    words = code = wide = media_tokens = 0.0
     for message in messages:
         number += 1
-        share = _shares.get(message.digest)
-        if share is None:
-            share = _look_at(message)
-        wide += message.tokens * share
+        kinds = _kinds.get(message.digest) or _look_at(message)
+        of_media = max(message.tokens - kinds.text_tokens, 0) if kinds.media else 0
+        media += kinds.media
+        media_tokens += of_media
+        text = message.tokens - of_media
+        wide += text * kinds.wide
         if message.role is Role.TOOL or message.calls:
-            code += message.tokens * (1 - share)
+            code += text * (1 - kinds.wide)
         else:
-            words += message.tokens * (1 - share)
-    return Features(messages=number, words=words, code=code, non_latin=wide)
+            words += text * (1 - kinds.wide)
+    return Features(messages=number, words=words, code=code, non_latin=wide, media=media, media_tokens=media_tokens)
 
 
-_MOST_SHARES = 8_000
-_shares: dict[bytes, float] = {}
-"""The shares of messages by digest: a history comes again with every request, and is looked at once."""
+_MOST_KINDS = 8_000
+_kinds: dict[bytes, _Kinds] = {}
+"""The kinds in messages by digest: a history comes again with every request, and is looked at once."""
 
 
-def _look_at(message: Message) -> float:
-    """Finds the share of a message that is not known yet; a message of our own has no digest to remember it by."""
-    share = non_latin_share(message.data)
+def _look_at(message: Message) -> _Kinds:
+    """Finds the kinds in a message that is not known yet; a message of our own has no digest to remember it by."""
+    media = _number_of_media(message) if any(mark in message.data for mark in _MEDIA) else 0
+    text_tokens = _FRAME + len(message.text) // _CHARS_PER_TOKEN if media else 0
+    kinds = _Kinds(non_latin_share(message.data), media, text_tokens)
     if message.digest:
-        if len(_shares) >= _MOST_SHARES:
-            _shares.clear()
-        _shares[message.digest] = share
-    return share
+        if len(_kinds) >= _MOST_KINDS:
+            _kinds.clear()
+        _kinds[message.digest] = kinds
+    return kinds
+
+
+def _number_of_media(message: Message) -> int:
+    """The number of parts that are no text."""
+    content = message.body.get("content")
+    parts = content if isinstance(content, list) else []
+    return sum(isinstance(part, dict) and not isinstance(part.get("text"), str) for part in parts)
 
 
 def non_latin_share(data: bytes) -> float:

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from proxy.calibration.features import Features
 
-EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0)
+EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0, media_tokens=1.0)
 """The prices when nothing has been learned: a token is a token."""
-LOWEST = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3)
-HIGHEST = Features(64_000, 8_000, 24, 4, 4, 4, 4)
-_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6)  # how far a price is from `EVEN`, typically
+LOWEST = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3, 0, 0)
+HIGHEST = Features(64_000, 8_000, 24, 4, 4, 4, 4, 20_000, 20)
+_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6, 1_000, 1)  # how far a price is from `EVEN`, typically
+_PINNED = 1e9  # the weight that holds a price at its bound
 _ROUNDS = 4
 _FAR = 1.5  # times its noise; an observation that is farther off weighs less
 
@@ -46,13 +47,28 @@ def fit_prices(observations: Sequence[Observation], start: Features = EVEN) -> F
     """The prices that fit best. `start` is a guess: it decides how soon they are found, not which."""
     prices = start
     for _ in range(_ROUNDS):
-        prices = Features(*_solve(*_normal_equations(observations, prices)))
-    return bounded(prices)
+        prices = _solve_within_bounds(*_normal_equations(observations, prices))
+    return prices
 
 
 def bounded(prices: Features) -> Features:
     """The prices within their bounds."""
     return Features(*[min(max(price, low), high) for price, low, high in zip(prices, LOWEST, HIGHEST, strict=True)])
+
+
+def _solve_within_bounds(matrix: list[list[float]], right: list[float]) -> Features:
+    """The solution in which a price that would leave its bounds is held at the bound, and the others make up for it."""
+    held: set[int] = set()
+    while True:
+        prices = Features(*_solve(matrix, right))
+        within = bounded(prices)
+        out = {i for i in range(len(EVEN)) if prices[i] != within[i]} - held
+        if not out:
+            return within
+        held |= out
+        for i in out:
+            matrix[i][i] += _PINNED
+            right[i] += _PINNED * within[i]
 
 
 def _normal_equations(observations: Sequence[Observation], prices: Features) -> tuple[list[list[float]], list[float]]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN, Observation, fit_prices
 
-VERSION = 1
+VERSION = 2
 MOST = 48  # observations in each reservoir
 MOST_BY_ONE = 8  # of them from one conversation
 MOST_ERRORS = 64
@@ -107,6 +107,11 @@ class Samples(NamedTuple):
             return self._replace(anchored=(*self.anchored, error)[-MOST_ERRORS:])
         return self._replace(firsts=(*self.firsts, error)[-MOST_ERRORS:])
 
+    def without(self, counted: int) -> Samples:
+        """The samples without whole requests that were counted so."""
+        kept = tuple(each for each in self.wholes if each.counted != counted)
+        return self if len(kept) == len(self.wholes) else self._replace(wholes=kept)
+
     def error(self, *, anchored: bool) -> float | None:
         """The mean relative error of recent estimates, at least 0; None if there are too few."""
         errors = self.anchored if anchored else self.firsts
@@ -124,15 +129,16 @@ class Samples(NamedTuple):
 
 def is_plausible(observation: Observation) -> bool:
     """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
-    own, counted = observation.features.own, observation.counted
-    if observation.features.requests:
-        return could_be(counted, own)
-    return own >= LEAST_GROWTH and LEAST_SHARE * own <= counted <= MOST_TIMES * own
+    features, counted = observation.features, observation.counted
+    if features.requests:
+        return could_be(counted, features)
+    least = LEAST_SHARE * features.own_text
+    return features.own >= LEAST_GROWTH and least <= counted <= MOST_TIMES * features.own
 
 
-def could_be(counted: int, own: float) -> bool:
-    """Whether an upstream can have counted so many tokens for a whole request that we count as `own` tokens."""
-    return LEAST_SHARE * own <= counted <= MOST_TIMES * own + MOST_HIDDEN
+def could_be(counted: int, features: Features) -> bool:
+    """Whether an upstream can have counted so many tokens for a whole request; media may be much cheaper than text."""
+    return LEAST_SHARE * features.own_text <= counted <= MOST_TIMES * features.own + MOST_HIDDEN
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:

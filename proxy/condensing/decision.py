@@ -18,11 +18,7 @@ from proxy.reply.usage import Usage
 from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock, with_depth
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Kind, Literal
-from strategies.core.transcript import Role
 from strategies.core.view import View
-
-REASONING = (b'"reasoning', b'"thinking', b"<think", b"u003cthink")
-"""Bytes that show reasoning in a message: members in which servers put it, and marks in its text."""
 
 
 class Action(StrEnum):
@@ -152,8 +148,8 @@ class Decision:
     """
     rewrite_for: Callable[[Profile], bool] | None = None
     """Rewrites the view for another profile, and returns whether the bytes have changed."""
-    learn: Callable[[Usage, bool], None] | None = None
-    """Takes in the upstream's usage, and whether it is suspect; called before `settle`. Sets `usage` and `anchor`."""
+    learn: Callable[[Usage], None] | None = None
+    """Takes in the upstream's usage; called before `settle`. Sets `usage` and `anchor`."""
     settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
     """Stores what later requests need. Its argument is the reply as a message, which append mode stores too."""
     follow_up: Callable[[], None] | None = None
@@ -181,24 +177,17 @@ class Decision:
         return round(self.calibrated.scale.slope * (self.tokens_before - self.tokens_after))
 
     @property
-    def least_upstream_count(self) -> int:
-        """The least that the upstream should count for the view, in its tokens.
-
-        Without a count of the upstream's own to start from, tokens that it is only guessed to add are left out.
-        """
-        expected = self.calibrated.scale.upstream(self.view.tokens)
-        return expected if self.upstream_prefix_count is not None else min(expected, self.view.tokens)
+    def expected_tokens(self) -> int:
+        """Tokens that the upstream is expected to count for the view; under `observe:` for what it would be."""
+        if self.tokens_after != self.view.tokens:
+            return self.calibrated.scale.upstream(self.tokens_after)
+        return self.calibrated.expected(self.view, self.applied.id if self.applied else "")
 
     @property
-    def upstream_prefix_count(self) -> int | None:
-        """The upstream's own count for the beginning of this view; None if that is not known."""
-        return self.calibrated.count_of_beginning(self.applied.id if self.applied else "", self.view.tokens)
-
-    @property
-    def shows_reasoning(self) -> bool:
-        """Whether the view contains reasoning of the assistant, which chat templates drop once a turn is over."""
-        texts = [message.data for message in self.view.item_messages if message.role is Role.ASSISTANT]
-        return any(mark in data for data in texts for mark in REASONING)
+    def headroom(self) -> int | None:
+        """The headroom of the view in tokens of the upstream; None if the window is unknown."""
+        budget = self.policy.budget
+        return None if budget is None else budget.unscaled.headroom(self.expected_tokens)
 
     @property
     def is_notable(self) -> bool:
@@ -234,8 +223,8 @@ class Decision:
             pairs.append(("X-Condenser-Head", head))
         if self.applied is not None:
             pairs.append(("X-Condenser-Condensation", self.applied.id))
-        if self.policy.budget is not None:
-            pairs.append(("X-Condenser-Headroom", str(self.policy.budget.upstream_headroom(self.tokens_after))))
+        if (headroom := self.headroom) is not None:
+            pairs.append(("X-Condenser-Headroom", str(headroom)))
         return pairs
 
     def log_line(self) -> str:
@@ -283,8 +272,8 @@ class Decision:
             "tokens_before": self.tokens_before,
             "tokens_after": self.tokens_after,
             "floor": self.floor,
-            "upstream_tokens": self.calibrated.scale.upstream(self.tokens_after),
-            "headroom": self.policy.budget.upstream_headroom(self.tokens_after) if self.policy.budget else None,
+            "upstream_tokens": self.expected_tokens,
+            "headroom": self.headroom,
             "plan": dict(self.metadata),
             "messages": [message.body for message in self.view.messages],
         }

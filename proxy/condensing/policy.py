@@ -55,8 +55,10 @@ class Window(NamedTuple):
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
     def lowered(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the learned one if that is smaller."""
+        """This window, or the learned one if that is smaller; a truncation does not lower a window that is set."""
         if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
+            return self
+        if learned.origin is Origin.TRUNCATION and self.source.startswith(SETTINGS):
             return self
         return Window(learned.tokens, learned.source, self.max_input, learned.origin)
 

@@ -136,7 +136,7 @@ class Retrier:
 
     async def _decide_smaller(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
         """The decision for a smaller view; None if nothing may be changed, or nothing gets smaller."""
-        expected = _expected(decision)
+        expected = decision.expected_tokens
         shares = not request.controls.no_store
         learned = self._learned.learn_from_refusal(request.model, refusal, expected, shares=shares)
         if decision.retry_smaller is None:
@@ -160,7 +160,7 @@ class Retrier:
             return None
         if refusal is not None and refusal.kind is Kind.INPUT:
             shares = not request.controls.no_store
-            self._learned.learn_from_refusal(request.model, refusal, _expected(smaller), shares=shares)
+            self._learned.learn_from_refusal(request.model, refusal, smaller.expected_tokens, shares=shares)
         return reply
 
 
@@ -187,11 +187,6 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
     """
     counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
     return min(max(counted / max(refused.tokens, 1), 1.0), MOST_RATIO)
-
-
-def _expected(decision: Decision) -> int:
-    """Tokens that the upstream is expected to count for a view."""
-    return decision.calibrated.scale.upstream(decision.tokens_after)
 
 
 async def _send_once(decision: Decision, send: Send) -> OpenedReply:

@@ -58,16 +58,14 @@ class Settler:
         decision.settle = self._settle_callback(decision, case, _update_for(decision, case), too_small=too_small)
         decision.follow_up = lambda: self._follow_up(decision, case)
 
-    def _learn_callback(self, decision: Decision, case: Case) -> Callable[[Usage, bool], None]:
+    def _learn_callback(self, decision: Decision, case: Case) -> Callable[[Usage], None]:
         """A callback that takes in the usage of the reply to what is sent now."""
-        is_text = case.request.body.is_text
         sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
 
-        def learn(usage: Usage, suspect: bool) -> None:
+        def learn(usage: Usage) -> None:
             decision.usage = usage
-            if not suspect and not case.request.controls.no_store:
-                known = case.prompt, case.calibrated
-                decision.anchor = self._calibrator.learn(*known, sent, usage.prompt, teaches=is_text)
+            if not case.request.controls.no_store:
+                decision.anchor = self._calibrator.learn(case.prompt, case.calibrated, sent, usage.prompt)
 
         return learn
 

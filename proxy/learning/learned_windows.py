@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from proxy.learning.truncation import CountedReply, Judgement, Suspicion, clears, judge, suspect_after
+from proxy.discovery import WindowLookup, no_stated_window
+from proxy.learning.truncation import MOST_REPLIES, CountedReply, kept_by
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -31,7 +33,7 @@ from proxy.store.base import StoreError
 GUESS = 0.9  # of the length of a prompt that was refused without a number
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 MOST_MODELS = 1_000
-_VERSION = 1
+_VERSION = 2
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +61,12 @@ class LearnedWindow:
         """Where the window comes from, in words."""
         return f"learned: {self.origin}"
 
-    def disproved_by(self, reply: CountedReply) -> bool:
+    def disproved_by(self, expected: int, counted: int) -> bool:
         """Whether a prompt that was read whole is longer than the window.
 
         A guess was made from our own expected count, so it is compared with that.
         """
-        return self.tokens < (reply.expected if self.origin is Origin.GUESS else reply.counted)
+        return self.tokens < (expected if self.origin is Origin.GUESS else counted)
 
 
 @dataclass(slots=True)
@@ -72,14 +74,12 @@ class _ModelState:
     """The knowledge of this process about one model."""
 
     window: LearnedWindow | None = None
-    suspect: CountedReply | None = None
-    """The reply that may have been to a truncated prompt, if there is one."""
-    last: CountedReply | None = None
-    """The last reply."""
+    replies: deque[CountedReply] = field(default_factory=lambda: deque(maxlen=MOST_REPLIES))
+    """The latest replies, oldest first."""
+    highest: int = 0
+    """The highest count that the upstream has given for a prompt."""
     longest_passed: int = 0
     """Tokens of the longest prompt that passed, as the upstream was expected to count it."""
-    longest_whole: int = 0
-    """Tokens of the longest prompt that was read whole, as the upstream counted it."""
     read_at: float | None = None
     """When the store was last read, in seconds since the epoch."""
     is_sharing: bool = False
@@ -89,7 +89,7 @@ class _ModelState:
 class LearnedWindows:
     """The windows that one upstream has taught; one per app.
 
-    `ttl` is in seconds, `clock` gives seconds since the epoch.
+    `ttl` is in seconds, `clock` gives seconds since the epoch, `loaded` the window that the server reports for a model.
     """
 
     def __init__(
@@ -99,18 +99,25 @@ class LearnedWindows:
         tasks: OwnedTasks[Any],
         ttl: int,
         clock: Callable[[], float],
+        loaded: WindowLookup = no_stated_window,
     ) -> None:
         self._upstream = upstream
         self._stored = stored
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
+        self._loaded = loaded
         self._models: Lru[str, _ModelState] = Lru(MOST_MODELS)
 
     def window(self, model: str) -> LearnedWindow | None:
         """The learned window of a model, unless it has expired."""
         state = self._models.get(model)
         return self._unexpired(state.window) if state else None
+
+    def truncated_at(self, model: str) -> int | None:
+        """The count that the upstream gives for each prompt that it truncates; None unless it is known to truncate."""
+        window = self.window(model)
+        return window.tokens if window is not None and window.origin is Origin.TRUNCATION else None
 
     def longest_passed(self, model: str) -> int:
         """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
@@ -144,21 +151,22 @@ class LearnedWindows:
             self._share(model)
         return learned
 
-    def learn_from_usage(self, model: str, reply: CountedReply, *, shares: bool = True) -> Judgement:
-        """Learns from a usage: that the prompt was read whole, or the first or second sign that it was not."""
-        state = self._state(model)
-        judgement = judge(reply, state.suspect, state.last, state.longest_whole)
-        state.last, before = reply, (state.window, state.suspect)
-        match judgement.suspicion:
-            case Suspicion.WHOLE:
-                _note_read_whole(state, reply)
-            case Suspicion.SUSPECT:
-                state.suspect = suspect_after(reply, state.suspect)
-            case Suspicion.CONFIRMED:
-                self._lower(model, judgement.kept, Origin.TRUNCATION)
-        if shares and before != (state.window, state.suspect):
+    def learn_from_usage(self, model: str, expected: int, reply: CountedReply, *, shares: bool = True) -> int | None:
+        """Learns from the usage of a reply to a prompt that the upstream was expected to count as `expected` tokens.
+
+        Returns the tokens that the upstream keeps of such a prompt if it is proven to truncate, else None.
+        """
+        state, stated = self._state(model), self._loaded(model)
+        state.replies.append(reply)
+        state.highest = max(state.highest, reply.counted)
+        before, kept = state.window, kept_by(state.replies, state.highest, stated.window if stated else None)
+        if kept is not None:
+            self._lower(model, kept, Origin.TRUNCATION)
+        else:
+            _note_read_whole(state, expected, reply.counted)
+        if shares and before != state.window:
             self._share(model)
-        return judgement
+        return kept
 
     def _lower(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(model)
@@ -209,45 +217,29 @@ class LearnedWindows:
     def _merge(self, state: _ModelState, fact: bytes) -> None:
         """Takes over what another process knows, if its window is no larger, or ours has none."""
         try:
-            window, suspect = _decoded(fact)
+            window = _decoded(fact)
         except (ValueError, LookupError, TypeError):
             _log.warning("what was learned of a window cannot be read")
             return
         theirs, ours = self._unexpired(window), self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
             state.window = theirs
-        state.suspect = state.suspect or suspect
 
 
-def _note_read_whole(state: _ModelState, reply: CountedReply) -> None:
-    """Takes in a prompt that was read whole; it may clear a suspicion, and disprove a window."""
-    state.longest_passed, state.longest_whole = (
-        max(state.longest_passed, reply.expected),
-        max(state.longest_whole, reply.counted),
-    )
-    if state.suspect is not None and clears(reply, state.suspect):
-        state.suspect = None
-    if state.window is not None and state.window.disproved_by(reply):
+def _note_read_whole(state: _ModelState, expected: int, counted: int) -> None:
+    """Takes in a prompt that was read whole, as far as is known; it may disprove a window."""
+    state.longest_passed = max(state.longest_passed, expected)
+    if state.window is not None and state.window.disproved_by(expected, counted):
         state.window = None
 
 
 def _encoded(state: _ModelState) -> bytes:
     window = state.window and [state.window.tokens, state.window.origin, state.window.until]
-    reply = state.suspect
-    suspect = reply and [reply.expected, reply.counted, reply.own, reply.exact]
-    return json.dumps({"v": _VERSION, "window": window, "suspect": suspect}).encode()
+    return json.dumps({"v": _VERSION, "window": window}).encode()
 
 
-def _decoded(fact: bytes) -> tuple[LearnedWindow | None, CountedReply | None]:
-    """The window and the suspicion in a fact; neither if a newer version wrote it. Raises if the data is not a fact."""
+def _decoded(fact: bytes) -> LearnedWindow | None:
+    """The window in a fact; None if a newer version wrote it. Raises if the data is not a fact."""
     document = json.loads(fact)
-    if document["v"] > _VERSION:
-        return None, None
-    window, suspect = document["window"], document["suspect"]
-    learned = LearnedWindow(int(window[0]), Origin(window[1]), float(window[2])) if window else None
-    return learned, _suspect(*suspect) if suspect else None
-
-
-def _suspect(sent: float, counted: float, own: float | None = None, exact: object = True) -> CountedReply:
-    """The suspicion in a fact; an older version has written fewer values."""
-    return CountedReply(int(sent), int(counted), exact=bool(exact), own=None if own is None else int(own))
+    window = document["window"] if document["v"] <= _VERSION else None
+    return LearnedWindow(int(window[0]), Origin(window[1]), float(window[2])) if window else None

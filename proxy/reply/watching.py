@@ -9,7 +9,7 @@ from typing import Any
 from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers, first
 from proxy.learning.learned_windows import MOST_MODELS, LearnedWindows
-from proxy.learning.truncation import LONGER, CountedReply, Judgement, Sign, Suspicion, setting_of
+from proxy.learning.truncation import CountedReply, setting_of
 from proxy.reply.capture import Capture
 from proxy.reply.relay import Settle
 from proxy.reply.usage import Usage, UsageReader
@@ -20,8 +20,8 @@ from proxy.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-Learn = Callable[[Usage, bool], None]
-"""Called with a reply's usage, and whether the upstream may have truncated the prompt."""
+Learn = Callable[[Usage], None]
+"""Called with a reply's usage."""
 
 
 class WatchedReply:
@@ -50,7 +50,7 @@ class Watcher:
         self._learned = learned
         self._telemetry = telemetry
         self._upstream = upstream
-        self._logged: Lru[tuple[str, Sign | None], bool] = Lru(MOST_MODELS)
+        self._logged: Lru[str, int] = Lru(MOST_MODELS)
 
     def settle_callback(self, request: ChatRequest, decision: Decision, watched: WatchedReply) -> Settle:
         """The callback for a complete reply: it learns from the reply at once and then has the session stored."""
@@ -78,41 +78,31 @@ class Watcher:
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
         if usage is None:
             return
-        suspicion = self._judge(request, decision, usage, watched)
+        self._look_for_truncation(request, decision, usage, watched)
         if learn is not None:
-            learn(usage, suspicion is not Suspicion.WHOLE)
+            learn(usage)
 
-    def _judge(self, request: ChatRequest, decision: Decision, usage: Usage, watched: WatchedReply) -> Suspicion:
-        """Whether the upstream has truncated the prompt, judged by its usage; logs and counts it if so."""
-        # The tokens of a picture are only bounded, so a usage cannot be compared with them.
+    def _look_for_truncation(
+        self, request: ChatRequest, decision: Decision, usage: Usage, watched: WatchedReply
+    ) -> None:
+        """Learns, counts and logs it if the usage proves that the upstream truncates prompts."""
+        # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
         if not request.body.is_text:
-            return Suspicion.WHOLE
-        is_calibrated = decision.calibrated.is_learned
-        sent, prefix = decision.least_upstream_count, decision.upstream_prefix_count
-        if prefix is not None and usage.prompt * LONGER <= sent and decision.shows_reasoning:
-            # The prefix was counted with reasoning, which this prompt may be without.
-            sent, prefix = min(sent, decision.view.tokens), None
-        own = decision.view.tokens
-        reply = CountedReply(sent, usage.prompt, prefix, calibrated=is_calibrated, exact=decision.exact, own=own)
-        judged = self._learned.learn_from_usage(request.model, reply, shares=not request.controls.no_store)
-        if judged.suspicion is not Suspicion.WHOLE:
-            self._telemetry.record_truncation(judged.suspicion.name.lower())
-            self._log_truncation(request.model, reply, judged, watched)
-        return judged.suspicion
-
-    def _log_truncation(self, model: str, reply: CountedReply, judged: Judgement, watched: WatchedReply) -> None:
-        if judged.suspicion is Suspicion.SUSPECT:
-            # Once: every reply of an upstream that invents its usage may look so, and the metric counts them all.
-            if self._logged.get(key := (model, judged.sign)):
-                return
-            self._logged.put(key, True)
-            suspected = "%s may have read only a part of a prompt (%s): %s tokens of about %s"
-            _log.info(suspected, model, judged.sign, reply.counted, reply.expected)
             return
+        reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
+        shares = not request.controls.no_store
+        kept = self._learned.learn_from_usage(request.model, decision.expected_tokens, reply, shares=shares)
+        if kept is not None:
+            self._telemetry.record_truncation()
+            self._log_truncation(request.model, kept, watched)
+
+    def _log_truncation(self, model: str, kept: int, watched: WatchedReply) -> None:
+        if self._logged.get(model) == kept:
+            return
+        self._logged.put(model, kept)
         server = first(watched.headers, b"server") or ""
         _log.warning(
-            "%s silently reads only the newest part of a prompt (%s: %s tokens of about %s). Its window is taken to be"
-            " %s tokens from now on. A longer one is set by %s.",
-            *(model, judged.sign, reply.counted, reply.expected, judged.kept),
-            setting_of(f"{self._upstream} {server} {watched.usage.head}"),
+            "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
+            " settings give one. A longer one is set by %s.",
+            *(model, kept, setting_of(f"{self._upstream} {server} {watched.usage.head}")),
         )

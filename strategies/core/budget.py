@@ -171,10 +171,6 @@ class Budget:
         """The window in tokens of the upstream, which does not change with the measured scale."""
         return self.unscaled.window
 
-    def upstream_headroom(self, tokens: int) -> int:
-        """The headroom in tokens of the upstream, for a view of `tokens` of our own."""
-        return self.unscaled.headroom(self.scale.upstream(tokens))
-
     def with_marks(self, marks: Marks) -> Budget:
         """The same budget with other marks, and with their target as its goal."""
         other = replace(self, marks=marks.clamped())

@@ -6,8 +6,10 @@ upstream to count is read from its headroom header and compared with what the up
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ import tiktoken
 
 from proxy.tokens import ranks
 from tests.http.recorded import SHORT, Conversation, conversations
-from tests.http.talking import SUMMARY, Stage, asked, counter, garden, is_own, summary
+from tests.http.talking import SUMMARY, Stage, asked, count, counter, garden, is_own, summary, workshop
 from tests.support import wire
 from tests.support.proxy import proxying
 from tests.support.upstream import Counting, ScriptedUpstream
@@ -218,3 +220,96 @@ def test_a_count_far_below_that_of_the_beginning_is_not_gone_by(window: int) -> 
         cut[0] = False
         answer = stage.ask(garden(8), ask, max_tokens=RESERVE)
         assert expected(answer, window) == pytest.approx(true(answer), rel=0.10)
+
+
+def below_ours(body: Mapping[str, Any]) -> int:
+    """A tokenizer that makes two tokens where ours makes three."""
+    return count(body) * 67 // 100
+
+
+BILLED = 258
+
+
+def flat(body: Mapping[str, Any]) -> int:
+    """A server that bills the same for each picture, whatever its size."""
+    parts = [each["content"] for each in body["messages"] if isinstance(each["content"], list)]
+    pictures = len([part for content in parts for part in content if part["type"] == "image_url"])
+    texts = [{**each, "content": _words(each["content"])} for each in body["messages"]]
+    return count({**body, "messages": texts}) + BILLED * pictures
+
+
+def _words(content: Any) -> Any:
+    return "".join(part.get("text", "") for part in content) if isinstance(content, list) else content
+
+
+def screenshots(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    """The requests of an agent that looks at a screen; each picture is 1,105 tokens by our count."""
+    messages: list[Mapping[str, Any]] = [{"role": "user", "content": "Book a flight to Oslo for Tuesday."}]
+    for number in range(turns):
+        size = struct.pack(">II", 1_920, 1_080)
+        png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + bytes([8, 2, 0, 0, 0, number]) * 99
+        url = "data:image/png;base64," + base64.b64encode(png).decode()
+        seen = [{"type": "text", "text": f"Screen {number}"}, {"type": "image_url", "image_url": {"url": url}}]
+        call = {"name": "click", "arguments": json.dumps({"x": number * 37, "y": number * 91})}
+        calls = [{"id": f"c{number}", "type": "function", "function": call}]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": seen})
+        yield list(messages)
+
+
+def talk_of(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    return (garden(rounds, words=95) for rounds in range(1, turns))
+
+
+def joined_late(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    """A conversation that is long when its first request comes."""
+    return (workshop(rounds, lines=100) for rounds in range(4, turns))
+
+
+def agent(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    return (workshop(rounds, lines=40) for rounds in range(1, turns))
+
+
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("members", [{}, STREAMED], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("counts", "talk", "window"),
+    [
+        (below_ours, talk_of(30), 8_192),
+        (below_ours, agent(30), 8_192),
+        (below_ours, joined_late(20), 8_192),
+        (below_ours, talk_of(20), 32_768),
+        (flat, screenshots(16), 16_384),
+        (flat, screenshots(20), 4_096),
+    ],
+    ids=[
+        "tokenizer",
+        "tokenizer and tools",
+        "tokenizer, joined late",
+        "tokenizer, by length",
+        "pictures",
+        "pictures that are condensed",
+    ],
+)
+def test_the_headroom_is_right_from_the_third_turn_on_where_the_upstream_counts_less(
+    counts: Callable[[Mapping[str, Any]], int],
+    talk: Iterator[list[Mapping[str, Any]]],
+    window: int,
+    members: dict[str, Any],
+) -> None:
+    with ScriptedUpstream(counting=Counting(counts)) as upstream, proxying(upstream.url, window=window) as proxy:
+        upstream.answer(lambda exchange: summary(SUMMARY) if is_own(exchange) else None)
+        stage = Stage(proxy, upstream)
+        for turn, messages in enumerate(talk, 1):
+            answer = stage.ask(messages, asked(session="s"), **members)
+            headroom = window - RESERVE_OF[window] - counts(stage.forwarded[-1].json())
+            assert answer.header("x-condenser-window") == str(window)
+            if turn >= 3:
+                assert int(answer.header("x-condenser-headroom") or 0) == pytest.approx(headroom, rel=0.05), turn
+            if counts is below_ours and answer.header("x-condenser-action") == "passed":
+                assert stage.last_view == messages
+
+
+RESERVE_OF = {window: min(window // 8, 4_096) for window in (4_096, 8_192, 16_384, 32_768)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,26 +14,20 @@ from tests.http.talking import MODEL, Stage, asked, count, counter, garden, is_o
 from tests.support import replies, wire
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
+from tests.support.upstream import ScriptedUpstream
 
 KEPT = 4_096
 RULE = "Never water at noon"
 
 
-def read_by_upstream(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The newest messages that have `KEPT` tokens: what an upstream reads that says nothing of the others."""
-    left = KEPT - counter().overhead(body)
-    newest: list[Mapping[str, Any]] = []
-    for message in reversed(body["messages"]):
-        left -= counter().message(message)
-        if left < 0:
-            break
-        newest.insert(0, message)
-    return newest
+def read_by_upstream(body: Mapping[str, Any]) -> int:
+    """Tokens that an upstream reads which keeps the newest ones that fit into its window, and says nothing."""
+    return min(count(body), KEPT)
 
 
 @contextmanager
 def forgetful(*, streams: bool = False, **settings: Any) -> Iterator[Stage]:
-    """A proxy before an upstream that keeps the newest part of each prompt, and counts what it keeps."""
+    """A proxy before an upstream that keeps the newest tokens of each prompt, as Ollama does, and counts these."""
 
     def answer(exchange: Exchange) -> Reply | None:
         if exchange.path != CHAT:
@@ -40,7 +35,7 @@ def forgetful(*, streams: bool = False, **settings: Any) -> Iterator[Stage]:
         if is_own(exchange):
             return summary()
         body = exchange.json()
-        used = count({**body, "messages": read_by_upstream(body)})
+        used = read_by_upstream(body)
         if not body.get("stream"):
             return replies.completion("fine", tokens=(used, 2))
         wanted = (body.get("stream_options") or {}).get("include_usage")
@@ -57,40 +52,93 @@ def over_long(stage: Stage, turns: Sequence[int], **members: Any) -> list[wire.A
 
 
 def is_whole(exchange: Exchange) -> bool:
-    body = exchange.json()
-    return len(read_by_upstream(body)) == len(body["messages"])
+    return count(exchange.json()) <= KEPT
 
 
-@pytest.mark.parametrize("members", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
-def test_from_the_third_over_long_request_on_nothing_is_truncated(members: dict[str, Any]) -> None:
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("members", [{}, STREAMED], ids=["whole", "streamed"])
+def test_from_the_fourth_over_long_request_on_nothing_is_truncated(members: dict[str, Any]) -> None:
     with forgetful() as stage:
         answers = over_long(stage, range(20, 240, 5), **members)
 
-        assert [is_whole(each) for each in stage.forwarded[:2]] == [False, False]
-        assert all(map(is_whole, stage.forwarded[2:]))
+        assert not any(map(is_whole, stage.forwarded[:3]))
+        assert all(map(is_whole, stage.forwarded[3:]))
         for each in stage.forwarded:
             assert RULE in json.dumps(each.json()["messages"])
-        assert answers[2].header("x-condenser-reason") == "silent-truncation"
-        assert answers[2].header("x-condenser-action") == "condensed"
-        assert int(answers[2].header("x-condenser-window") or 0) <= KEPT
-        assert answers[3].header("x-condenser-reason") != "silent-truncation"
+        assert answers[3].header("x-condenser-reason") == "silent-truncation"
+        assert answers[3].header("x-condenser-action") == "condensed"
+        assert answers[3].header("x-condenser-window") == str(KEPT)
+        assert answers[4].header("x-condenser-reason") != "silent-truncation"
 
 
-def test_a_conversation_that_grows_turn_by_turn_loses_nothing_after_its_second_over_long_request() -> None:
+def test_what_truncated_replies_taught_of_the_tokenizer_is_dropped_with_the_proof() -> None:
+    """Three requests that are five times too long: as counts they would make each token look like a fifth of one."""
     with forgetful() as stage:
-        over_long(stage, range(8, 30))
+        over_long(stage, (50, 60, 70, 71))
+        assert is_whole(stage.forwarded[-1])
+        headroom = int(stage.ask(garden(72, words=95), asked(session="s")).header("x-condenser-headroom") or 0)
+        assert headroom == pytest.approx(KEPT * 7 // 8 - count(stage.forwarded[-1].json()), rel=0.05)
+
+
+def test_a_conversation_that_grows_turn_by_turn_loses_nothing_once_truncation_is_proven() -> None:
+    with forgetful() as stage:
+        over_long(stage, range(8, 40))
         cut = [place for place, each in enumerate(stage.forwarded) if not is_whole(each)]
-        assert len(cut) == 2
-        assert len(stage.forwarded) > max(cut) + 3 * len(cut)
+        lengths = [count(stage.forwarded[place].json()) for place in cut]
+        assert max(lengths) < 1.3 * KEPT
+        assert len(stage.forwarded) > 2 * max(cut)
 
 
-def test_one_sign_alone_changes_nothing() -> None:
+def test_two_counts_alike_change_nothing() -> None:
     with forgetful() as stage:
-        over_long(stage, [40])
-        answer = stage.ask(garden(40, words=95), asked(session="s"))
+        over_long(stage, [40, 50])
+        answer = stage.ask(garden(51, words=95), asked(session="s"))
 
         assert answer.header("x-condenser-window") == "unknown"
-        assert stage.forwarded[-1].json()["messages"] == garden(40, words=95)
+        assert stage.forwarded[-1].json()["messages"] == garden(51, words=95)
+
+
+def test_a_window_that_the_operator_set_is_not_lowered(caplog: pytest.LogCaptureFixture) -> None:
+    with forgetful(window=32_768) as stage, caplog.at_level("WARNING", "proxy.reply.watching"):
+        answers = over_long(stage, (20, 30, 40, 50))
+        assert {each.header("x-condenser-window") for each in answers} == {"32768"}
+    assert [each.name for each in caplog.records].count("proxy.reply.watching") == 1
+
+
+def test_a_window_that_a_request_asks_for_is_lowered() -> None:
+    with forgetful() as stage:
+        for rounds in (20, 30, 40):
+            stage.ask(garden(rounds, words=95), asked(session="s", window=16_384))
+        answer = stage.ask(garden(41, words=95), asked(session="s", window=16_384))
+        assert answer.header("x-condenser-window") == str(KEPT)
+        assert is_whole(stage.forwarded[-1])
+
+
+def test_one_reply_is_a_proof_where_the_server_reports_the_loaded_window() -> None:
+    with forgetful(upstream={"discover": True}) as stage:
+        stage.upstream.answer(_as_ollama(stage.upstream))
+        stage.ask(garden(4), asked(session="t"))
+        stage.proxy.quiet()
+        stage.ask(garden(30, words=95), asked(session="s", window=32_768))
+        answer = stage.ask(garden(31, words=95), asked(session="s", window=32_768))
+        assert answer.header("x-condenser-window") == str(KEPT)
+        assert is_whole(stage.forwarded[-1])
+
+
+def _as_ollama(upstream: ScriptedUpstream) -> Callable[[Exchange], Reply | None]:
+    """The upstream's answers, and beside them the page on which Ollama lists the models that it has loaded."""
+    chat = upstream._answer
+    assert chat is not None
+    loaded = {"models": [{"name": MODEL, "model": MODEL, "context_length": KEPT}]}
+
+    def answer(exchange: Exchange) -> Reply | None:
+        if exchange.method != "GET":
+            return chat(exchange)
+        return replies.json_reply(loaded if exchange.path == "/api/ps" else {}, status=200)
+
+    return answer
 
 
 def test_one_line_names_the_setting_that_raises_the_window(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,21 +169,17 @@ def test_a_usage_that_leaves_out_what_was_cached_is_no_truncation() -> None:
             assert answer_.header("x-condenser-window") == "unknown"
 
 
-def test_a_server_that_invents_its_usage_is_not_taken_for_one_with_a_tiny_window(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Stubs and some gateways say the same round number whatever they were sent; people hear of that once."""
-    with staged(window=None) as stage, caplog.at_level("INFO", "proxy.reply.watching"):
+@pytest.mark.parametrize("invented", [1_000, 5_000])
+def test_a_server_that_invents_its_usage_is_not_taken_for_one_that_truncates(invented: int) -> None:
+    """Stubs and some gateways say the same round number whatever they were sent."""
+    with staged(window=None) as stage:
         stage.upstream.answer(
-            lambda exchange: replies.completion("fine", tokens=(1_000, 2)) if exchange.path == CHAT else None
+            lambda exchange: replies.completion("fine", tokens=(invented, 2)) if exchange.path == CHAT else None
         )
-        for rounds in range(40, 52, 2):
+        for rounds in (1, 4, *range(40, 70, 5)):
             answer = stage.ask(garden(rounds, words=95), asked(session="s"))
             assert answer.header("x-condenser-window") == "unknown"
             assert stage.forwarded[-1].json()["messages"] == garden(rounds, words=95)
-
-    said = [each.getMessage() for each in caplog.records if each.name == "proxy.reply.watching"]
-    assert len(said) == 1
 
 
 def _with_shorter_systems(stage: Stage) -> None:
@@ -163,8 +207,7 @@ def _with_a_trimming_client(stage: Stage) -> None:
 def test_a_prompt_that_has_become_shorter_is_not_taken_for_a_truncated_one(talk: Callable[[Stage], None]) -> None:
     with staged(window=32_768, store={"content": "digests"}, background={"mode": "off"}) as stage:
         talk(stage)
-        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert "condenser_truncations_total{" not in metrics
+        assert truncations(stage) == 0
 
 
 def _thinking(turns: int) -> Iterator[list[Mapping[str, Any]]]:
@@ -189,8 +232,7 @@ def test_reasoning_that_a_template_leaves_out_of_later_turns_is_no_truncation() 
         stage.upstream.answer(lambda exchange: read(exchange) if is_chat(exchange) else None)
         for messages in _thinking(5):
             stage.ask(messages, asked(session="s"))
-        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert "condenser_truncations_total{" not in metrics
+        assert truncations(stage) == 0
 
 
 @pytest.mark.parametrize("share", [0.8, 1.1, 1.5])
@@ -206,38 +248,21 @@ def test_the_same_prompt_counted_the_same_is_no_sign(share: float) -> None:
         )
         for session in ("s", "s", "s", "another"):
             stage.ask(garden(12), asked(session=session))
-        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert "condenser_truncations_total{" not in metrics
+        assert truncations(stage) == 0
 
 
-def test_suspicions_and_confirmations_are_counted() -> None:
+def truncations(stage: Stage) -> int:
+    """How many replies the proxy has counted as a proof."""
+    text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+    return int(float(re.findall(r"^condenser_truncations_total (\S+)", text, re.MULTILINE)[0]))
+
+
+def test_proofs_are_counted() -> None:
     with forgetful() as stage:
         over_long(stage, [40, 50])
-        text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert 'condenser_truncations_total{standing="suspect"} 1.0' in text
-        assert 'condenser_truncations_total{standing="confirmed"} 1.0' in text
-
-
-def test_an_upstream_with_a_tokenizer_of_its_own_is_not_taken_for_one_that_truncates() -> None:
-    """Nothing is known of it when the first request comes, and each of its counts is far below ours."""
-    with staged(window=None) as stage:
-
-        def answer(exchange: Exchange) -> Reply | None:
-            return (
-                replies.completion("fine", tokens=(count(exchange.json()) * 6 // 10, 2)) if is_chat(exchange) else None
-            )
-
-        stage.upstream.answer(answer)
-        for rounds in range(30, 90, 4):
-            assert stage.ask(garden(rounds, words=95), asked(session="s")).header("x-condenser-window") == "unknown"
-        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert 'truncations_total{standing="confirmed"}' not in metrics
-
-
-def test_a_suspect_reply_teaches_nothing_of_how_the_upstream_counts() -> None:
-    with forgetful(window=100_000) as stage:
-        first, again = over_long(stage, [55]), over_long(stage, [55])
-        assert first[0].header("x-condenser-headroom") == again[0].header("x-condenser-headroom")
+        assert truncations(stage) == 0
+        over_long(stage, [60])
+        assert truncations(stage) == 1
 
 
 def is_chat(exchange: Exchange) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import Features, non_latin_share, of_messages
 from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fit_prices
-from strategies.core.transcript import Role, literal
+from strategies.core.transcript import Message, Reader, Role, dump, literal
 from tests.support.transcripts import WORDS
 
 TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, non_latin=2.5, outside=1.8)
@@ -56,10 +56,40 @@ def test_a_few_wild_counts_change_little() -> None:
     assert error(fit_prices([*some(40), *wild])) < 0.05
 
 
-@given(st.lists(st.builds(Observation, st.builds(Features, *[amounts] * 7), st.integers(0, 10**7)), max_size=6))
+@given(st.lists(st.builds(Observation, st.builds(Features, *[amounts] * 9), st.integers(0, 10**7)), max_size=6))
 def test_prices_stay_within_their_bounds_whatever_was_counted(observations: list[Observation]) -> None:
     for price, low, high in zip(fit_prices(observations), LOWEST, HIGHEST, strict=True):
         assert low <= price <= high
+
+
+def test_a_price_at_its_bound_is_made_up_for_by_the_others() -> None:
+    """Nothing can be taken off each request, so it is the words that are cheaper."""
+    cheap = fit_prices([Observation(Features(requests=1, words=own), round(0.6 * own)) for own in (800, 1_000, 1_200)])
+    assert abs(cheap.words - 0.6) < 0.02
+
+
+def picture(*, told: str = "See this.") -> Message:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_000}}
+    body = {"role": "user", "content": [{"type": "text", "text": told}, part]}
+    return Reader().read(dump(body), body, 1_100 + len(told) // 4)
+
+
+def test_pictures_are_counted_apart_from_the_text_beside_them() -> None:
+    features = of_messages([picture(), picture(told="words " * 200)])
+    assert features.media == 2
+    assert abs(features.media_tokens - 2 * 1_100) < 20
+    assert abs(features.words - 300) < 20
+    assert of_messages([literal({"role": "user", "content": '"image_url"'}, WORDS, Role.USER)]).media == 0
+
+
+def test_pictures_of_one_price_are_found_whatever_their_size_costs_by_our_count() -> None:
+    seen = [
+        Observation(Features(1, 0, 4, 300, media=n, media_tokens=n * own), 300 + 258 * n)
+        for n, own in ((1, 1_105), (2, 600), (3, 900), (5, 255))
+    ]
+    prices = fit_prices(seen)
+    asked = Features(1, 0, 4, 500, media=8, media_tokens=8 * 1_105)
+    assert abs(asked.at(prices) / (500 + 8 * 258) - 1) < 0.1
 
 
 def test_letters_that_are_not_latin_are_found_written_out_or_escaped() -> None:

@@ -13,7 +13,9 @@ from proxy.calibration.fit import Observation
 from proxy.calibration.samples import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Samples, decoded, encoded
 
 tokens = st.floats(40, 9_000).map(lambda each: round(each, 1))
-features = st.builds(Features, st.sampled_from([0.0, 1.0]), st.just(0.0), st.just(3.0), tokens)
+features = st.builds(
+    Features, st.sampled_from([0.0, 1.0]), st.just(0.0), st.just(3.0), tokens, media=st.just(2.0), media_tokens=tokens
+)
 observations = st.builds(
     Observation,
     features,
@@ -81,6 +83,17 @@ def test_one_long_conversation_does_not_push_out_the_others() -> None:
 def test_a_count_that_cannot_be_of_this_text_teaches_nothing(own: float, counted: int) -> None:
     ledger = Samples()
     assert ledger.with_observation(whole(own, counted)) is ledger
+
+
+def test_pictures_may_be_far_cheaper_than_we_count_them() -> None:
+    taught_ = Samples().with_observation(Observation(Features(1, 0, 2, 100, media=1, media_tokens=40_000), 358))
+    assert taught_.wholes
+
+
+def test_what_truncated_replies_taught_is_dropped() -> None:
+    ledger = taught(Samples(), [whole(5_000, 4_096, at=1), whole(900, 950, at=2), whole(9_000, 4_096, at=3)])
+    assert [each.counted for each in ledger.without(4_096).wholes] == [950]
+    assert ledger.without(2_048) is ledger
 
 
 def test_a_growth_of_a_few_tokens_teaches_nothing() -> None:

@@ -13,7 +13,10 @@ from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN
 from proxy.calibration.samples import NOTHING, FittedPrices
 from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
-from strategies.core.transcript import Reader, Transcript, dump
+from strategies.core.condensation import Kind, Literal, Overlay
+from strategies.core.transcript import Reader, Role, Transcript, dump, literal
+from strategies.core.view import fold
+from tests.support.transcripts import WORDS
 
 LINE = FittedPrices(EVEN._replace(requests=700, words=1.5))
 
@@ -67,32 +70,28 @@ def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since(
     assert calibration_for(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
 
 
-def test_an_anchor_begins_a_view_that_holds_its_view_and_what_came_since() -> None:
+def test_a_view_has_grown_from_an_anchor_if_it_holds_its_view_and_what_came_since() -> None:
     known = calibration_for(NEXT, LINE, anchored(FIRST, 2_000, "c1"), 50_000)
-    assert known.count_of_beginning("c1", NEXT.own) == 2_000
-    assert known.count_of_beginning("", NEXT.own) is None
-    assert (
-        known.count_of_beginning("c1", NEXT.own - 300) is None
-    )  # another session's record, or messages that were left out
+    assert known.growth_since("c1", NEXT.own) is not None
+    assert known.growth_since("", NEXT.own) is None
+    assert known.growth_since("c1", NEXT.own - 300) is None  # another session's record, or messages that were left out
 
 
-def test_an_anchor_of_other_tools_or_systems_begins_nothing() -> None:
-    later = asked(transcript(*TALK, "d" * 500, system="Be brief. These files are open."), frame="other")
-    known = calibration_for(later, LINE, anchored(FIRST, 2_000), 50_000)
-    assert known.count_of_beginning("", later.own) is None
-    assert known.growth_since("", later.own) is not None
+def picture(number: int) -> dict[str, Any]:
+    part = {"type": "image_url", "image_url": {"url": f"https://example.test/{number}.png"}}
+    return {"role": "user", "content": [{"type": "text", "text": "See this."}, part]}
 
 
-def test_what_only_tells_another_time_leaves_an_anchor_standing() -> None:
-    later = asked(transcript(*TALK, "d" * 500, system="Be quick."), frame="other")
-    assert calibration_for(later, LINE, anchored(FIRST, 2_000), 50_000).count_of_beginning("", later.own) == 2_000
-
-
-def test_enough_is_learned_with_an_anchor_or_a_line_of_known_error() -> None:
-    line = calibration_for(NEXT, LINE, None, 50_000)
-    assert not line.is_learned
-    assert line._replace(error=0.06).is_learned
-    assert calibration_for(NEXT, NOTHING, anchored(FIRST, 2_000), 50_000).is_learned
+def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of() -> None:
+    bodies = [picture(number) for number in range(10)]
+    whole = Transcript.of([Reader().read(dump(body), body, 1_100) for body in bodies])
+    text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)
+    request = asked(whole, overhead=0)
+    cheap = FittedPrices(EVEN._replace(media=250, media_tokens=0))
+    known = calibration_for(request, cheap, None, None)
+    view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, Kind.REPLACEMENT),))], 0, WORDS)
+    assert abs(known.expected(fold(whole, (), 0, WORDS), "") - 10 * 256) <= 50
+    assert abs(known.expected(view, "c1") - (2 * 256 + text.tokens)) <= 20
 
 
 def test_nothing_learned_leaves_our_own_count() -> None:

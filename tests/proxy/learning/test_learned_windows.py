@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.learning.learned_windows import LearnedWindows, Origin
-from proxy.learning.truncation import CountedReply, Suspicion
+from proxy.learning.truncation import CountedReply
 from proxy.overflow import Kind, Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
@@ -40,6 +40,11 @@ async def learning(
         await kept.close()
 
 
+def told(learned: LearnedWindows, own: int, counted: int) -> int | None:
+    """Learns from one usage; returns what the upstream is proven to keep."""
+    return learned.learn_from_usage(MODEL, own, CountedReply(own, counted))
+
+
 def refusal(window: int | None) -> Refusal:
     return Refusal(Kind.INPUT, window)
 
@@ -58,7 +63,7 @@ async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_b
     async with learning() as learned:
         assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_000
     async with learning() as learned:
-        learned.learn_from_usage(MODEL, CountedReply(9_500, 9_600))
+        told(learned, 9_500, 9_600)
         assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_500
 
 
@@ -77,7 +82,7 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
         learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        learned.learn_from_usage(MODEL, CountedReply(2_000, 2_000))
+        told(learned, 2_000, 2_000)
         await learned._tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
@@ -100,55 +105,38 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     await store.close()
 
 
-async def test_two_signs_of_truncation_teach_a_window_and_one_does_not() -> None:
+async def test_three_prompts_counted_the_same_teach_a_window_and_two_do_not() -> None:
     async with learning() as learned:
-        assert learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000)).suspicion is Suspicion.SUSPECT
-        assert learned.window(MODEL) is None
-        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 4_050)).suspicion is Suspicion.CONFIRMED
+        assert told(learned, 5_000, 4_096) is None
+        assert told(learned, 6_000, 4_096) is None
+        assert (learned.window(MODEL), learned.truncated_at(MODEL)) == (None, None)
+        assert told(learned, 7_000, 4_096) == 4_096
         window = learned.window(MODEL)
         assert window is not None
-        assert (window.tokens, window.origin) == (4_050, Origin.TRUNCATION)
+        assert (window.tokens, window.origin) == (4_096, Origin.TRUNCATION)
+        assert learned.truncated_at(MODEL) == 4_096
 
 
-@pytest.mark.parametrize("told", [b"[9000,4000]", b"[9000,4000,8000,true]"], ids=["by-an-older-version", "by-this-one"])
-async def test_a_second_sign_confirms_what_another_process_suspects(told: bytes) -> None:
-    store = await open_store("memory://")
-    async with learning(store=store) as learned:
-        await store.put_fact(learned._name(MODEL), b'{"v":1,"window":null,"suspect":%s}' % told, 60)
-        await learned._read(MODEL)
-        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 4_050, own=9_001)).suspicion is Suspicion.CONFIRMED
-    await store.close()
-
-
-async def test_a_suspicion_is_shared_with_the_length_of_its_prompt() -> None:
-    store = await open_store("memory://")
-    async with learning(store=store) as learned, learning(store=store) as other:
-        learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000, own=9_500))
-        await learned._tasks.idle()
-        await other._read(MODEL)
-        assert other.learn_from_usage(MODEL, CountedReply(9_900, 4_000, own=9_500)).suspicion is Suspicion.SUSPECT
-        assert other.learn_from_usage(MODEL, CountedReply(9_900, 4_000, own=9_700)).suspicion is Suspicion.CONFIRMED
-    await store.close()
-
-
-async def test_a_suspicion_goes_with_a_prompt_as_long_that_is_read_whole() -> None:
+async def test_a_server_restarted_with_a_larger_window_is_not_taken_to_truncate_any_more() -> None:
     async with learning() as learned:
-        learned.learn_from_usage(MODEL, CountedReply(9_000, 4_000))
-        learned.learn_from_usage(MODEL, CountedReply(9_000, 9_000))
-        assert learned.learn_from_usage(MODEL, CountedReply(9_900, 5_000)).suspicion is Suspicion.SUSPECT
+        for own in (5_000, 6_000, 7_000):
+            told(learned, own, 4_096)
+        told(learned, 7_500, 7_400)
+        assert (learned.window(MODEL), learned.truncated_at(MODEL)) == (None, None)
 
 
 async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
     async with learning() as learned:
         learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        learned.learn_from_usage(MODEL, CountedReply(4_000, 4_090))
+        told(learned, 4_000, 4_090)
         assert learned.window(MODEL) is not None
-        learned.learn_from_usage(MODEL, CountedReply(6_000, 6_100))
+        told(learned, 6_000, 6_100)
         assert learned.window(MODEL) is None
 
 
 @pytest.mark.parametrize(
-    "fact", [b"", b"{}", b'{"v":1}', b'{"v":1,"window":["x"],"suspect":null}', b'{"v":9}', b"\xff"]
+    "fact",
+    [b"", b"{}", b'{"v":1}', b'{"v":1,"window":["x"],"suspect":null}', b'{"v":9}', b'{"v":9,"window":[4096]}', b"\xff"],
 )
 async def test_a_fact_that_cannot_be_read_is_none(fact: bytes) -> None:
     store = await open_store("memory://")
@@ -156,6 +144,18 @@ async def test_a_fact_that_cannot_be_read_is_none(fact: bytes) -> None:
         await store.put_fact(learned._name(MODEL), fact, 60)
         await learned._read(MODEL)
         assert learned.window(MODEL) is None
+    await store.close()
+
+
+async def test_a_fact_of_an_older_version_is_read() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        fact = b'{"v":1,"window":[4096,"overflow",9e9],"suspect":[9000,4000,8000,true]}'
+        await store.put_fact(learned._name(MODEL), fact, 60)
+        await learned._read(MODEL)
+        window = learned.window(MODEL)
+        assert window is not None
+        assert window.tokens == 4_096
     await store.close()
 
 
