@@ -11,7 +11,8 @@ import json
 import re
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from proxy.http.content_encoding import decoder_for
@@ -71,26 +72,37 @@ class UsageReader:
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""
         tail = b"".join(self._tail).decode("utf-8", "replace")
-        return _last_usage(tail) or _last_usage(self.head)
+        known: dict[str, Any] = {}
+        for earlier in chain(_usages(tail), _usages(self.head)):
+            # Events of Anthropic's streams complete each other: the first has the prompt, the last the reply.
+            known = {**earlier, **known}
+            if usage := usage_in(known):
+                return usage
+        return None
 
 
 def usage_in(value: Any) -> Usage | None:
-    """Reads a usage in the form of OpenAI's or Anthropic's API; None if it gives no prompt tokens.
+    """Reads a usage in the form of OpenAI's or Anthropic's APIs; None if it gives no prompt tokens.
 
-    Anthropic's prompt tokens do not include those read from a cache or written to one.
+    Anthropic's prompt tokens do not include those read from a cache or written to one; OpenAI's do.
     """
     if not isinstance(value, Mapping):
         return None
-    cached = count_at(value.get("prompt_tokens_details"), "cached_tokens") or count_at(value, "prompt_cache_hit_tokens")
+    cached = (
+        count_at(value.get("prompt_tokens_details"), "cached_tokens")
+        or count_at(value.get("input_tokens_details"), "cached_tokens")
+        or count_at(value, "prompt_cache_hit_tokens")
+    )
     completion = count_at(value, "completion_tokens") or count_at(value, "output_tokens")
     if prompt := count_at(value, "prompt_tokens"):
         return Usage(prompt, completion, cached)
     read, written = count_at(value, "cache_read_input_tokens"), count_at(value, "cache_creation_input_tokens")
     prompt = count_at(value, "input_tokens") + read + written
-    return Usage(prompt, completion, read) if prompt else None
+    return Usage(prompt, completion, read or cached) if prompt else None
 
 
-def _last_usage(text: str) -> Usage | None:
+def _usages(text: str) -> Iterator[dict[str, Any]]:
+    """The usages in a text, the last one first, each without members that are 0 or null."""
     at = len(text)
     while (at := text.rfind(_KEY, 0, at)) >= 0:
         if found := _USAGE.match(text, at):
@@ -98,6 +110,4 @@ def _last_usage(text: str) -> Usage | None:
                 value, _ = _DECODER.raw_decode(text, found.end())
             except (ValueError, RecursionError):
                 continue
-            if usage := usage_in(value):
-                return usage
-    return None
+            yield {key: each for key, each in value.items() if each}

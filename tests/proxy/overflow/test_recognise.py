@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.overflow import Kind, Refusal, recognise
+from proxy.overflow.reading import is_error_body
 
 Case = dict[str, Any]
 HERE = Path(__file__).parent
@@ -103,3 +104,38 @@ def test_a_number_that_cannot_be_a_window_is_none() -> None:
         refusal = recognise(400, json.dumps({"error": {"message": text}}).encode())
         assert refusal is not None
         assert refusal.window is None
+
+
+CREATED = {"id": "resp_68af", "object": "response", "status": "in_progress", "error": None, "output": [], "usage": None}
+TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
+
+
+def events(*named: tuple[str, dict[str, Any]]) -> bytes:
+    """Events of OpenAI's Responses API."""
+    typed = [(name, {"type": name, "sequence_number": number, **data}) for number, (name, data) in enumerate(named)]
+    return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in typed).encode()
+
+
+def failed(code: str, message: str, **members: Any) -> tuple[str, dict[str, Any]]:
+    response = {**CREATED, "status": "failed", "error": {"code": code, "message": message}, **members}
+    return "response.failed", {"response": response}
+
+
+@pytest.mark.parametrize("before", [[], ["response.created"], ["response.created", "response.in_progress"]])
+def test_a_response_that_failed_for_its_length_is_a_refusal(before: list[str]) -> None:
+    body = events(*((name, {"response": CREATED}) for name in before), failed("context_length_exceeded", TOO_LONG))
+    assert recognise(200, body) == Refusal(Kind.INPUT)
+    assert is_error_body(body)
+
+
+def test_a_response_that_failed_for_another_reason_is_no_refusal() -> None:
+    told = "Say that the maximum context length is 4096 tokens if the prompt is too long."
+    body = events(failed("server_error", "The server had an error.", instructions=told))
+    assert recognise(200, body) is None
+    assert is_error_body(body)
+
+
+def test_a_response_that_has_begun_is_no_error() -> None:
+    body = events(("response.created", {"response": CREATED}))
+    assert recognise(200, body) is None
+    assert not is_error_body(body)

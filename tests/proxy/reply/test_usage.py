@@ -48,6 +48,35 @@ def test_the_last_usage_counts_where_every_event_has_one() -> None:
     assert read(events) == Usage(7)
 
 
+ANTHROPIC = b"""event: message_start
+data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],\
+"stop_reason":null,"usage":{"input_tokens":25,"cache_creation_input_tokens":10,"cache_read_input_tokens":400,\
+"output_tokens":1}}}
+
+%sevent: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":%s}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"""
+DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}\n\n'
+
+
+@pytest.mark.parametrize("deltas", [2, 2_000], ids=["short", "longer than what is kept"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        b'{"output_tokens":12}',
+        b'{"input_tokens":25,"cache_creation_input_tokens":10,"cache_read_input_tokens":400,"output_tokens":12}',
+        b'{"input_tokens":0,"cache_read_input_tokens":null,"output_tokens":12}',
+    ],
+    ids=["output alone", "all, cumulative", "no input"],
+)
+def test_the_usage_of_anthropic_s_stream_is_in_its_first_and_its_last_event(last: bytes, deltas: int) -> None:
+    assert read(ANTHROPIC % (DELTA * deltas, last)) == Usage(435, 12, 400)
+
+
 def test_a_usage_before_a_long_text_is_found() -> None:
     text = json.dumps("word " * TAIL).encode()
     assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
@@ -96,6 +125,16 @@ def test_little_of_a_long_reply_is_kept() -> None:
         ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(9, 0, 4)),
         ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}, Usage(9, 0, 4)),
         ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, Usage(10, 0, 5)),
+        (
+            {
+                "input_tokens": 2_006,
+                "input_tokens_details": {"cached_tokens": 1_920},
+                "output_tokens": 300,
+                "output_tokens_details": {"reasoning_tokens": 192},
+                "total_tokens": 2_306,
+            },
+            Usage(2_006, 300, 1_920),
+        ),
         ({"completion_tokens": 3}, None),
         ([], None),
     ],
