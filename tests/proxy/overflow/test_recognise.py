@@ -106,7 +106,14 @@ def test_a_number_that_cannot_be_a_window_is_none() -> None:
         assert refusal.window is None
 
 
-CREATED = {"id": "resp_68af", "object": "response", "status": "in_progress", "error": None, "output": [], "usage": None}
+CREATED: dict[str, Any] = {
+    "id": "resp_68af",
+    "object": "response",
+    "status": "in_progress",
+    "error": None,
+    "output": [],
+    "usage": None,
+}
 TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
 
 
