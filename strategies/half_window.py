@@ -2,8 +2,9 @@
 
 The rounds after the newest replacement are listed as cursors, and half of them, at least two, stay verbatim. The split
 moves to the start of its turn, because finished turns are not split, or to the end of that turn if nothing would be
-left to summarize. Rounds of the turn that still goes on may be separated anywhere. If the view is then still above its
-goal, the split moves on to later legal cuts until the goal is met. docs/strategies.md lists where this departs from the
+left to summarize; only where too few rounds would stay behind that end is the finished turn split. Rounds of the turn
+that still goes on may be separated anywhere. If the view is then still above its goal, the split moves on to later
+legal cuts, turn boundaries first, until the goal is met. docs/strategies.md lists where this departs from the
 source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds behind an
@@ -28,6 +29,9 @@ from strategies.core.split import Split
 from strategies.core.summary import PLAIN, Span, record_cap, summarize
 from strategies.core.view import View
 from strategies.memory.attribution import attribute_cards
+
+_INSIDE = "inside-turn"
+"""What `splitStrategy` and `boundaryAdjustmentType` are where a finished turn is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,9 @@ class SplitDecision(NamedTuple):
     cut: int
     """The item before which everything is summarized."""
     strategy: str
-    """The document's `splitStrategy`."""
+    """The document's `splitStrategy`; or `inside-turn`."""
     boundary: str = "exact"
-    """The document's `boundaryAdjustmentType`."""
+    """The document's `boundaryAdjustmentType`; or `inside-turn`."""
     delta: int = 0
     """By how many cursors the split was moved."""
     reason: str = ""
@@ -140,30 +144,52 @@ def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
         raise NothingToSummarize("no round before the newest one")
     index = len(cursors) - 1
     cut = min(cursors[index].cut, view.limit)
-    return SplitDecision(1, index, cut, "none", reason="not-enough-rounds")
+    return _labelled(cursors, SplitDecision(1, index, cut, "none", reason="not-enough-rounds"))
 
 
 def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overlap: int) -> SplitDecision:
-    """The split at or near cursor `index`, the first one to keep, that leaves finished turns whole."""
-    at = cursors[index]
-    if at.source == "active" and index > 0 and cursors[index - 1].source == "active":
-        return SplitDecision(0, index, at.cut, "active-only")
-    start = _start_of_turn(cursors, index)
-    if start > 0:
-        boundary = "exact" if start == index else "adjusted-to-turn-start"
-        return SplitDecision(0, start, cursors[start].cut, "turn-boundary", boundary, start - index)
+    """The split at or near cursor `index`, the first one to keep, that leaves finished turns whole.
+
+    A first turn that reaches over the last split that keeps `overlap` + 1 rounds is split there.
+    """
     end = index
-    while end < len(cursors) - overlap and cursors[end].turn == at.turn and cursors[end].source == at.source:
-        end += 1
-    end = min(end, len(cursors) - max(overlap, 1))
-    cut = min(cursors[end].cut, view.limit)
-    return SplitDecision(0, end, cut, "turn-boundary", "adjusted-to-turn-end", end - index)
+    boundary = "exact"
+    if _place(cursors, index) == _INSIDE:
+        end = _start_of_turn(cursors, index)
+        boundary = "adjusted-to-turn-start"
+        if end == 0:
+            end, boundary = _end_of_turn(cursors, index, len(cursors) - overlap - 1), "adjusted-to-turn-end"
+    return _labelled(cursors, SplitDecision(0, end, min(cursors[end].cut, view.limit), "", boundary, end - index))
+
+
+def _place(cursors: list[RoundCursor], index: int) -> str:
+    """The `splitStrategy` of a split before cursor `index`."""
+    before, at = cursors[index - 1], cursors[index]
+    if (before.turn, before.source) != (at.turn, at.source):
+        return "turn-boundary"
+    return "active-only" if at.source == "active" else _INSIDE
+
+
+def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecision:
+    """The decision with the labels of the place where it splits; level 1 has no `splitStrategy`."""
+    place = _place(cursors, decision.first_kept)
+    boundary = decision.boundary
+    if place == _INSIDE:
+        boundary = _INSIDE
+    elif boundary == _INSIDE:
+        boundary = "adjusted-to-turn-end"
+    return decision._replace(strategy=decision.strategy if decision.level else place, boundary=boundary)
 
 
 def _start_of_turn(cursors: list[RoundCursor], index: int) -> int:
-    at = cursors[index]
-    while index > 0 and (cursors[index - 1].turn, cursors[index - 1].source) == (at.turn, at.source):
+    while index > 0 and _place(cursors, index) == _INSIDE:
         index -= 1
+    return index
+
+
+def _end_of_turn(cursors: list[RoundCursor], index: int, most: int) -> int:
+    while index < most and _place(cursors, index) == _INSIDE:
+        index += 1
     return index
 
 
@@ -174,8 +200,9 @@ def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, g
     cut = split.first_at_turn(goal, first.cut)
     if cut is None:
         raise NothingToSummarize("no legal cut before the newest round")
-    index = bisect_left(cursors, cut, key=lambda cursor: cursor.span.start)
-    return first._replace(first_kept=min(index, len(cursors)), cut=cut, delta=first.delta + index - first.first_kept)
+    index = min(bisect_left(cursors, cut, key=lambda cursor: cursor.span.start), len(cursors) - 1)
+    delta = first.delta + index - first.first_kept
+    return _labelled(cursors, first._replace(first_kept=index, cut=cut, delta=delta))
 
 
 def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
@@ -39,6 +42,12 @@ def turn(number: int, rounds: int, size: int = 20) -> list[Body]:
     """A user message and its rounds."""
     steps = [body for r in range(rounds) for body in step(number * 100 + r, size)]
     return [user(f"Turn {number}"), *steps]
+
+
+def shaped(rounds: Sequence[int], *, active: bool = False) -> list[Body]:
+    """Turns of so many rounds each, the last of which is finished unless it is `active`."""
+    bodies = [body for number, count in enumerate(rounds) for body in turn(number, count)]
+    return bodies if active else [*bodies, user("?")]
 
 
 TEN_ROUNDS = [*turn(1, 3), *turn(2, 4), *turn(3, 3)]
@@ -152,15 +161,89 @@ def test_a_split_in_the_middle_of_a_turn_moves_to_its_start() -> None:
 
 
 def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
-    decision = decided(view_of([*turn(1, 5), *turn(2, 1), user("?")]))
+    decision = decided(view_of([*turn(1, 5), *turn(2, 2), user("?")]))
     assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-end", 5, 2)
     assert decision.cut == 11
 
 
-def test_a_single_finished_turn_keeps_its_overlap() -> None:
-    decision = decided(view_of([*turn(1, 6), user("?")]))
-    assert decision.boundary == "adjusted-to-turn-end"
-    assert decision.first_kept == 5
+@pytest.mark.parametrize(
+    ("rounds", "options", "kept"),
+    [
+        ((5, 1), {}, 2),
+        ((6,), {}, 2),
+        ((10,), {"min_overlap": 3}, 4),
+        ((6,), {"min_overlap": 0}, 1),
+    ],
+)
+def test_a_finished_turn_is_split_where_one_more_than_the_overlap_leaves_no_boundary(
+    rounds: tuple[int, ...], options: dict[str, Any], kept: int
+) -> None:
+    telemetry = said(shaped(rounds), ROOMY, **options)
+    assert telemetry["keptRoundCount"] == kept
+    assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"
+
+
+def test_a_finished_turn_is_split_where_only_that_meets_the_goal() -> None:
+    bodies = [*turn(1, 2, 100), *turn(2, 6, 100), user("?")]
+    telemetry = said(bodies, Budget.of(3_000).with_goal(900))
+    assert telemetry["splitPivotRoundIndex"] > 0
+    assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"
+
+
+def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> None:
+    telemetry = said(shaped((5, 1)), ROOMY.with_goal(0))
+    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (5, 1)
+    assert (telemetry["splitStrategy"], telemetry["boundaryAdjustmentType"]) == (
+        "turn-boundary",
+        "adjusted-to-turn-end",
+    )
+
+
+def test_a_split_that_moves_on_into_the_turn_that_goes_on_says_so() -> None:
+    telemetry = said([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0))
+    assert (telemetry["keptRoundCount"], telemetry["splitStrategy"]) == (1, "active-only")
+
+
+Place = tuple[str, int]
+
+
+def documents_split(places: list[Place], overlap: int) -> tuple[int, str]:
+    """`calculateHalfWindowSplit` and `adjustToTurnBoundary` of the source document, line by line."""
+    split = len(places) - max(overlap + 1, -(-len(places) // 2))
+    if places[split] != places[split - 1]:
+        return split, "exact"
+    adjusted = split
+    while adjusted > 0 and places[adjusted - 1] == places[split]:
+        adjusted -= 1
+    if adjusted > 0:
+        return adjusted, "adjusted-to-turn-start"
+    adjusted = split
+    while adjusted < len(places) - overlap - 1:
+        adjusted += 1
+        if places[adjusted] != places[adjusted - 1]:
+            break
+    return adjusted, "adjusted-to-turn-end"
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.booleans(), st.integers(0, 4))
+def test_any_shape_is_split_where_the_document_splits_it(rounds: list[int], active: bool, overlap: int) -> None:
+    """Except between the rounds of the turn that goes on, which are parted where half falls."""
+    cursors = collect_rounds(view_of(shaped(rounds, active=active)))
+    assume(len(cursors) >= max(4, overlap + 2))
+    decision = decided(view_of(shaped(rounds, active=active)), HalfWindowOptions(min_overlap=overlap))
+    if decision.strategy == "active-only":
+        assert (len(cursors) - decision.first_kept, decision.boundary) == (
+            max(overlap + 1, -(-len(cursors) // 2)),
+            "exact",
+        )
+        return
+    index, boundary = documents_split([(cursor.source, cursor.turn) for cursor in cursors], overlap)
+    inside = cursors[index].round > 0
+    assert decision.first_kept == index
+    assert (decision.strategy, decision.boundary) == (
+        ("inside-turn", "inside-turn") if inside else ("turn-boundary", boundary)
+    )
+    assert len(cursors) - index > overlap
 
 
 def test_a_split_between_history_and_the_turn_that_goes_on_is_a_boundary() -> None:
