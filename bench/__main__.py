@@ -23,6 +23,7 @@ NAMES = (
     "waiting",
     "growth",
     "footprint",
+    "attacks",
     "scaling",
     "plan",
     "session",

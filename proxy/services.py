@@ -32,6 +32,7 @@ from proxy.memory.meaning import Meanings
 from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
 from proxy.reply.watching import Watcher
+from proxy.request.bounds import Bounds
 from proxy.request.identity import Tenants, tenant_key
 from proxy.request.intake import Intake
 from proxy.request.measure import Measurer
@@ -88,6 +89,12 @@ class Services:
         """The operator's key for the upstream; None where callers bring their own."""
         key = self.settings.upstream.api_key
         return key.get_secret_value() if key else None
+
+    @property
+    def bounds(self) -> Bounds:
+        """What one request body may hold."""
+        limits = self.settings.limits
+        return Bounds(limits.messages, limits.members, limits.values)
 
 
 @asynccontextmanager

@@ -1,8 +1,9 @@
 """Decodes content encodings, of requests and replies alike.
 
 Only `gzip` and `deflate`, for which the standard library suffices, are decoded; bodies in other encodings are not read.
-A request is decoded up to the size limit of bodies and no further, so a decompression bomb is refused before it has
-taken memory.
+A request is decoded up to the size limit of bodies, and up to `MAX_EXPANSION` times its own size, and no further: a
+decompression bomb is refused before it has taken memory, and what a request costs is in proportion to its size on the
+wire. JSON is usually packed to a fifth.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ ENCODING = b"content-encoding"
 IN_THREAD = 4 * 1024
 """Bytes of an encoded request from which on it is decoded outside of the event loop: they may decode to a thousand
 times as many."""
+MAX_EXPANSION = 10
+ALWAYS_DECODED = 4 * 1024 * 1024
+"""Bytes up to which a request is decoded however small it was packed."""
 MOST_MEMBERS = 1_000
 """The most concatenated members of a body in gzip."""
 
@@ -98,6 +102,7 @@ async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
 
 
 def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
+    limit = min(limit, max(MAX_EXPANSION * len(data), ALWAYS_DECODED))
     parts: list[bytes] = []
     size = 0
     for at in range(0, len(data), _PIECE):
@@ -109,7 +114,8 @@ def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
             raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
         size += len(parts[-1])
         if size > limit:
-            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes when it is unpacked.")
+            message = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
+            raise BodyTooLarge(message, param=_PARAM)
     if not decoder.is_complete:
         raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
     return b"".join(parts)

@@ -11,14 +11,14 @@ here must not be changed: all requests with these bytes share them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.request.nesting import DEEPEST, is_deeper
+from proxy.request.bounds import Tally, decode_piece
 from proxy.runtime.lru import SizedLru
 from strategies.core.parsing import decode
 
@@ -28,7 +28,6 @@ LARGEST_SHARE = 4
 
 COUNTED_MEMBERS = ("tools", "functions", "tool_choice", "function_call", "response_format")
 """The members besides `messages` that cost prompt tokens."""
-TOO_DEEP = "The request body is nested too deeply."
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _READ_ONCE = ("messages", "model", "condenser")
@@ -60,12 +59,13 @@ class Envelope:
     members: Mapping[str, Member]
 
     @classmethod
-    def parse(cls, text: str) -> Envelope:
+    def parse(cls, text: str, tally: Tally) -> Envelope:
         """Scans a text; raises `ValueError` if it is not JSON, and `BadRequest` if it is but cannot be a body.
 
-        The value of `messages`, if it is an array, becomes a list of (value, JSON text) for its elements.
+        The value of `messages`, if it is an array, becomes a list of (value, JSON text) for its elements. Raises
+        `BodyTooLarge` if the tally's bounds are exceeded.
         """
-        return cls(text, _scan(text))
+        return cls(text, _scan(text, tally))
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
@@ -95,17 +95,17 @@ class Envelopes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def read(self, before: bytes, after: bytes) -> Envelope | None:
+    def read(self, before: bytes, after: bytes, tally: Tally) -> Envelope | None:
         """The envelope of a body whose messages stand between these bytes; None if that place is not its `messages`.
 
-        Raises `ValueError`, `RecursionError` or `BadRequest` if the two together cannot be parsed as a body.
+        Raises `ValueError`, `RecursionError`, `BadRequest` or `BodyTooLarge` if the two together cannot be parsed as a
+        body within the tally's bounds.
         """
         key = before, after
         if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
-        envelope = Envelope.parse(opening + after.decode())
-        check_depth(envelope.values.values(), DEEPEST)
+        envelope = Envelope.parse(opening + after.decode(), tally)
         messages = envelope.members.get("messages")
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None
@@ -119,33 +119,28 @@ def _cost(key: tuple[bytes, bytes]) -> int:
     return _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
 
 
-def check_depth(values: Iterable[Any], levels: int) -> None:
-    """Raises `BadRequest` for a value nested so deeply that a later recursive reader could fail on it."""
-    if is_deeper(values, levels):
-        raise BadRequest(TOO_DEEP)
-
-
 def skip_space(text: str, at: int) -> int:
     """The index of the first character from `at` on that is not white space."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
-def _scan(text: str) -> dict[str, Member]:
+def _scan(text: str, tally: Tally) -> dict[str, Member]:
     """The members of a text by their keys; of a key that stands twice, the last one counts."""
     at = skip_space(text, 0)
     if text[at : at + 1] != "{":
         decode(text, at)
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
-    for member in _scan_object(text, at):
+    for member in _scan_object(text, at, tally):
+        tally.check_members(len(members) + 1)
         if member.key in members and member.key in _READ_ONCE:
             raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
         members[member.key] = member
     return members
 
 
-def _scan_object(text: str, at: int) -> Iterator[Member]:
+def _scan_object(text: str, at: int, tally: Tally) -> Iterator[Member]:
     """The members of the object at `at`, which must be all that is left of the text."""
     end = skip_space(text, at + 1)
     if text[end : end + 1] == "}":
@@ -156,7 +151,10 @@ def _scan_object(text: str, at: int) -> Iterator[Member]:
         if not isinstance(key, str):
             raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        value, stop = _scan_array(text, end) if key == "messages" and text[end : end + 1] == "[" else decode(text, end)
+        if key == "messages" and text[end : end + 1] == "[":
+            value, stop = _scan_array(text, end, tally)
+        else:
+            value, stop = decode_piece(text, end, key, tally)
         yield Member(key, value, start, end, stop)
         end = skip_space(text, stop)
         if text[end : end + 1] == "}":
@@ -178,14 +176,15 @@ def _expect(text: str, at: int, mark: str) -> int:
     return skip_space(text, at + 1)
 
 
-def _scan_array(text: str, at: int) -> tuple[list[tuple[Any, str]], int]:
+def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]], int]:
     """The elements of the array at `at`, each with its JSON text, and the index just after the array."""
     elements: list[tuple[Any, str]] = []
     end = skip_space(text, at + 1)
     if text[end : end + 1] == "]":
         return elements, end + 1
     while True:
-        value, stop = decode(text, end)
+        tally.check_messages(len(elements) + 1)
+        value, stop = decode_piece(text, end, f"messages[{len(elements)}]", tally)
         elements.append((value, text[end:stop]))
         end = skip_space(text, stop)
         if text[end : end + 1] == "]":

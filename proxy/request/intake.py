@@ -42,6 +42,9 @@ from strategies.core.protocol import Past, Verdict
 from strategies.core.transcript import Message, Transcript
 from strategies.core.view import item_for
 
+MAX_ESTIMATED = 1_000
+"""The most messages that are estimated by length: that is done in one go, while counting lets other requests run."""
+
 
 class ChatRequest(NamedTuple):
     """A chat completion request in the form that the condenser takes."""
@@ -292,7 +295,8 @@ class Intake:
             return await self._measurer.measure(request.body, counter)
         lowest = self._policies.lowest_mark(request.controls.window, request.model, request.body.values)
         hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
-        if lowest is not None and fits_by_length(request.body, lowest - hidden):
+        is_short = len(request.body.elements) <= MAX_ESTIMATED
+        if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self._measurer.estimate(request.body)
         return await self._measurer.measure(request.body, counter)
 

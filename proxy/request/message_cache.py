@@ -17,17 +17,16 @@ the first of its messages is dropped. Nothing here is thread-safe: an app has on
 from __future__ import annotations
 
 import re
-from codecs import utf_8_decode
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
+from proxy.request.bounds import Tally, decode_object
 from proxy.request.envelope import Envelopes
-from proxy.request.nesting import DEEPEST, is_deeper, may_be_deeper
 from strategies.core.digest import message_digest
-from strategies.core.parsing import decode, loads
+from strategies.core.parsing import loads
 from strategies.core.transcript import Message
 
 if TYPE_CHECKING:
@@ -44,9 +43,10 @@ MOST_COST_IN_SPAN = 16 * 1024
 """The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
 _IS_TEXT = attrgetter("is_text")
-_FIRST_SLICE = 2_048
-"""Bytes that are decoded at first to parse a message; where it is longer, `_SLICE_GROWTH` times as many, and so on."""
-_SLICE_GROWTH = 8
+TURN_BYTES = 128 * 1024
+"""Bytes of new messages that are parsed in one turn of the event loop, which takes about two milliseconds."""
+_VALUE_BYTES = 100
+"""Bytes of text that take as long to parse as one value."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
 
@@ -182,22 +182,31 @@ class MessageCache:
         """About the bytes of memory that the kept messages take."""
         return self._size
 
-    def read_array(self, data: bytes, at: int) -> ElementArray:
-        """Reads the array of messages whose first element stands at `at`; raises `ValueError` for anything else."""
+    def read_array(self, data: bytes, at: int, tally: Tally) -> Generator[None, None, ElementArray]:
+        """Reads the array of messages whose first element stands at `at`, and yields between turns of the event loop.
+
+        Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
+        """
         self._body_number += 1
-        first = self._match(data, at, self._first) or self._parse(data, at)
+        first = self._match(data, at, self._first) or self._parse(data, at, 0, tally)
         self._first = ref(first)
         array = ElementArray([first], [first], [], at)
         at += len(first.data)
+        turn_ends = TURN_BYTES
         while joint := _JOINT.match(data, at):
             end = self._match_successors(data, at, joint[0], array)
             if end == at:
-                element = self._parse(data, joint.end())
+                element = self._parse(data, joint.end(), len(array.elements), tally)
                 array.elements[-1].successor = ref(element)
                 array.elements.append(element)
                 array.singles.append(element)
                 end = joint.end() + len(element.data)
+                turn_ends -= end - at
             at = end
+            tally.check_messages(len(array.elements))
+            if turn_ends < tally.values * _VALUE_BYTES:
+                turn_ends = TURN_BYTES + tally.values * _VALUE_BYTES
+                yield
         space = _SPACE.match(data, at)
         return array._replace(end=space.end() if space else at)
 
@@ -206,11 +215,12 @@ class MessageCache:
         element = guess() if guess is not None else None
         return element if element is not None and data.startswith(element.data, at) else None
 
-    def _parse(self, data: bytes, at: int) -> Element:
+    def _parse(self, data: bytes, at: int, index: int, tally: Tally) -> Element:
         """The element at `at`: the one in the cache if it has the same bytes."""
-        value, end = _value_at(data, at)
-        text = data[at:end]
-        return self._kept.get(text) or Element(text, _checked(value, text))
+        value, text = decode_object(data, at, f"messages[{index}]", tally)
+        if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+            raise ValueError("no message with a role")  # noqa: TRY004
+        return self._kept.get(text) or Element(text, value)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.
@@ -281,31 +291,6 @@ class MessageCache:
 def are_text(elements: Iterable[Element | Span]) -> bool:
     """Whether all of them are text only; of a picture, for example, the bytes do not bound the tokens."""
     return False not in map(_IS_TEXT, elements)
-
-
-def _value_at(data: bytes, at: int) -> tuple[Any, int]:
-    """The JSON value at `at` and the index just after it; decodes little more than it needs."""
-    width = _FIRST_SLICE
-    while True:
-        is_rest = at + width >= len(data)
-        text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
-        try:
-            value, stop = decode(text)
-        except ValueError:
-            if is_rest:
-                raise
-            width *= _SLICE_GROWTH
-        else:
-            return value, at + (stop if text.isascii() else len(text[:stop].encode()))
-
-
-def _checked(value: Any, text: bytes) -> Mapping[str, Any]:
-    """The value of a message; raises `ValueError` if it is not a message, or too deeply nested to stand in a body."""
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise ValueError("no message with a role")  # noqa: TRY004
-    if may_be_deeper(text, DEEPEST - 1) and is_deeper([value], DEEPEST - 1):
-        raise ValueError("nested too deeply")
-    return value
 
 
 def _cost(element: Element) -> int:

@@ -12,17 +12,18 @@ which bodies are refused, and with which message.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.request.envelope import TOO_DEEP, Envelope, Member, check_depth, skip_space
-from proxy.request.message_cache import Element, MessageCache, Span, are_text
-from proxy.request.nesting import DEEPEST
+from proxy.request.bounds import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Tally
+from proxy.request.envelope import Envelope, Member, skip_space
+from proxy.request.message_cache import TURN_BYTES, Element, MessageCache, Span, are_text
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"
@@ -138,43 +139,69 @@ class Body:
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes, cache: MessageCache | None = None) -> Body:
-    """Reads a body, without parsing again what is in the `cache`; raises `BadRequest` that says what is wrong where."""
+def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS) -> Body:
+    """Reads a body, without parsing again what is in the `cache`.
+
+    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
+    """
+    body = None
     if cache is not None:
+        steps = _recognised(data, cache, bounds)
+        while body is None:
+            try:
+                next(steps)
+            except StopIteration as end:
+                body = end.value
+                break
+    return _parse_all(data, bounds) if body is None else body
+
+
+async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds) -> Body:
+    """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
+    steps = _recognised(data, cache, bounds)
+    while True:
         try:
-            body = _read_with_cache(data, cache)
-        except (ValueError, RecursionError, BadRequest):
-            body = None  # only the slow path knows whether anything is wrong, and what
-        if body is not None:
-            return body
-    return _parse_all(data)
+            next(steps)
+        except StopIteration as end:
+            body: Body | None = end.value
+            break
+        await asyncio.sleep(0)
+    if body is not None:
+        return body
+    return await asyncio.to_thread(_parse_all, data, bounds) if len(data) > TURN_BYTES else _parse_all(data, bounds)
 
 
-def _read_with_cache(data: bytes, cache: MessageCache) -> Body | None:
+def _recognised(data: bytes, cache: MessageCache, bounds: Bounds) -> Generator[None, None, Body | None]:
+    """The body, read through the cache; None if only the slow path knows whether anything is wrong, and what."""
+    try:
+        return (yield from _read_with_cache(data, cache, Tally(bounds)))
+    except (ValueError, RecursionError, BadRequest):
+        return None
+
+
+def _read_with_cache(data: bytes, cache: MessageCache, tally: Tally) -> Generator[None, None, Body | None]:
     """The body, its messages read through the cache; None if the first `"messages":[` is not the member `messages`."""
     opening = _MESSAGES.search(data)
     if opening is None:
         return None
     start = opening.end()
-    elements, singles, spans, end = cache.read_array(data, start)
-    envelope = cache.envelopes.read(data[:start], data[end:])
+    elements, singles, spans, end = yield from cache.read_array(data, start, tally)
+    envelope = cache.envelopes.read(data[:start], data[end:], tally)
     return None if envelope is None else Body(data, envelope, elements, singles, spans, Hole(start, end))
 
 
-def _parse_all(data: bytes) -> Body:
+def _parse_all(data: bytes, bounds: Bounds) -> Body:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        envelope = Envelope.parse(text)
+        envelope = Envelope.parse(text, Tally(bounds))
         elements = _parsed_elements(envelope.members)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    check_depth(envelope.values.values(), DEEPEST)
-    check_depth([each.value for each in elements], DEEPEST - 1)
     return Body(data, envelope, elements, elements)
 
 

@@ -10,13 +10,15 @@ from starlette.requests import Request
 
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
-from proxy.http.headers import to_upstream
+from proxy.http.headers import Headers, first, to_upstream
 from proxy.reasons import Reason
 from proxy.reply.relay import Incoming
 from proxy.request import controls, wire
 from proxy.request.controls import Controls
 from proxy.request.intake import ChatRequest
 from proxy.services import Services
+
+_LONGEST_LENGTH = 20  # digits of a content length that are read
 
 
 class Unread(Exception):
@@ -35,9 +37,11 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
     if encoding and decoder is None:
         _check_may_go_unread(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
+    _check_length(headers, limit)
     data = await _receive_body(incoming, limit)
     try:
-        body = wire.read(data if decoder is None else await decode_body(data, decoder, limit), services.message_cache)
+        plain = data if decoder is None else await decode_body(data, decoder, limit)
+        body = await wire.read_in_turns(plain, services.message_cache, services.bounds)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
         from_headers = controls.read(headers, None, None)
@@ -46,6 +50,13 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         raise Unread(Reason.UNREADABLE_BODY, data) from None
     chat_request = _chat_request(request, services, body)
     return _with_encoded_body(chat_request, data) if encoding else chat_request
+
+
+def _check_length(headers: Headers, limit: int) -> None:
+    """Raises `BodyTooLarge` for a body that its headers say to be larger than `limit` bytes."""
+    length = first(headers, b"content-length") or ""
+    if length.isdecimal() and int(length[:_LONGEST_LENGTH]) > limit:
+        raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
 
 
 async def _receive_body(incoming: Incoming, limit: int) -> bytes:

@@ -252,9 +252,15 @@ class SessionSettings(Table):
 
 
 class LimitSettings(Table):
-    """The largest request body in bytes."""
+    """What one request may be at most; docs/security.md has what each bound is for."""
 
     body: int = Field(64 * 1024 * 1024, gt=0)
+    """Bytes of a body, unpacked."""
+    messages: int = Field(10_000, gt=0)
+    members: int = Field(1_000, gt=0)
+    """Members of the body itself."""
+    values: int = Field(250_000, ge=1_000)
+    """JSON values in a body, nested ones included; one message or member may have a tenth of them."""
 
 
 class PriceSettings(Table):

@@ -262,6 +262,14 @@ def test_a_body_over_the_limit_is_413_in_openai_form_and_goes_nowhere(tmp_path: 
         assert stage.ask(garden(1)).status == 200
 
 
+def test_a_body_of_too_many_values_is_413_and_names_the_member(kept: Kept) -> None:
+    before = len(kept.stage.upstream.journal)
+    answer = kept.post(b'{"messages":[%s],"tools":[%s{}]}' % (HI, b"{}," * 30_000))
+    assert (answer.status, answer.json()["error"]["param"]) == (413, "tools")
+    assert len(kept.stage.upstream.journal) == before
+    assert stored(kept.path) == EMPTY
+
+
 @pytest.mark.parametrize("headers", [[], asked(no_store="true"), asked(dry_run="true")])
 def test_what_no_condensing_can_help_is_a_400_that_accounts_for_its_tokens(
     headers: list[tuple[str, str]], kept: Kept

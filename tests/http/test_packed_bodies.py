@@ -118,6 +118,13 @@ def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused() -> None:
         assert stage.forwarded == []
 
 
+def test_what_a_packed_body_costs_is_in_proportion_to_its_size(stage: Stage) -> None:
+    bomb = gzip.compress(b'{"messages":[{"role":"user","content":"' + b"x" * 5_000_000 + b'"}]}')
+    answer = stage.post(bomb, [("Content-Encoding", "gzip")])
+    assert_refused(answer, 413)
+    assert answer.json()["error"]["param"] == "Content-Encoding"
+
+
 def test_a_body_in_another_encoding_is_passed_on_unread(stage: Stage) -> None:
     answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "br")])
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "encoded-body")

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from proxy.errors import BadRequest
+from proxy.request.bounds import DEFAULT_BOUNDS, MAX_LEVELS, Tally
 from proxy.request.envelope import LARGEST_SHARE, Envelope, Envelopes
 from proxy.request.message_cache import MessageCache
-from proxy.request.nesting import DEEPEST
 from proxy.request.wire import read
 
+TALLY = Tally(DEFAULT_BOUNDS)
 BEFORE, BEHIND = b'{"model":"m","messages":[', b'],"tools":[{"type":"function","function":{"name":"f"}}]}'
 
 
@@ -21,18 +22,18 @@ def body(text: str, **members: object) -> bytes:
 
 def test_the_same_bytes_are_read_once() -> None:
     envelopes = Envelopes()
-    envelope = envelopes.read(BEFORE, BEHIND)
+    envelope = envelopes.read(BEFORE, BEHIND, TALLY)
     assert envelope is not None
     assert envelope.values == {"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}]}
-    assert envelopes.read(BEFORE, BEHIND) is envelope
+    assert envelopes.read(BEFORE, BEHIND, TALLY) is envelope
 
 
 def test_other_bytes_are_another_envelope_though_they_mean_the_same() -> None:
     envelopes = Envelopes()
     found = [
-        envelopes.read(BEFORE, BEHIND),
-        envelopes.read(BEFORE + b" ", BEHIND),
-        envelopes.read(b" " + BEFORE, BEHIND),
+        envelopes.read(BEFORE, BEHIND, TALLY),
+        envelopes.read(BEFORE + b" ", BEHIND, TALLY),
+        envelopes.read(b" " + BEFORE, BEHIND, TALLY),
     ]
     assert len(set(map(id, found))) == len(envelopes) == 3
 
@@ -41,8 +42,8 @@ def test_the_place_of_the_messages_tells_envelopes_apart() -> None:
     envelopes = Envelopes()
     data = b'{"messages":[],"x":{"messages":[]}}'
     first, second = data.index(b"[") + 1, data.rindex(b"[") + 1
-    assert envelopes.read(data[:first], data[first:]) is not None
-    assert envelopes.read(data[:second], data[second:]) is None
+    assert envelopes.read(data[:first], data[first:], TALLY) is not None
+    assert envelopes.read(data[:second], data[second:], TALLY) is None
 
 
 def test_requests_that_differ_in_their_messages_share_an_envelope() -> None:
@@ -68,37 +69,37 @@ def test_a_body_is_spliced_from_its_own_messages_though_its_envelope_is_shared()
         (b'{"messages":[', b'],"a":' + b"[" * 100_000),
         (b'{"messages":[', b'],"messages":[]}'),
         (b'[{"messages":[', b"]}]"),
-        (b'{"messages":[', b'],"a":' + b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1) + b"}"),
+        (b'{"messages":[', b'],"a":' + b"[" * (MAX_LEVELS + 1) + b"]" * (MAX_LEVELS + 1) + b"}"),
     ],
 )
 def test_text_that_cannot_be_parsed_is_not_cached(before: bytes, behind: bytes) -> None:
     envelopes = Envelopes()
     for _ in range(2):
         with pytest.raises((ValueError, RecursionError, BadRequest)):
-            envelopes.read(before, behind)
+            envelopes.read(before, behind, TALLY)
     assert len(envelopes) == 0
 
 
 @pytest.mark.parametrize("before", [b'{"x":{"messages":[', b'{"messages":{"messages":['])
 def test_an_array_other_than_the_messages_is_not_taken_for_them(before: bytes) -> None:
     envelopes = Envelopes()
-    assert envelopes.read(before, b"]}}") is None
+    assert envelopes.read(before, b"]}}", TALLY) is None
     assert len(envelopes) == 0
 
 
 def test_the_least_recently_used_envelope_is_evicted_first() -> None:
     envelopes = Envelopes(most_bytes=20_000)
-    used = envelopes.read(BEFORE, BEHIND)
+    used = envelopes.read(BEFORE, BEHIND, TALLY)
     for number in range(50):
-        envelopes.read(BEFORE, b'],"user":"%d"}' % number)
-        assert envelopes.read(BEFORE, BEHIND) is used
+        envelopes.read(BEFORE, b'],"user":"%d"}' % number, TALLY)
+        assert envelopes.read(BEFORE, BEHIND, TALLY) is used
     assert 2 < len(envelopes) < 14
 
 
 def test_a_single_envelope_cannot_evict_all_others() -> None:
     envelopes = Envelopes(most_bytes=100_000)
     for _ in range(2):
-        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)))
+        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)), TALLY)
         assert large is not None
     assert len(envelopes) == 0
 
@@ -110,7 +111,7 @@ def test_the_outside_digest_depends_on_the_counted_members_and_not_on_their_plac
         '{"functions":[{"n":1}],"messages":[]}',
         '{"tools":[{"n":2}],"messages":[]}',
     ]
-    digests = [Envelope.parse(text).outside_digest for text in texts]
+    digests = [Envelope.parse(text, TALLY).outside_digest for text in texts]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-    assert Envelope.parse('{"model":"m","messages":[],"user":"u"}').outside_digest == b""
+    assert Envelope.parse('{"model":"m","messages":[],"user":"u"}', TALLY).outside_digest == b""

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
+from proxy.request.bounds import MAX_LEVELS
 from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
-from proxy.request.nesting import DEEPEST
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
 
@@ -126,7 +126,7 @@ def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
     def nested(levels: int) -> bytes:
         return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"
 
-    for levels in range(DEEPEST - 6, DEEPEST + 3):
+    for levels in range(MAX_LEVELS - 6, MAX_LEVELS + 3):
         assert_alike(nested(levels), MessageCache())
 
 

@@ -1,0 +1,90 @@
+"""What one body may hold: messages, members and values are counted while it is read, and text costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from proxy.errors import BodyTooLarge
+from proxy.request.bounds import PIECE_SHARE, Bounds
+from proxy.request.message_cache import MessageCache
+from proxy.request.wire import read, read_in_turns
+
+BOUNDS = Bounds(messages=20, members=10, values=1_000)
+PIECE = BOUNDS.values // PIECE_SHARE
+HI = b'{"role":"user","content":"hi"}'
+
+
+def body(messages: bytes = HI, members: bytes = b"") -> bytes:
+    return b'{"model":"m",%s"messages":[%s]}' % (members, messages)
+
+
+def numbers(count: int) -> bytes:
+    return b"[" + b",".join([b"1"] * count) + b"]"
+
+
+TOO_LARGE = {
+    "messages": (body(b",".join([HI] * 21)), "messages"),
+    "members of the body": (body(members=b"".join(b'"m%d":1,' % i for i in range(9))), None),
+    "objects in a member": (body(members=b'"z":[%s],' % b",".join([b"{}"] * PIECE)), "z"),
+    "numbers in a member": (body(members=b'"z":%s,' % numbers(PIECE + 1)), "z"),
+    "values in a message": (body(b'%s,{"role":"user","x":%s}' % (HI, numbers(PIECE))), "messages[1]"),
+    "values in an unfinished message": (body(b'{"role":"user","x":%s' % numbers(PIECE + 1)[:-1]), "messages[0]"),
+    "values in all": (body(b",".join([b'{"role":"user","x":%s}' % numbers(PIECE - 20)] * 15)), None),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+@pytest.mark.parametrize("cache", [None, MessageCache()], ids=["without a cache", "with a cache"])
+def test_a_body_that_holds_too_much_is_refused_by_name(name: str, cache: MessageCache | None) -> None:
+    data, param = TOO_LARGE[name]
+    with pytest.raises(BodyTooLarge) as raised:
+        read(data, cache, BOUNDS)
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+async def test_a_body_that_is_read_in_turns_has_the_same_bounds(name: str) -> None:
+    data, param = TOO_LARGE[name]
+    with pytest.raises(BodyTooLarge) as raised:
+        await read_in_turns(data, MessageCache(), BOUNDS)
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize("text", [",{[" * 5_000, '",\\"[{' * 5_000, "\\" * 9_999, "[1,2]" * 5_000])
+def test_marks_within_strings_are_no_values(text: str) -> None:
+    data = json.dumps({"messages": [{"role": "user", "content": text}], "z": [text]}).encode()
+    for cache in (None, MessageCache()):
+        assert read(data, cache, BOUNDS).elements[0].value["content"] == text
+
+
+def test_a_value_that_ends_within_the_bounds_is_not_charged_with_what_follows_it() -> None:
+    data = body(b",".join([HI] * 5), members=b'"y":[{}],"z":%s,' % numbers(PIECE - 1))
+    assert len(read(data, None, BOUNDS).elements) == 5
+
+
+def test_messages_that_were_seen_before_count_too() -> None:
+    cache = MessageCache()
+    texts = [b'{"role":"user","content":"%d"}' % i for i in range(21)]
+    cache.keep(read(body(b",".join(texts[:20])), cache, BOUNDS).singles)
+    with pytest.raises(BodyTooLarge):
+        read(body(b",".join(texts)), cache, BOUNDS)
+
+
+async def test_other_work_goes_on_while_a_long_history_is_read() -> None:
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.ensure_future(other_work())
+    history = [{"role": "user", "content": f"{i} " + "x" * 1_000} for i in range(1_000)]
+    read_body = await read_in_turns(json.dumps({"messages": history}).encode(), MessageCache(), Bounds())
+    working.cancel()
+    assert len(read_body.elements) == 1_000
+    assert turns > 5
