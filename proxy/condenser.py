@@ -22,7 +22,7 @@ from time import perf_counter
 
 from proxy.condensing.decision import Action, Decision, Timing, Trigger, trigger_of
 from proxy.condensing.making import TRIGGERS, Maker
-from proxy.condensing.policy import Policy
+from proxy.condensing.policy import Policy, requested_reply_length
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.requiring import (
     assess_need,
@@ -112,13 +112,14 @@ class Condenser:
     def _attach_callbacks(self, decision: Decision, case: Case, *, is_last: bool = False) -> None:
         """Attaches to a decision the callbacks that handle its outcome: a usage, a finished reply, or a refusal.
 
-        With `is_last` the view may still be rewritten for another profile, but no smaller view follows on it.
+        With `is_last` the view may still be rewritten for another profile, but no other view follows on it.
         """
         self._settler.attach_callbacks(decision, case)
         pipeline = case.policy.pipeline
         if not (pipeline.is_off or pipeline.observe):
             if not is_last:
                 decision.retry_smaller = lambda policy, aim: self._retry_smaller(decision, case, policy, aim)
+                decision.original = lambda: self._original(decision, case)
             decision.rewrite_for = lambda profile: self._rewrite_for(decision, case, profile, is_last=is_last)
 
     def _rewrite_for(self, decision: Decision, case: Case, profile: Profile, *, is_last: bool) -> bool:
@@ -131,6 +132,17 @@ class Condenser:
         self._attach_callbacks(decision, case, is_last=is_last)
         return decision.body != before
 
+    def _original(self, refused: Decision, case: Case) -> Decision | None:
+        """The decision to send the request as it came; None if that is what was refused, or does not fit."""
+        case = case.as_it_came()
+        original = undecided(case)
+        original.reason, original.body = Reason.REWRITE_REFUSED, spliced(original.view, case)
+        original.timing, original.own_tokens = refused.timing, refused.own_tokens
+        if original.body == refused.body or not _fits(original, case):
+            return None
+        self._attach_callbacks(original, case)
+        return original
+
     async def _retry_smaller(self, refused: Decision, case: Case, policy: Policy, aim: Budget) -> Decision | None:
         """Condenses the request's view below the size of the refused one.
 
@@ -140,7 +152,13 @@ class Condenser:
         policy = policy.scaled(case.calibrated.scale)
         case = case.with_recorded([refused.applied] if refused.applied else [])._replace(policy=policy)
         smaller = replace(
-            refused, policy=policy, timing=replace(refused.timing), settle=None, follow_up=None, retry_smaller=None
+            refused,
+            policy=policy,
+            timing=replace(refused.timing),
+            settle=None,
+            follow_up=None,
+            retry_smaller=None,
+            original=None,
         )
         await self._shrink(smaller, case, aim)
         await self._memories.injector.inject(smaller, case)
@@ -187,7 +205,10 @@ class Condenser:
     async def _decide_by_mode(self, case: Case) -> Decision:
         decision = undecided(case)
         pipeline = case.policy.pipeline
-        if pipeline.is_off:
+        session = case.recognised.session
+        if session is not None and session.rewriting_refused:
+            decision.reason = Reason.REWRITE_REFUSED
+        elif pipeline.is_off:
             decision.reason = decision.reason or Reason.STRATEGY_OFF
         elif pipeline.observe:
             await self._observe(decision, case)
@@ -335,6 +356,12 @@ def _walk(decision: Decision, case: Case) -> None:
     store_failure = decision.reason
     _refuse_if_hopeless(decision)
     decision.reason = store_failure
+
+
+def _fits(decision: Decision, case: Case) -> bool:
+    """Whether a view fits the window, with the reply that the request asks for; so it does where that is unknown."""
+    budget, reply = decision.policy.budget, requested_reply_length(case.request.body.values) or 0
+    return budget is None or decision.expected_tokens + reply <= budget.nominal_window
 
 
 def _report_floor(decision: Decision) -> None:

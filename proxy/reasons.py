@@ -50,6 +50,7 @@ class Reason(StrEnum):
     FLOOR = "floor"
     IRREDUCIBLE = "irreducible"
     SILENT_TRUNCATION = "silent-truncation"
+    REWRITE_REFUSED = "rewrite-refused"
     MEMORY_TOOL_TAKEN = "memory-tool-taken"
     MEMORY_TOOL_REFUSED = "memory-tool-refused"
     MEMORY_TOOL_NOT_RUN = "memory-tool-not-run"

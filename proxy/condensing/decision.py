@@ -146,6 +146,11 @@ class Decision:
 
     The callback returns None if nothing smaller can be sent.
     """
+    original: Callable[[], Decision | None] | None = None
+    """The decision to send the request as it came, when the upstream has refused what was made of it.
+
+    The callback returns None if that is the same, or does not fit.
+    """
     rewrite_for: Callable[[Profile], bool] | None = None
     """Rewrites the view for another profile, and returns whether the bytes have changed."""
     learn: Callable[[Usage], None] | None = None
@@ -169,7 +174,7 @@ class Decision:
         They hold the decision itself, and with it the whole request; otherwise only the garbage collector would free
         them.
         """
-        self.settle = self.follow_up = self.retry_smaller = self.rewrite_for = self.learn = None
+        self.settle = self.follow_up = self.retry_smaller = self.original = self.rewrite_for = self.learn = None
 
     @property
     def tokens_saved(self) -> int:

@@ -32,6 +32,7 @@ from strategies.pipeline import with_stage_marks
 
 _MOST_CACHED = 256
 _UNASKED = Injection()
+OFF = Pipeline(("off",))
 UNKNOWN = "unknown"
 REQUEST = "request"
 SETTINGS = "settings"
@@ -125,6 +126,10 @@ class Policy(NamedTuple):
         """The policy with its budget in tokens of our own count."""
         budget = self.budget and self.budget.scaled(scale)
         return self if budget is self.budget else self._replace(budget=budget)
+
+    def off(self) -> Policy:
+        """The policy for a request that is forwarded as it came."""
+        return self._replace(pipeline=OFF, stages=[], ladder=[], memory=MEMORY["off"])
 
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""

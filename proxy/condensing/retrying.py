@@ -4,6 +4,9 @@ A refusal for length teaches a window. The view is condensed for that window, sm
 left of the time that the client waits; if there is such a view, it is sent, once. A refusal of the form
 (`proxy/learning/profiles.py`) has the request rewritten in another form, once for each thing that is learned. Nothing
 has reached the client by then. If anything fails, the client gets the upstream's own error as it came.
+
+If nothing explains a refusal, what we made of the request may be the cause. The request is then sent once as it came,
+if it fits the window; where that is taken, nothing is rewritten in its session any more.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from proxy.condensing.policy import Policies, requested_reply_length
 from proxy.errors import UpstreamUnavailable
 from proxy.learning.learned_windows import LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
+from proxy.memory.offering import is_about_tools
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
@@ -29,6 +33,8 @@ from strategies.core.budget import Budget, Marks
 
 MOST_RATIO = 4.0
 """The most tokens of the upstream for one of ours; a higher count is not one of the same prompt."""
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
 SMALLER = 0.9
 """The next view is at most this share of the refused one."""
 UNKNOWN_SHARE = 0.25
@@ -83,8 +89,11 @@ class Retrier:
 
         `own_work` wraps the wait for our own models.
         """
-        reply, refusal, _ = await self._send_in_accepted_form(request, decision, send)
-        if refusal is None or refusal.kind is Kind.OUTPUT:
+        answer = await self._send_in_accepted_form(request, decision, send)
+        reply, refusal, _ = answer
+        if refusal is None:
+            return await self._send_original(request, decision, answer, send)
+        if refusal.kind is Kind.OUTPUT:
             return FinalAnswer(reply, decision)
         try:
             smaller = await own_work(self._decide_smaller_or_none(request, decision, refusal))
@@ -98,6 +107,24 @@ class Retrier:
         await reply.close()
         self._report(smaller, "retried" if second_reply.status < HTTPStatus.BAD_REQUEST else "refused-again")
         return FinalAnswer(second_reply, smaller)
+
+    async def _send_original(
+        self, request: ChatRequest, decision: Decision, answer: OpenedReply, send: Send
+    ) -> FinalAnswer:
+        """The answer to the request as it came, if that is sent for a refusal that nothing explains; else `answer`."""
+        original = _original_or_none(decision) if _is_unexplained(answer, decision) else None
+        if original is None:
+            return FinalAnswer(answer.reply, decision)
+        status = answer.reply.status
+        second_reply = await _replace_refused(answer.reply, send(original))
+        if second_reply is None:
+            return FinalAnswer(answer.reply, decision)
+        refused = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
+        if second_reply.status < HTTPStatus.BAD_REQUEST:
+            _log.warning(refused, request.model, status, f"session {original.session} is not rewritten any more")
+        else:
+            _log.info(refused, request.model, status, f"it refused the original with {second_reply.status}")
+        return FinalAnswer(second_reply, original)
 
     async def _send_in_accepted_form(self, request: ChatRequest, decision: Decision, send: Send) -> OpenedReply:
         """Sends a decision, in other forms as long as the upstream's errors teach one."""
@@ -189,6 +216,21 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
     return min(max(counted / max(refused.tokens, 1), 1.0), MOST_RATIO)
 
 
+def _is_unexplained(answer: OpenedReply, decision: Decision) -> bool:
+    """Whether an answer refuses a request for a reason that is not known; a refused memory tool is known."""
+    is_about_tool = decision.hidden_rounds is not None and is_about_tools(answer.error)
+    return answer.reply.status in UNEXPLAINED and not is_about_tool
+
+
+def _original_or_none(decision: Decision) -> Decision | None:
+    try:
+        return decision.original() if decision.original is not None else None
+    except Exception:  # noqa: BLE001
+        # A defect of ours leaves the client the upstream's own error.
+        _log.exception("a refused request was not sent as it came")
+        return None
+
+
 async def _send_once(decision: Decision, send: Send) -> OpenedReply:
     started = perf_counter()
     reply = await send(decision)
@@ -200,7 +242,7 @@ async def _send_once(decision: Decision, send: Send) -> OpenedReply:
     decision.timing.upstream += milliseconds_since(started)
     # No window is so small that a shorter prompt is refused for its length.
     is_long = decision.tokens_after >= LEAST
-    is_ours = decision.view.is_changed or decision.probed
+    is_ours = decision.view.is_changed or decision.probed or decision.hidden_rounds is not None
     return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 
 

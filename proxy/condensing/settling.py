@@ -15,6 +15,7 @@ from proxy.calibration.calibrator import Calibrator, Forwarded
 from proxy.condensing.decision import Decision
 from proxy.condensing.preparing import Preparer
 from proxy.memory.searching import Memories
+from proxy.reasons import Reason
 from proxy.reply.usage import Usage
 from proxy.request.intake import Case
 from proxy.sessions.append import Append
@@ -105,6 +106,7 @@ def _update_for(decision: Decision, case: Case) -> SessionUpdate:
         _last_applied(decision, case),
         block=decision.memory_block,
         covered=decision.view.covered,
+        rewriting_refused=_is_refused(decision),
     )
 
 
@@ -137,8 +139,13 @@ def _with_appended(update: SessionUpdate, append: Append, reply: Mapping[str, An
     return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
 
 
+def _is_refused(decision: Decision) -> bool:
+    """Whether the request is sent as it came because the upstream refuses what we make of it."""
+    return decision.reason == Reason.REWRITE_REFUSED
+
+
 def _is_too_small(decision: Decision, case: Case) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     found = case.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    return is_new and is_small(decision.tokens_before, case.policy.window.tokens)
+    return is_new and not _is_refused(decision) and is_small(decision.tokens_before, case.policy.window.tokens)

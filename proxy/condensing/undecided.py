@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxy.condensing.decision import Action, Decision
-from proxy.condensing.policy import UNKNOWN, Policy, Window
+from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Reason
 from proxy.request.controls import MEMORY
@@ -17,7 +17,6 @@ from proxy.request.identity import OWN_HEADER, printable_id
 from proxy.request.intake import Case, ChatRequest
 from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
-from strategies import Pipeline
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -89,7 +88,7 @@ def as_it_came(request: ChatRequest) -> Decision:
 def _idle_policy() -> Policy:
     """A policy that does nothing."""
     return Policy(
-        pipeline=Pipeline(("off",)),
+        pipeline=OFF,
         stages=[],
         ladder=[],
         window=Window(None, UNKNOWN),

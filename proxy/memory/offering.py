@@ -5,6 +5,7 @@ For a while after an upstream has refused tools for a model, that model is not o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from proxy.memory.tool import offer
@@ -14,6 +15,14 @@ from strategies.core.condensation import Overlay
 from strategies.core.transcript import Transcript
 
 MOST_MODELS = 1_000
+
+
+_ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
+
+
+def is_about_tools(error: bytes) -> bool:
+    """Whether an error may say that a model takes no tools."""
+    return _ABOUT_TOOLS.search(error) is not None
 
 
 class Offers:

@@ -9,7 +9,6 @@ kept in the session for the client's next request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from proxy.learning.learned_windows import LearnedWindows
 from proxy.memory.following import Following, Send
 from proxy.memory.inject import Injector
 from proxy.memory.joining import StreamedReply, join_replies
-from proxy.memory.offering import Offers
+from proxy.memory.offering import Offers, is_about_tools
 from proxy.memory.recall import Recall, Searchable
 from proxy.memory.replies import is_good, read_whole
 from proxy.memory.rounds import Rounds
@@ -33,7 +32,6 @@ from proxy.upstream import UpstreamReply
 
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
-_ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
 
 _UNENCODED = ("", "identity")
 
@@ -104,7 +102,7 @@ class Searcher:
         if reply.status not in _TOOLS_REFUSED:
             return reply
         error = await read_whole(reply)
-        if not _ABOUT_TOOLS.search(error.data):
+        if not is_about_tools(error.data):
             return error
         try:
             again = await send(rounds.plain_body())

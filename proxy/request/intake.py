@@ -78,6 +78,8 @@ class Case(NamedTuple):
     policy: Policy
     """The strategy, options, window and budget that apply."""
     counter: Counter
+    as_sent: Measured
+    """The transcript that the client sent, in append mode with the stored one before it."""
     append: Append | None = None
     """In append mode, what the request adds to the stored history."""
     full_transcript: Transcript | None = None
@@ -146,6 +148,17 @@ class Case(NamedTuple):
         transcript = self.measured.transcript.with_form(profile.form)
         full = transcript if self.is_aligned else self.full_transcript and self.full_transcript.with_form(profile.form)
         return case._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
+
+    def as_it_came(self) -> Case:
+        """The case for sending the request as the client sent it."""
+        return self._replace(
+            measured=self.as_sent,
+            policy=self.policy.off(),
+            memory_block=None,
+            block_tokens=0,
+            prompt=NO_PROMPT,
+            offer=NO_OFFER,
+        )
 
     def with_fresh_patience(self) -> Case:
         """The case for background work, whose waits for the store do not count against the request's patience."""
@@ -231,7 +244,9 @@ class Intake:
         policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
         if policy.scope:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
-        case = Case(request, measured, recognised, policy, counter, append)
+        if recognised.session is not None and recognised.session.rewriting_refused:
+            policy = policy.off()
+        case = Case(request, measured, recognised, policy, counter, measured, append)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         case = self._calibrate(self._add_offer(case.for_profile(policy.profile)))
         timing.session = milliseconds_since(started) + spent_on_history
@@ -248,7 +263,8 @@ class Intake:
     async def _count(self, case: Case) -> Case:
         if not case.is_estimated:
             return case
-        return case._replace(measured=await self._measurer.measure(case.request.body, case.counter))
+        measured = await self._measurer.measure(case.request.body, case.counter)
+        return case._replace(measured=measured, as_sent=measured)
 
     def _calibrate(self, case: Case) -> Case:
         """The case with what is known about the upstream's own count, by which its budget is scaled."""

@@ -202,6 +202,7 @@ def _document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) ->
         **_head(key, session),
         "parent": session.parent,
         "settings": dict(session.settings),
+        "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
         "condensations": [

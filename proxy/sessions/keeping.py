@@ -79,6 +79,8 @@ class SessionUpdate(NamedTuple):
     """The hidden rounds that followed the view."""
     memory_tokens: int = 0
     """Tokens that the hidden rounds have cost."""
+    rewriting_refused: bool = False
+    """Whether the upstream took the request only as it came."""
 
 
 class Keeper:
@@ -314,7 +316,9 @@ def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session
         **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
         **_usage_totals(turn.usage),
     )
-    return moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
+    refused = session.rewriting_refused or turn.rewriting_refused
+    done = moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
+    return done._replace(rewriting_refused=refused)
 
 
 def _usage_totals(usage: Usage | None) -> dict[str, int]:

@@ -111,6 +111,8 @@ class Session(NamedTuple):
     """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
     forked_after: int = 0
     """How many first messages the session shares with its parent."""
+    rewriting_refused: bool = False
+    """Whether the upstream took a request only as it came, not as it was rewritten; nothing is rewritten any more."""
     revision: int = 0
     """How many times it was saved."""
 

@@ -57,6 +57,7 @@ def encode_session(session: Session) -> bytes:
             "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
             "forked": session.forked_after,
+            "refused": session.rewriting_refused,
         }
     )
 
@@ -96,6 +97,7 @@ def decode_document(meta: bytes) -> Session | None:
         forgotten_ids=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
         forked_after=document.get("forked", 0),
+        rewriting_refused=document.get("refused", False),
     )
 
 
