@@ -1,7 +1,8 @@
 """Answers: decides which answer of a summarizer may stand for history, and reads it.
 
 History must never be replaced by rubbish. An answer is accepted if the model stopped by itself and called no tool, and
-if its record is no refusal and no echo of the prompt, is within its cap, and is smaller than the history it stands for.
+if its record is no refusal and no echo of the prompt, is within its cap, is smaller than the history it stands for, and
+says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny beside its span.
 Memory cards beside the record never cost the record: a broken or truncated list of cards is left out.
 """
 
@@ -17,11 +18,40 @@ from strategies.core.errors import AnswerRefused
 from strategies.core.transcript import Counter
 
 _TAGS = re.compile(r"</?summary>", re.IGNORECASE)
+_WORK = (
+    r"(?:summari[sz]|generat|creat|produc|provid|writ|process|complet|comply|assist|help|continu|condens|do\s(?:so|th))"
+)
 _REFUSALS = re.compile(
-    r"^\W*(i'?m sorry|i am sorry|sorry,|i can'?t|i cannot|i'm unable|i am unable|as an ai|抱歉|对不起|我无法|我不能)",
-    re.IGNORECASE,
+    rf"""\W*(?:
+        (?:(?:i|we)['’](?:m|re)|i\sam|we\sare|i\swas|we\swere)\s(?:sorry|unable|not\sable)
+      | (?:i|we)\s(?:can['’]?t|cannot|(?:could\snot|couldn['’]t)\s{_WORK})
+      | sorry, | as\san\sai
+      | unable\sto\s(?:{_WORK}|[^.;\n]*[.\s]*\Z)
+      | (?:很|非常)?抱歉 | 对不起 | 我们?(?:无法|不能) | 无法(?:生成|总结|概括|提供|完成|处理|创建|[^。；;\n]*[。\s]*\Z)
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_FAILURES = re.compile(
+    r"""\W*(?:
+        (?:the\s)?summary(?:\s(?:generation|creation))?\s(?:has\s)?(?:failed|(?:is\s)?(?:unavailable|not\savailable))
+      | failed\sto\s(?:summari[sz]e|(?:generate|create|produce|write)\s(?:an?\s|the\s)?(?:summary|record))
+      | no\ssummary | nothing\sto\ssummari[sz]e
+      | (?:生成)?(?:摘要|总结)(?:生成)?(?:失败|出错|不可用) | 暂?无(?:可用的?)?(?:摘要|总结)
+    )(?=\W*(?:\Z|[.。!！:：,，(（]|\s(?:after|because|due|with|for|was|could)\b))""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _REFUSAL_TOKENS = 80
+LONG_SPAN = 500
+LEAST_TOKENS = 12
+"""A record of more than `LONG_SPAN` tokens of history with fewer tokens than this says nothing about it."""
+_HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
+_LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+_PLACEHOLDERS = re.compile(
+    "(?:na|none|noneyet|null|nil|nothing|nothingyet|empty|unknown|tbd|todo|record|summary|contextsummary|placeholder"
+    "|无|没有|暂无|不适用|空|未知|摘要|总结|上下文摘要)?"
+)
+_BRACKETED = re.compile(r"[\[<({【「].{0,60}[\]>)}】」]")
 # A summary may well begin as the earlier record did, so only echoes of the instructions and of the fence count.
 _ECHO = 60
 _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
@@ -83,7 +113,9 @@ def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: Question) ->
         return "summary-not-finished"
     if not parsed.record:
         return "summary-empty"
-    return _too_long(parsed.record, question) or _not_a_record(parsed.record, question) or _malformed(parsed)
+    record = parsed.record
+    reason = _too_long(record, question) or _not_a_record(record, question)
+    return reason or ("" if parsed.well_formed else "summary-untagged") or _vacuous(record, question)
 
 
 def _too_long(record: str, question: Question) -> str:
@@ -102,5 +134,17 @@ def _not_a_record(record: str, question: Question) -> str:
     return ""
 
 
-def _malformed(parsed: ParsedAnswer) -> str:
-    return "" if parsed.well_formed else "summary-untagged"
+def _vacuous(record: str, question: Question) -> str:
+    tokens = question.counter.text(record)
+    is_tiny = tokens < LEAST_TOKENS and question.span_tokens > LONG_SPAN
+    has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)
+    return "summary-empty" if is_tiny or has_failed or _is_blank_form(record) else ""
+
+
+def _is_blank_form(record: str) -> bool:
+    """Whether a record has nothing but headings, and placeholders in the place of text."""
+    lines = (line for line in record.splitlines() if not _HEADING.fullmatch(line))
+    values = (_LABEL.sub("", line, count=1).strip(" \t*_`\"'.。-") for line in lines)
+    return all(
+        _PLACEHOLDERS.fullmatch(_NO_LETTERS.sub("", each).lower()) or _BRACKETED.fullmatch(each) for each in values
+    )

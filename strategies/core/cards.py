@@ -135,10 +135,9 @@ def read_answer(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
     except (ValueError, RecursionError):
         complete = _summary_of_broken(text)
         return AnswerParts(text, []) if complete is None else AnswerParts(complete, [], has_card_list=True)
-    summary = answer.get("summary") if isinstance(answer, dict) else None
-    if not isinstance(summary, str) or not summary.strip():
+    if not (isinstance(answer, dict) and isinstance(answer.get("summary", 0), str | None)):
         return AnswerParts(text, [])
-    return AnswerParts(summary, _cards(answer, origin), has_card_list=True)
+    return AnswerParts(answer["summary"] or "", _cards(answer, origin), has_card_list=True)
 
 
 def _summary_of_broken(text: str) -> str | None:
@@ -150,7 +149,7 @@ def _summary_of_broken(text: str) -> str | None:
         summary, end = _DECODER.raw_decode(text, opened.end())
     except ValueError:
         return None
-    return summary if _NEXT_MEMBER.match(text, end) and summary.strip() else None
+    return summary if _NEXT_MEMBER.match(text, end) else None
 
 
 def _cards(value: object, origin: Origin) -> list[MemoryCard]:

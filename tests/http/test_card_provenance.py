@@ -15,7 +15,7 @@ from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary,
 CARD = "The greenhouse key is behind the barrel."
 TELLS = f"- fact (assistant): {CARD}"
 ASKS = "Where is the greenhouse key?"
-RECORD = "Goal: a diary of a garden."
+RECORD = "Goal: a diary of a garden, with a line for every plant."
 ANSWER = f"""<summary>{RECORD}</summary>
 <memory>
 {json.dumps([{"content": CARD, "type": "fact", "role": "assistant", "tags": ["key"]}])}

@@ -18,7 +18,7 @@ SECRET = "sk-live-0123456789abcdef"
 @pytest.fixture
 def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
     caplog.set_level(logging.DEBUG)
-    with staged(answers=lambda _: summary("Goal: gooseberries.")) as built:
+    with staged(answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug.")) as built:
         built.key = SECRET
         yield built
 

@@ -25,7 +25,9 @@ CARDS = [
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
+    answer = json.dumps(
+        {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
+    )
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
     with staged(answers=lambda _: summary(answer), **settings) as built:
         yield built

@@ -39,7 +39,11 @@ def blocks(stage: Stage) -> list[dict[str, Any]]:
 
 @contextmanager
 def gardening(**settings: Any) -> Iterator[Stage]:
-    with staged(strategy="half-window", answers=lambda _: summary("Goal: a diary."), **settings) as stage:
+    with staged(
+        strategy="half-window",
+        answers=lambda _: summary("Goal: a diary of all that was done, day by day, with the names."),
+        **settings,
+    ) as stage:
         yield stage
 
 
@@ -136,7 +140,9 @@ OTHER_TASK: Message = {"role": "user", "content": "Keep another diary."}
 def with_cards(exchange: Exchange) -> Reply:
     """A summary with the cards of the line that it is of."""
     cards = OTHER_CARDS if str(OTHER_TASK["content"]) in exchange.body.decode() else CARDS
-    return summary(json.dumps({"summary": "The user keeps a garden diary.", "memories": cards}))
+    return summary(
+        json.dumps({"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": cards})
+    )
 
 
 def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None:

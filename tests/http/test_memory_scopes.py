@@ -39,7 +39,7 @@ def scope(name: str) -> tuple[str, str]:
 def answering(*contents: str, kind: str = "fact") -> str:
     """A summarizer's answer that brings cards."""
     cards = [{"content": content, "type": kind, "tags": []} for content in contents]
-    return json.dumps({"summary": "The user keeps a garden diary.", "memories": cards})
+    return json.dumps({"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": cards})
 
 
 @contextmanager

@@ -28,7 +28,12 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("session", ["shared", None])
 def test_the_same_id_and_text_with_another_key_is_another_history(session: str | None) -> None:
-    said = iter(("Goal: of the first.", "Goal: of the second."))
+    said = iter(
+        (
+            "Goal: of the first.\nDone: beds 1 to 9 were planned.",
+            "Goal: of the second.\nDone: beds 1 to 9 were planned.",
+        )
+    )
     with staged(answers=lambda _: summary(next(said))) as stage:
         other = replace(stage, key="sk-second", sent=[])
         first = stage.ask(garden(12), asked(session=session))

@@ -31,7 +31,7 @@ from tests.support.transcripts import (
     words,
 )
 
-TEXT = "The parser was mended."
+TEXT = "The parser in src/a.py was mended as the user wanted, and all of its tests pass."
 
 
 def answering(*answers: Result) -> tuple[list[Ask], Any]:

@@ -215,8 +215,11 @@ def test_cards_come_with_the_plan_and_those_from_tools_are_no_rules() -> None:
     ]
 
 
+GARDEN = "Goal: a garden of ten beds. Decisions: roses in the first of them."
+
+
 @pytest.mark.parametrize(
-    "answer", ["Goal: a garden.", '{"summary": "Goal: a garden."', '["Goal: a garden."]', '{"memories": []}']
+    "answer", [GARDEN, f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}']
 )
 def test_what_is_no_such_json_is_the_summary_as_it_is(answer: str) -> None:
     found = plan(view_of(chat(30, size=100)), answer)
@@ -235,7 +238,11 @@ def test_a_long_history_is_summarized_in_parts_and_the_cards_of_all_parts_are_ke
     def reply(effect: Effect) -> Answer:
         asked.append(effect)
         card = {"content": f"Part {len(asked)} came with its own card.", "type": "fact"}
-        return Answer(json.dumps({"summary": f"Goal: part {len(asked)}.", "memories": [card]}))
+        return Answer(
+            json.dumps(
+                {"summary": f"Goal: a garden of ten beds. Decisions: those of part {len(asked)}.", "memories": [card]}
+            )
+        )
 
     made = finish(rolling().condense(view, small, Past()), reply)
     assert len(asked) > 2

@@ -207,7 +207,7 @@ def test_an_earlier_record_stays_in_the_rules_record() -> None:
 def test_the_metadata_has_the_documents_metrics() -> None:
     bodies = agent(60)
     view = view_of(bodies)
-    record = "Task context: mend the parser."
+    record = "Task context: mend the parser in src/a.py. Done: its tests were read and run."
     told = plan_of(semantic(), view, ROOMY, lambda _: Answer(record, tokens=777)).metadata
     kept = len(after(bodies).items) - 1
     metrics = told["compression_metrics"]

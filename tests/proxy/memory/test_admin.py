@@ -33,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("store_file")
 
 @pytest.fixture
 def stage(store_file: Path) -> Iterator[Stage]:
-    answer = json.dumps({"summary": "The user keeps a garden diary.", "memories": CARDS})
+    answer = json.dumps(
+        {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
+    )
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
     with on_file(store_file, answers=lambda _: summary(answer), **settings) as built:
         built.ask(diary(12), [*asked(session="mine"), scope("home"), FORCE])

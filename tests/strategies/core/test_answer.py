@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.answer import ParsedAnswer, Question, accept
+from strategies.core.answer import LEAST_TOKENS, LONG_SPAN, ParsedAnswer, Question, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from tests.support.transcripts import WORDS, words
@@ -14,11 +14,11 @@ GOOD = "Goal: mend the parser. Done: read src/a.py."
 CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
 
 
-def told(answer: Answer, span: int = 1_000) -> ParsedAnswer:
+def told(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
     return accept(answer, Question(ASKED, 100, span, WORDS))
 
 
-def record(text: str, span: int = 1_000) -> str:
+def record(text: str, span: int = LONG_SPAN) -> str:
     return told(Answer(text), span).record
 
 
@@ -73,6 +73,81 @@ def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: st
 )
 def test_an_answer_that_may_not_stand_for_history_is_refused_with_its_reason(result: Result, reason: str) -> None:
     assert refusal(result) == reason
+
+
+NOTHING_SAID = [
+    "Summary generation failed.",
+    "Summary generation failed: timeout after three attempts.",
+    "The summary is not available.",
+    "Failed to generate a summary.",
+    "No summary could be generated.",
+    "摘要生成失败。",
+    "生成摘要失败，请稍后再试。",
+    "总结失败",
+    "N/A",
+    "- n/a.",
+    "None",
+    "无",
+    "...",
+    "[summary]",
+    "<summary here>",
+    "【摘要】",
+    "{insert the summary of the conversation here}",
+    "## Context Summary\nGoal: N/A\nDone: none\n- Open: [open tasks]",
+    "**Goal**\nN/A\n**Done**\nN/A",
+    "任务上下文: 无\n关键进展: 暂无",
+]
+
+
+@pytest.mark.parametrize("text", NOTHING_SAID)
+def test_a_record_that_says_nothing_is_refused_as_empty_however_short_its_span(text: str) -> None:
+    assert refusal(Answer(text), span=LONG_SPAN) == "summary-empty"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I was unable to summarize this.",
+        "I’m unable to help with that.",
+        "I am not able to do this.",
+        "Unable to summarize this. Please send the conversation again.",
+        "Unable to read the history.",
+        "I could not generate a summary.",
+        "我无法完成摘要。",
+        "无法总结这段对话。",
+        "很抱歉，我不能这样做。",
+    ],
+)
+def test_a_record_that_says_it_was_not_possible_is_refused(text: str) -> None:
+    assert refusal(Answer(text), span=LONG_SPAN) == "summary-refused"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Goal: mend the parser. Open questions: N/A",
+        "Goal: mend the parser.\nOpen: none\nRules: N/A",
+        "The cell shows N/A where the price is missing.",
+        "The tool was unable to open src/a.py; the user wants it created.",
+        "Unable to reproduce the crash; next the user wants a run with -X dev.",
+        "Summary generation failed in test_digest, and the user wants it mended.",
+        "The job logged 'Summary generation failed.' twice; its timeout was raised.",
+        "用户报告“摘要生成失败。”，原因是超时，已改为 30 秒。",
+        "用户无法登录，原因是令牌过期；已修复。",
+        "No summary page exists yet; the user wants one under docs/.",
+        "Nothing was changed. The user wants to see a plan first.",
+        "[x] parser mended\n[ ] run the tests",
+    ],
+)
+def test_a_short_record_that_only_mentions_a_failure_is_accepted(text: str) -> None:
+    assert record(text) == text
+
+
+def test_a_record_that_is_tiny_beside_a_long_span_is_refused() -> None:
+    tiny = words(LEAST_TOKENS - 1)
+    assert record(tiny, LONG_SPAN) == tiny
+    assert refusal(Answer(tiny), LONG_SPAN + 1) == "summary-empty"
+    assert record(words(LEAST_TOKENS), 100_000) == words(LEAST_TOKENS)
 
 
 def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:

@@ -58,6 +58,11 @@ def first(view: View, end: int, **how: Any) -> Ask:
     return asked
 
 
+def noted(number: int) -> str:
+    """The record in the answer to a question."""
+    return f"Record {number}. {words(12)}"
+
+
 class Scribe:
     """Writes a record for each question and remembers what was asked; `last` is its last answer, if it has one."""
 
@@ -70,7 +75,7 @@ class Scribe:
         self.asked.append(effect)
         if self._last is not None and len(self.asked) > self._after:
             return self._last
-        return Answer(f"Record {len(self.asked)}.", tokens=10)
+        return Answer(noted(len(self.asked)), tokens=10)
 
 
 def test_a_record_is_asked_for_with_the_history_fenced_as_data() -> None:
@@ -139,7 +144,7 @@ def test_a_window_without_room_for_a_record_is_declined() -> None:
 def test_a_span_that_fits_is_asked_for_once() -> None:
     scribe = Scribe()
     record = finish(recording(view_of(chat(10, size=100)), 20), scribe)
-    assert record == Record("Record 1.", tokens=10, calls=1)
+    assert record == Record(noted(1), tokens=10, calls=1)
 
 
 def test_a_span_with_long_outputs_is_abridged_mildly_before_it_is_shown_in_parts() -> None:
@@ -155,10 +160,10 @@ def test_a_span_that_does_not_fit_is_shown_in_parts_with_the_record_so_far() -> 
     scribe = Scribe()
     record = finish(recording(view, view.limit, window=2_000), scribe)
     assert 2 < len(scribe.asked) <= MOST_PARTS
-    assert record == Record(f"Record {len(scribe.asked)}.", 10 * len(scribe.asked), len(scribe.asked))
+    assert record == Record(noted(len(scribe.asked)), 10 * len(scribe.asked), len(scribe.asked))
     assert "<earlier_record>" not in scribe.asked[0].user
     for number, asked in enumerate(scribe.asked[1:], 1):
-        assert asked.user.startswith(f"<earlier_record>\nRecord {number}.\n</earlier_record>\n\n<history>\n<message ")
+        assert asked.user.startswith(f"<earlier_record>\n{noted(number)}\n</earlier_record>\n\n<history>\n<message ")
     shown = "".join(asked.user for asked in scribe.asked)
     assert [shown.count(f"Question {i}?") for i in range(39)] == [1] * 39
     assert "[…" not in shown

@@ -37,12 +37,18 @@ def test_a_code_fence_around_the_answer_is_taken_off() -> None:
         "[1, 2]",
         '"They talked."',
         '{"memories": []}',
-        answer(summary=""),
         "[" * 5_000,
     ],
 )
 def test_an_answer_that_is_no_such_object_is_the_summary(text: str) -> None:
     assert read_answer(text, ORIGIN) == (text, [], False)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"summary": "", "memories": []}', '{"summary": null}', '{"summary": "", "memories": [{']
+)
+def test_an_object_whose_summary_is_empty_has_no_summary(text: str) -> None:
+    assert read_answer(text, ORIGIN).text == ""
 
 
 def test_entries_that_are_no_cards_are_left_out() -> None:
