@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
 def _in_sqlite(path: Path) -> list[bytes]:
     """Every cell, and the bytes of the files: what was overwritten may still stand in them."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = [row for table in tables for row in connection.execute(f"SELECT * FROM {table}")]
     files = [each.read_bytes() for each in path.parent.glob("sessions.db*")]
