@@ -3,13 +3,15 @@
 `sources` reads them from where they stand, and `wording` says what is wrong with them.
 """
 
-from proxy.settings.loading import LogFormat, Settings, load_settings
+from proxy.settings.loading import Settings, load_settings
 from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, SettingsError, environment_tree, sources
+from proxy.settings.tables import DrainSettings, LogSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
     "PREFIX",
-    "LogFormat",
+    "DrainSettings",
+    "LogSettings",
     "Settings",
     "SettingsError",
     "environment_tree",

@@ -21,9 +21,11 @@ from proxy.settings.tables import (
     AdminSettings,
     BackgroundSettings,
     CostSettings,
+    DrainSettings,
     JudgeRole,
     LedgerSettings,
     LimitSettings,
+    LogSettings,
     MarkSettings,
     MemorySettings,
     ModelSettings,
@@ -39,8 +41,6 @@ from proxy.settings.wording import problems_in_words
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
 from strategies.core.options import fill_options
-
-LogFormat = Literal["text", "json"]
 
 
 class Settings(BaseSettings):
@@ -66,7 +66,8 @@ class Settings(BaseSettings):
     """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
     """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
-    log_format: LogFormat = "text"
+    log: LogSettings = LogSettings()
+    drain: DrainSettings = DrainSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     store: StoreSettings = Field(default_factory=StoreSettings)
     marks: MarkSettings = MarkSettings()

@@ -9,6 +9,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _NOT_SETTINGS = {CONFIG_VARIABLE}
 _ALONE = {"background": "mode"}
 """Tables for which one of their keys may stand alone."""
+_AT_TOP = {"reserve": ("marks", "reserve"), "log_format": ("log", "format"), "log_level": ("log", "level")}
+"""Keys of tables that may stand at the top too, where `CONDENSER_LOG_FORMAT` puts one; the table's own key wins."""
 _OPTIONS: Mapping[tuple[str, ...], str] = {
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
@@ -27,24 +30,34 @@ _OPTIONS: Mapping[tuple[str, ...], str] = {
 }
 """The options of the command line, by the path of the key that each sets."""
 _LONGEST_PATH = 200
+_FILE = "config"
+"""The key under which a file that cannot be read is reported; no setting has it."""
 
 
 class SettingsError(Exception):
     """The settings cannot be used; the message has a line for each key that is wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands in a tree for a value that could not be read, so that validation reports it beside all other errors."""
+
+    problem: str
+
+
 def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` in the one spelling that the settings declare.
 
     Tables of strategies move into `options`; `background = "idle"` becomes `background.mode`; `reserve` becomes
-    `marks.reserve`, which wins where both are set. Each source is normalized before they are merged.
+    `marks.reserve`. Each source is normalized before they are merged.
     """
     rest = dict(data)
     for name, key in _ALONE.items():
         if isinstance(rest.get(name), str):
             rest[name] = {key: rest[name]}
-    if "reserve" in rest:
-        rest["marks"] = _merged({"reserve": rest.pop("reserve")}, rest.get("marks", {}))
+    for name, (table, key) in _AT_TOP.items():
+        if name in rest:
+            rest[table] = _merged({key: rest.pop(name)}, rest.get(table, {}))
     options: dict[str, Any] = {}
     for name in TABLE:
         for spelling in dict.fromkeys((name, name.replace("-", "_"))):
@@ -67,9 +80,14 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
     """`CONDENSER_STORE__URL=x` as `{"store": {"url": "x"}}`; values that look like JSON are read as JSON."""
     tree: dict[str, Any] = {}
     for variable, text in _variables(environ):
-        value = _of_file_named_by(variable, text) if variable.endswith("_FILE") else text
         *tables, key = variable.removeprefix(PREFIX).removesuffix("_FILE").lower().split("__")
-        _put(tree, tables, key, _json(variable, value) if value[:1] in ("[", "{") else value)
+        if variable.endswith("_FILE") and variable.removesuffix("_FILE") in environ:
+            value: Any = Unreadable(
+                f"{variable.removesuffix('_FILE')} and {variable} are both set; leave one of them out"
+            )
+        else:
+            value = _of_file_named_by(variable, text) if variable.endswith("_FILE") else _value(variable, text)
+        _put(tree, tables, key, value)
     return tree
 
 
@@ -78,11 +96,11 @@ def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(each for each in environ.items() if each[0].startswith(PREFIX) and each[0] not in _NOT_SETTINGS)
 
 
-def _of_file_named_by(variable: str, path: str) -> str:
+def _of_file_named_by(variable: str, path: str) -> Any:
     try:
-        return Path(path).read_text("utf-8").strip()
+        return _value(variable, Path(path).read_text("utf-8").strip())
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{variable} names {_unreadable(path, error)}") from None
+        return Unreadable(f"{variable} names {_unreadable(path, error)}")
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> str:
@@ -91,20 +109,23 @@ def _unreadable(path: str, error: OSError | ValueError) -> str:
     return f"{printable(path, _LONGEST_PATH)}, which cannot be read: {why}"
 
 
-def _json(variable: str, text: str) -> Any:
+def _value(variable: str, text: str) -> Any:
+    """A text, or what it says where it looks like JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text) if text[:1] in ("[", "{") else text
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{variable} begins as JSON does, but cannot be read as such: {error}") from None
+        return Unreadable(f"{variable} begins as JSON does, but cannot be read as such: {error}")
 
 
 def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
     for each in tables:
         if each in _ALONE and isinstance(tree.get(each), str):
             tree[each] = {_ALONE[each]: tree[each]}
-        tree = tree.setdefault(each, {})
-        if not isinstance(tree, dict):
-            raise SettingsError(f"{PREFIX}{each.upper()} is given as a value and as a table")
+        table = tree.setdefault(each, {})
+        if not isinstance(table, dict):
+            tree[each] = Unreadable(f"{PREFIX}{each.upper()} is given as a value and as a table")
+            return
+        tree = table
     tree[key] = value
 
 
@@ -116,9 +137,10 @@ def from_file() -> dict[str, Any]:
     try:
         return normalized(tomllib.loads(Path(path).read_text("utf-8")))
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{printable(path, _LONGEST_PATH)} is not valid TOML: {error}") from None
+        problem = f"{printable(path, _LONGEST_PATH)} is not valid TOML: {error}"
     except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings are in {_unreadable(path, error)}") from None
+        problem = f"the settings are in {_unreadable(path, error)}"
+    return {_FILE: Unreadable(problem)}
 
 
 def sources(**given: Any) -> dict[str, dict[str, Any]]:

@@ -251,6 +251,22 @@ class SessionSettings(Table):
     )
 
 
+class LogSettings(Table):
+    """The form of the log on standard error, and the least level that it has."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class DrainSettings(Table):
+    """What happens between a signal to stop and the end, in seconds."""
+
+    delay: float = Field(0.0, ge=0)
+    """For how long connections are still accepted, while `/readyz` answers 503."""
+    timeout: float = Field(30.0, ge=0)
+    """How long running replies have to end after that."""
+
+
 class LimitSettings(Table):
     """What one request may be at most; docs/security.md has what each bound is for."""
 

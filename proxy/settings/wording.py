@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel, ValidationError
 
 from proxy.quoting import not_this, printable
-from proxy.settings.sources import PREFIX
+from proxy.settings.sources import PREFIX, Unreadable
 from strategies import TABLE
 from strategies.core.errors import OptionError
 from strategies.core.options import fill_options
@@ -64,6 +64,8 @@ class _Problem(NamedTuple):
 
     path: Path
     text: str | None
+    is_whole: bool = False
+    """Whether the text says itself where the value is from."""
 
 
 def problems_in_words(error: ValidationError, model: type[BaseModel], origins: Origins) -> list[str]:
@@ -74,7 +76,9 @@ def problems_in_words(error: ValidationError, model: type[BaseModel], origins: O
 
 def _problems(error: Any) -> Iterator[_Problem]:
     path: Path = tuple(error["loc"])
-    if path == ("options",) and isinstance(error["input"], Mapping):
+    if isinstance(error["input"], Unreadable):
+        yield _Problem(path, error["input"].problem, is_whole=True)
+    elif path == ("options",) and isinstance(error["input"], Mapping):
         yield from _option_problems(error["input"])
     elif error["type"] == "extra_forbidden":
         yield _Problem(path, None)
@@ -89,6 +93,9 @@ def _option_problems(options: Mapping[str, Any]) -> Iterator[_Problem]:
             yield _Problem(("options", name), None)
             continue
         for key, value in values.items():
+            if isinstance(value, Unreadable):
+                yield _Problem(("options", name, key), value.problem, is_whole=True)
+                continue
             try:
                 fill_options(TABLE[name].options, {key: value})
             except OptionError as error:
@@ -121,6 +128,9 @@ def _number(value: float) -> str:
 
 
 def _lines(problem: _Problem, model: type[BaseModel], origins: Origins) -> Iterator[str]:
+    if problem.is_whole:
+        yield printable(problem.text or "", _LONGEST_PROBLEM)
+        return
     written = _as_written(problem.path)
     key = ".".join(map(str, written))
     # What is missing stands nowhere, but its table does.

@@ -251,3 +251,38 @@ def test_a_list_that_is_none_is_said_in_plain_words(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CONDENSER_MODELS", "qwen3")
     with pytest.raises(SettingsError, match="models: must be a list; in the environment it is one in JSON"):
         load_settings()
+
+
+def test_all_errors_are_reported_at_once_those_of_reading_too(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("port = ")
+    monkeypatch.setenv("CONDENSER_LOG_FORMAT", "yaml")
+    monkeypatch.setenv("CONDENSER_PORT", "x")
+    monkeypatch.setenv("CONDENSER_MODELS", "[{")
+    monkeypatch.setenv("CONDENSER_MASK__KEEP", "[")
+    monkeypatch.setenv("CONDENSER_ADMIN__TOKEN_FILE", "/nowhere")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    told = str(raised.value).splitlines()
+    assert len(told) == 6
+    for word in ("LOG_FORMAT", "PORT", "MODELS", "MASK__KEEP", "TOKEN_FILE", "not valid TOML"):
+        assert len([line for line in told if word in line]) == 1, word
+
+
+def test_a_value_and_a_file_for_one_key_are_an_error_that_shows_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-hunter2")
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", "/nowhere")
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    assert str(raised.value) == (
+        "CONDENSER_UPSTREAM__API_KEY and CONDENSER_UPSTREAM__API_KEY_FILE are both set; leave one of them out"
+    )
+
+
+def test_keys_of_the_log_may_stand_at_the_top_and_give_way_to_its_table(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('log_format = "json"\nlog_level = "debug"\n[log]\nlevel = "error"\n')
+    log = load_settings().log
+    assert (log.format, log.level) == ("json", "error")
+    monkeypatch.setenv("CONDENSER_LOG_FORMAT", "text")
+    assert load_settings().log.format == "text"
