@@ -31,8 +31,6 @@ from time import perf_counter, sleep, thread_time
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from bench.generator import Job
 from bench.load import REPLAYED_WINDOW, load_of, started
 from bench.processes import Served, condenser, stub
@@ -149,6 +147,7 @@ def serve(arguments: Sequence[str]) -> None:
     """Serves as `condenser serve` does, watched; what was slow is written when it is told to."""
     from proxy.cli import parser, settings_from
     from proxy.commands.serve import server_config
+    from proxy.http.server import Server
 
     config = server_config(settings_from(parser().parse_args(arguments)))
     # uvloop's callbacks cannot be timed one by one.
@@ -164,7 +163,7 @@ def serve(arguments: Sequence[str]) -> None:
         path.with_suffix(".new").rename(path)
 
     signal.signal(signal.SIGUSR1, report)
-    asyncio.run(uvicorn.Server(config).serve())
+    asyncio.run(Server(config).serve())
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

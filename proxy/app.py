@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from secrets import token_hex
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -26,7 +27,9 @@ from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz
 from proxy.routes.passthrough import pass_through
+from proxy.runtime.drain import Drain
 from proxy.services import open_services
+from proxy.serving import Serving, line_of
 from proxy.settings import Settings
 from proxy.store.base import SessionStore
 from proxy.upstream import Transport
@@ -37,14 +40,23 @@ _LONGEST_ADDRESS = 255
 _COMPLETIONS = ("/v1/chat/completions", "/v1/chat/completions/")
 
 
+def _new_request_id() -> str:
+    return token_hex(8)
+
+
 def create_app(
     settings: Settings,
     *,
     store: SessionStore | None = None,
     transport: Transport | None = None,
     clock: Callable[[], float] = time.time,
+    drain: Drain | None = None,
+    new_request_id: Callable[[], str] = _new_request_id,
 ) -> FastAPI:
-    """An app with these settings; `store`, `transport` and `clock` replace the real ones in tests."""
+    """An app with these settings; `drain` is how a server tells it that it stops.
+
+    `store`, `transport`, `clock` and `new_request_id` replace the real ones in tests.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -65,6 +77,8 @@ def create_app(
             Exception: _on_unexpected_error,
         },
     )
+    app.state.drain = drain or Drain()
+    app.state.new_request_id = new_request_id
     app.router.routes.extend(
         [
             *(Route(path, chat, methods=["POST"]) for path in _COMPLETIONS),
@@ -87,7 +101,8 @@ class _App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         """The fast path with the layers and all routes behind it; the layers alone where there is a middleware."""
         layers = super().build_middleware_stack()
-        return layers if self.user_middleware else _FastPath(layers)
+        served = layers if self.user_middleware else _FastPath(layers)
+        return Serving(served, self.state.drain, self.state.new_request_id)
 
 
 class _FastPath:
@@ -128,8 +143,9 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
-async def _on_proxy_error(_request: Request, error: Exception) -> Response:
+async def _on_proxy_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)
+    line_of(request.scope).error = error.code or error.type
     return error_response(error)
 
 

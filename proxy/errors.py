@@ -6,6 +6,7 @@
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
      ├── HistoryUnavailable        503     server_error            history_unavailable
+     ├── ShuttingDown              503     server_error            shutting_down
      └── UpstreamUnavailable       502     upstream_error          upstream_unreachable, upstream_timeout
 
 Every one is sent as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that OpenAI's SDKs
@@ -93,6 +94,16 @@ class HistoryUnavailable(ProxyError):
 
     status = 503
     code = "history_unavailable"
+
+
+class ShuttingDown(ProxyError):
+    """The proxy stops before the reply has ended."""
+
+    status = 503
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("The proxy is shutting down; send the request again.")
 
 
 class UpstreamUnavailable(ProxyError):

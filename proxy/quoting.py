@@ -7,16 +7,23 @@ repeats one has it from here.
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 
 QUOTED = 64
 """Characters of a value that are shown."""
+_WORD = re.compile(r"[A-Za-z0-9._:/@+-]+")
 
 
 def printable(text: str, most: int = QUOTED) -> str:
     """The first `most` characters of a text, with "?" for each that cannot be printed and "…" for the rest."""
     shown = "".join(char if char.isprintable() else "?" for char in text[:most])
     return shown + "…" if len(text) > most else shown
+
+
+def label(text: str, most: int = QUOTED) -> str:
+    """A name as a line of the log has it: in single quotes, and as `printable`, if it may not pass for one word."""
+    return text if len(text) <= most and _WORD.fullmatch(text) else quoted(text, most)
 
 
 def quoted(value: object, most: int = QUOTED) -> str:

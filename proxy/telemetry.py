@@ -1,14 +1,11 @@
-"""Telemetry: the log line of each request, and the Prometheus metrics.
+"""Telemetry: the Prometheus metrics.
 
-Both carry counts and names only, never content and never a credential. The parts of the proxy report an event by
+They carry counts and names only, never content and never a credential. The parts of the proxy report an event by
 calling one of the `record_*` methods of `Telemetry`.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
 from contextlib import AbstractContextManager
 from functools import cache
 
@@ -18,18 +15,15 @@ from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Action, Decision, Trigger
 from proxy.runtime.shared_context import SharedContext
-from proxy.settings import LogFormat
 
-LOGGER = "condenser"
 MOST_MODELS = 256
 """The most models with a label of their own."""
 OTHER = "other"
 """The label of all other models."""
-_log = logging.getLogger(LOGGER)
 
 
 class Telemetry:
-    """Metrics and the log line of each request; one per app, with a registry of its own."""
+    """The metrics; one per app, with a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -64,7 +58,6 @@ class Telemetry:
         self._under_way = SharedContext(self._begun, self._ended)
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
         flights.set_function(lambda: self._in_flight)
-        self._bypassed: set[tuple[str, str]] = set()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"condenser_{name}", text, labels, registry=self.registry)
@@ -102,7 +95,7 @@ class Telemetry:
         self._tokens.labels(call.role).inc(call.tokens)
 
     def record_decision(self, decision: Decision) -> None:
-        """Records the decision on a request, and logs its line if the view was changed."""
+        """Records the decision on a request."""
         self._requests(decision.action).inc()
         if decision.reason:
             self._reasons(decision.reason).inc()
@@ -111,8 +104,6 @@ class Telemetry:
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
         self._overhead.observe(decision.timing.ours / 1000)
-        if decision.is_notable:
-            _log.info("%s", decision.log_line(), extra={"decision": decision})
 
     def record_overflow(self, decision: Decision, outcome: str) -> None:
         """Records that the upstream refused a prompt for its length.
@@ -122,68 +113,15 @@ class Telemetry:
         self._overflows.labels(outcome).inc()
         if decision.trigger is Trigger.OVERFLOW:
             self._condensations.labels(decision.trigger).inc()
-            _log.info("%s", decision.log_line(), extra={"decision": decision})
 
     def record_truncation(self) -> None:
         """Records that a `usage` proves a truncated prompt."""
         self._truncations.inc()
 
-    def record_bypass(self, path: str, reason: str = "") -> None:
-        """Records a generation request that is passed on uncondensed; logged once for each endpoint and reason."""
+    def record_bypass(self) -> None:
+        """Records a generation request that is passed on uncondensed."""
         self._requests(Action.BYPASSED).inc()
-        if (path, reason) not in self._bypassed:
-            self._bypassed.add((path, reason))
-            _log.info("%s is passed on as it is: %s", path, reason or "only /v1/chat/completions is condensed")
 
     def exposition(self) -> bytes:
         """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-class JsonLines(logging.Formatter):
-    """Formats log records as JSON, one per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The JSON line of a record, with the fields of its decision if it has one."""
-        document = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        decision = getattr(record, "decision", None)
-        if isinstance(decision, Decision):
-            document |= {name.removeprefix("X-Condenser-").lower(): value for name, value in decision.headers()}
-        if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False)
-
-
-class TextLines(logging.Formatter):
-    """Formats log records for people: the line of a request as it is, and warnings and errors with their level."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The message of a record, with its level if that is above INFO."""
-        text = super().format(record)
-        return f"{record.levelname}: {text}" if record.levelno > logging.INFO else text
-
-
-def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn tells something new.
-
-    The relay leaves a reply unfinished when the upstream has, so that the client sees that it was cut, and logs that.
-    uvicorn takes it for a defect of the app.
-    """
-    return record.msg != "ASGI callable returned without completing response."
-
-
-def configure_logging(form: LogFormat) -> None:
-    """Sends our log to standard error. Only the program calls this, never the app."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
-    for name in (LOGGER, "proxy"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(logging.INFO)
-        logger.propagate = False

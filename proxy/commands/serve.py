@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-import uvicorn
 from fastapi import FastAPI
-from uvicorn.supervisors import Multiprocess
 
 from proxy.app import create_app
 from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.commands.proxy_client import client_url, listening_url
 from proxy.http.connection import Connection
+from proxy.http.server import Server, ServerConfig, Supervisor
+from proxy.log import configure_logging
 from proxy.request.identity import tenant_key
+from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
 from proxy.sessions.admin import admin_token, is_loopback
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
 from proxy.store.base import StoreError
-from proxy.telemetry import configure_logging
 
 REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
 whoever reaches the port could use your key. Ways out, one of them:
@@ -36,7 +36,6 @@ STORE_NOT_SHARED = """condenser: refusing to start several workers with memory:/
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 NOT_STARTED = 3
 KEEP_ALIVE = 75  # seconds for an idle connection of a client
-DRAIN = 30  # seconds for running replies after a signal
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -59,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if problem := asyncio.run(store_problem(settings)):
         print(f"condenser: {problem}", file=sys.stderr)
         return NOT_STARTED
+    configure_logging(settings.log)
     return _run_workers(settings) if settings.workers > 1 else _run_here(settings)
 
 
@@ -82,7 +82,7 @@ def _run_here(settings: Settings) -> int:
     return 0 if server.started else NOT_STARTED
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """A server that prints the banner once it listens; before that it is not known which port 0 has become."""
 
     def __init__(self, settings: Settings) -> None:
@@ -102,7 +102,7 @@ def _run_workers(settings: Settings) -> int:
     config = server_config(settings)
     with config.bind_socket() as listening:
         print(banner(settings, listening.getsockname()[1]), flush=True)
-        watch = Multiprocess(config, sockets=[listening])
+        watch = Supervisor(config, [listening])
         watch.run()
     return NOT_STARTED if any(each.exitcode == NOT_STARTED for each in watch.processes) else 0
 
@@ -114,14 +114,14 @@ def gives_the_key_away(settings: Settings) -> bool:
     return has_own_key and not is_loopback(settings.host) and not behind_a_proxy and not settings.open_to_all
 
 
-def server_config(settings: Settings) -> uvicorn.Config:
-    """uvicorn's configuration: the upstream's own `date` and `server` headers, no access log, a bounded drain.
+def server_config(settings: Settings) -> ServerConfig:
+    """The server's configuration: the upstream's own `date` and `server` headers, and no log but ours.
 
     uvicorn uses uvloop and httptools where they are installed. Each worker makes an app of its own.
     """
-    return uvicorn.Config(
+    return ServerConfig(
         partial(worker_app, settings),
-        factory=True,
+        settings.drain,
         host=settings.host,
         port=settings.port,
         workers=settings.workers,
@@ -129,19 +129,18 @@ def server_config(settings: Settings) -> uvicorn.Config:
         http=Connection,
         ws="none",
         access_log=False,
-        log_level="warning",
+        log_config=None,
         date_header=False,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=DRAIN,
     )
 
 
-def worker_app(settings: Settings) -> FastAPI:
+def worker_app(settings: Settings, drain: Drain) -> FastAPI:
     """The app of one worker process, with logging configured."""
-    configure_logging(settings.log_format)
-    app = create_app(settings)
+    configure_logging(settings.log)
+    app = create_app(settings, drain=drain)
     serving = app.router.lifespan_context
 
     @asynccontextmanager

@@ -13,8 +13,9 @@ from proxy.calibration.scaling import UNCALIBRATED, Calibration
 from proxy.condensing.policy import Policy
 from proxy.learning.profiles import Profile
 from proxy.memory.rounds import Rounds
-from proxy.reasons import Reason
+from proxy.quoting import label
 from proxy.reply.usage import Usage
+from proxy.request.identity import MOST_SHOWN
 from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock, with_depth
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Kind, Literal
@@ -195,9 +196,9 @@ class Decision:
         return None if budget is None else budget.unscaled.headroom(self.expected_tokens)
 
     @property
-    def is_notable(self) -> bool:
-        """Whether a person should hear of this request in the log."""
-        return self.action not in (Action.PASSED, Action.BYPASSED) or self.reason == Reason.ALIGNED
+    def all_own_tokens(self) -> int:
+        """Tokens of our own model calls for this request, and for the preparation that it took."""
+        return self.own_tokens + (self.applied.own_tokens if self.was_prepared and self.applied else 0)
 
     @property
     def depth(self) -> int:
@@ -233,19 +234,18 @@ class Decision:
         return pairs
 
     def log_line(self) -> str:
-        """The log line that tells a person what happened, without content or credentials."""
+        """What the log tells a person of this request, without content or credentials."""
         window = self.policy.window.tokens
         done = self._action_phrase(), self._prepared_phrase(), self.reason, f"+{self.timing.ours:.0f} ms"
         parts = [
-            self.session[-4:],
+            label(self.session, MOST_SHOWN),
             with_depth(self.branch, self.depth),
             str(self.policy.pipeline),
             f"{short(self.tokens_before)}→{short(self.tokens_after)} of {short(window) if window else 'unknown'}",
             f"(tools {short(self.overhead)}{f', floor {short(self.floor)}' if self.floor is not None else ''})",
             ", ".join(filter(None, done)),
         ]
-        before = self.applied.own_tokens if self.was_prepared and self.applied else 0
-        own = self.own_tokens + before
+        own = self.all_own_tokens
         return " ".join(parts) + (f", own {short(own)} tok" if own else "")
 
     def _action_phrase(self) -> str:

@@ -68,6 +68,11 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def between_events(sent: bytes) -> bytes:
+    """What must follow the bytes `sent` for an event to begin, even if they end inside of another."""
+    return b"" if not sent or sent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+
+
 def is_event_stream(headers: Headers) -> bool:
     """Whether a reply with these headers is a stream of events."""
     return (first(headers, b"content-type") or "").startswith("text/event-stream")

@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers
+from proxy.log import RequestLine
 from proxy.reply.pending import Continuation, allows_beats, continuation, early_headers, error_event
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
 
@@ -155,8 +156,8 @@ class KeepAlive:
 class PendingResponse(Response):
     """An ASGI response that is still to be made: `answer` makes it, and it is sent through `keep_alive`.
 
-    An exception becomes an error response. If the client leaves, everything is cancelled. `under_way` is closed at the
-    end in any case.
+    An exception becomes an error response, and is noted in the `line` of the log. If the client leaves, everything is
+    cancelled. `under_way` is closed at the end in any case.
     """
 
     def __init__(
@@ -165,11 +166,13 @@ class PendingResponse(Response):
         keep_alive: KeepAlive,
         answer: Callable[[], Coroutine[Any, Any, Response]],
         under_way: ExitStack,
+        line: RequestLine,
     ) -> None:
         self._incoming = incoming
         self._keep_alive = keep_alive
         self._answer = answer
         self._under_way = under_way
+        self._line = line
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,6 +193,7 @@ class PendingResponse(Response):
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except ProxyError as error:
+            self._line.error = error.code or error.type
             return error_response(error)
         except Exception:  # noqa: BLE001
             _log.exception("a request failed")

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, first, to_client
-from proxy.http.sse import event, is_event_stream
+from proxy.http.sse import between_events, event, is_event_stream
 from proxy.reply.capture import Capture
 from proxy.reply.reporting import Editor
 from proxy.upstream import UpstreamReply
@@ -216,7 +216,8 @@ class Relay(Response):
             _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
             if not is_last and in_events:
                 rest = self._edit(b"", is_last=True)
-                await send(_body(rest + _error_event(error, (tail + rest)[-4:]), more=False))
+                between = between_events((tail + rest)[-4:])
+                await send(_body(rest + between + event(error.to_json()), more=False))
             return
         await self._settle_reply()
         if not is_last:
@@ -301,12 +302,6 @@ def _done_at(chunk: bytes, tail: bytes) -> int:
 
 def _body(chunk: bytes, *, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": chunk, "more_body": more}
-
-
-def _error_event(error: UpstreamUnavailable, tail: bytes) -> bytes:
-    """An error as an event of its own after the bytes `tail`, even if the upstream broke off inside of an event."""
-    between = b"" if not tail or tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
-    return between + event(error.to_json())
 
 
 def _content_length(headers: Headers) -> int:

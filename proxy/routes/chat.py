@@ -12,6 +12,7 @@ from starlette.responses import Response
 from proxy.condensing.decision import Decision
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
+from proxy.log import RequestLine
 from proxy.reply.capture import capture_for
 from proxy.reply.keepalive import KeepAlive, PendingResponse
 from proxy.reply.pending import beat
@@ -22,6 +23,7 @@ from proxy.request.intake import ChatRequest
 from proxy.routes.passthrough import pass_unread
 from proxy.routes.reading import Unread, read
 from proxy.services import Services
+from proxy.serving import line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
@@ -40,9 +42,11 @@ async def chat(request: Request) -> Response:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             return await pass_unread(request, incoming, unread)
+        line = line_of(request.scope)
+        line.model = chat_request.model
         keep_alive, still_open = _keep_alive(services, chat_request), under_way.pop_all()
-    exchange = _Exchange(services, chat_request, incoming, keep_alive, still_open)
-    return PendingResponse(incoming, keep_alive, exchange.response, still_open)
+    exchange = _Exchange(services, chat_request, incoming, keep_alive, still_open, line)
+    return PendingResponse(incoming, keep_alive, exchange.response, still_open, line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,14 @@ class _Exchange:
     keep_alive: KeepAlive
     under_way: ExitStack
     """What is to be closed when the response has been sent or has failed."""
+    line: RequestLine
 
     async def response(self) -> Response:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
         services, request = self.services, self.request
         services.asking.note_arrival()
         decision = await services.condenser.decide(request)
+        self.line.decision = decision
         self.under_way.callback(decision.drop_callbacks)
         if request.controls.dry_run:
             return _dry_run(decision)
@@ -74,6 +80,7 @@ class _Exchange:
             reply, final_decision = await services.retrier.send_with_retry(
                 request, decision, self._send, self.keep_alive.own_work
             )
+            self.line.decision = final_decision
             self.under_way.callback(final_decision.drop_callbacks)
             again = partial(self._send, final_decision)
             searched = await services.searcher.run_searches(final_decision, request.model, reply, again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
@@ -20,7 +21,12 @@ async def livez(_request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Says that requests can be served, which they can even without the store; with the state of each part."""
+    """Says that requests can be served, which they can even without the store; with the state of each part.
+
+    The status is 503 when the server stops.
+    """
+    if request.app.state.drain.has_begun:
+        return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
     return JSONResponse(await readiness(request.app.state.services))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,6 +13,7 @@ from proxy.http.headers import encode_headers, first, to_upstream
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.routes.reading import Unread
 from proxy.services import Services
+from proxy.serving import line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
@@ -26,25 +29,28 @@ async def pass_through(request: Request) -> Response:
     services: Services = request.app.state.services
     segment = request.scope["path"].removeprefix("/v1/").partition("/")[0]
     is_bypassed = request.method == "POST" and segment in GENERATING
-    own_headers = _note_bypass(services, f"/v1/{segment}") if is_bypassed else []
+    own_headers = _note_bypass(request, services) if is_bypassed else []
     incoming = Incoming(request.receive)
-    return await _relay(services, incoming, _upstream_request(request, incoming, services), own_headers)
+    return await _relay(request, incoming, _upstream_request(request, incoming, services), own_headers)
 
 
 async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> Response:
     """Forwards a chat completion request that is not read and relays the reply."""
     services: Services = request.app.state.services
-    own_headers = _note_bypass(services, "/v1/chat/completions", unread.reason)
-    return await _relay(services, incoming, _upstream_request(request, incoming, services, unread.body), own_headers)
+    own_headers = _note_bypass(request, services, unread.reason)
+    return await _relay(request, incoming, _upstream_request(request, incoming, services, unread.body), own_headers)
 
 
-def _note_bypass(services: Services, path: str, reason: str = "") -> Pairs:
+def _note_bypass(request: Request, services: Services, reason: str = "") -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
-    services.telemetry.record_bypass(path, reason)
+    services.telemetry.record_bypass()
+    line_of(request.scope).outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])]
 
 
-async def _relay(services: Services, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> Response:
+async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> Response:
+    services: Services = request.app.state.services
+    line, started = line_of(request.scope), perf_counter()
     try:
         reply = await incoming.unless_gone(_send(services, incoming, forwarded))
     except ClientGone:
@@ -52,6 +58,8 @@ async def _relay(services: Services, incoming: Incoming, forwarded: UpstreamRequ
     except ProxyError as error:
         error.headers = own_headers
         raise
+    finally:
+        line.upstream_ms = (perf_counter() - started) * 1000
     return Relay(incoming, reply, encode_headers(own_headers))
 
 

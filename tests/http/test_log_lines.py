@@ -1,15 +1,19 @@
-"""The log: one line for each changed request, with numbers, and never content or credentials."""
+"""The log: one line for each request, with numbers, and never content or credentials."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from proxy.log import JsonLines, TextLines
 from tests.http.talking import Stage, asked, body_of, garden, staged, summary
 from tests.support import wire
+from tests.support.recording import CHAT
 from tests.support.replies import error
 
 SECRET = "sk-live-0123456789abcdef"
@@ -23,30 +27,102 @@ def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
         yield built
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "condenser"]
+def records(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """The records of all requests so far, whose replies have ended."""
+    stage.proxy.served()
+    return [record for record in caplog.records if record.name == "condenser"]
+
+
+def lines(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in records(stage, caplog)]
+
+
+def members(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(JsonLines().format(record)) for record in records(stage, caplog)]
 
 
 def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(12), asked(session="conversation-4f2a"))
-    [line] = lines(caplog)
+    stage.ask(garden(12), [*asked(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
+    [line] = lines(stage, caplog)
     assert re.fullmatch(
-        r"4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k \(tools \d+\) "
-        r"context_limit, \+\d+ ms, own 940 tok",
+        r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k \(tools \d+\) "
+        r"context_limit, \+\d+ ms, own 940 tok, upstream \d+ ms, \d+ ms in all, request client-17",
         line,
     ), line
 
 
-def test_a_request_that_passes_is_no_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_time_and_level_come_first(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.ask(garden(1))
-    assert lines(caplog) == []
+    [record] = records(stage, caplog)
+    assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO 200 scripted-1 ", TextLines().format(record))
+
+
+@pytest.mark.parametrize("turns", [1, 12], ids=["passed", "condensed"])
+def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    answer = stage.ask(garden(turns), asked(session="17"))
+    [line] = members(stage, caplog)
+    for name in ("tokens-before", "tokens-after", "window", "headroom"):
+        assert line[name.replace("-", "_")] == int(answer.header(f"x-condenser-{name}") or "")
+    assert (line["status"], line["model"], line["session"]) == (200, "scripted-1", "17")
+    assert line["strategy"] == "mask+half-window"
+    assert line["action"] == answer.header("x-condenser-action")
+    assert line["request_id"] == answer.header("x-condenser-request-id")
+    assert 0 < line["upstream_ms"] < line["total_ms"]
+    assert line["level"] == "info"
+
+
+def test_the_upstream_duration_is_that_of_the_header(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    answer = stage.ask(garden(1))
+    [line] = members(stage, caplog)
+    assert f"upstream;dur={line['upstream_ms']:.2f}" in (answer.header("server-timing") or "")
+
+
+def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    wire.post_json(stage.proxy.url, "/v1/responses", {"model": "m", "input": "hello"})
+    stage.post(b"{")
+    wire.request(stage.proxy.url, "GET", "/nowhere")
+    stage.upstream.reply(error(500, "no"))
+    stage.post(body_of(garden(1)))
+    wanted = [
+        r"200 POST /v1/responses bypassed, upstream \d+ ms, \d+ ms in all, request [0-9a-f]{16}",
+        r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, request [0-9a-f]{16}",
+        r"404 GET /nowhere, \d+ ms in all, request [0-9a-f]{16}",
+        r"500 scripted-1 p[0-9a-f]{16} main .* passed.*, request [0-9a-f]{16}",
+    ]
+    for line, pattern in zip(lines(stage, caplog), wanted, strict=True):
+        assert re.fullmatch(pattern, line), line
+    assert [record.levelname for record in records(stage, caplog)] == ["INFO", "INFO", "INFO", "WARNING"]
 
 
 def test_a_replayed_request_is_a_line_without_own_tokens(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.ask(garden(12))
     stage.ask(garden(12))
-    assert "replayed" in lines(caplog)[1]
-    assert "own" not in lines(caplog)[1]
+    line = lines(stage, caplog)[1]
+    assert "replayed" in line
+    assert "own" not in line
+
+
+def test_health_probes_are_logged_for_debugging_only(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert wire.request(stage.proxy.url, "GET", path).status == 200
+    assert [record.levelname for record in records(stage, caplog)] == ["DEBUG"] * 3
+
+
+@pytest.mark.parametrize(("sent", "is_taken"), [("a" * 128, True), ("a" * 129, False), ("a b", False), ("ä", False)])
+def test_an_id_of_the_client_is_taken_where_it_can_be_shown(sent: str, is_taken: bool, stage: Stage) -> None:
+    answer = stage.post(body_of(garden(1)), [("X-Request-Id", sent)])
+    given = answer.header("x-condenser-request-id")
+    assert given == sent if is_taken else re.fullmatch("[0-9a-f]{16}", given or "")
+
+
+def test_a_name_can_neither_end_a_line_nor_colour_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.model = "evil\nWARNING forged \x1b[31m" + "m" * 400
+    stage.ask(garden(1))
+    wire.request(stage.proxy.url, "GET", "/" + "%0A%1B" * 200)
+    first, second = (TextLines().format(record) for record in records(stage, caplog))
+    assert " 200 'evil?WARNING forged ?[31mmmm" in first
+    assert (first + second).isprintable()
+    assert max(len(first), len(second)) < 500
 
 
 def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,17 +133,18 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
     stage.post(body_of(garden(13)), asked(session="s"))
     stage.post(b'{"messages":[{"role":"user","content":"gooseberries"},7]}')
     stage.post(body_of([{"role": "user", "content": "gooseberries " * 9_000}]))
-    own = [record.getMessage() for record in caplog.records if record.name.startswith(("condenser", "proxy"))]
-    assert own
+    stage.proxy.served()
+    own = [record for record in caplog.records if record.name.startswith(("condenser", "proxy"))]
+    assert len([record for record in own if record.name == "condenser"]) == 6
     for word in (SECRET, "gooseberr", "garden", "seed1x", "noon"):
-        assert not [line for line in own if word in line]
+        assert not [record for record in own if word in JsonLines().format(record)]
     assert SECRET not in caplog.text
 
 
 def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
     stage.ask(garden(12), asked(session="secret-name"))
     stage.ask(garden(1))
-    for each in stage.proxy.journal:
+    for each in stage.proxy.journal.to(CHAT):
         each.finished.wait()
     text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
     assert 'condenser_requests_total{action="condensed"} 1.0' in text

@@ -31,7 +31,8 @@ class Answer(NamedTuple):
 async def started() -> AsyncIterator[FastAPI]:
     """The app with an upstream that cannot be reached."""
     upstream = {"base_url": "http://127.0.0.1:1/v1", "discover": False}
-    app = create_app(Settings.model_validate({"store": {"url": "memory://"}, "upstream": upstream}))
+    settings = Settings.model_validate({"store": {"url": "memory://"}, "upstream": upstream})
+    app = create_app(settings, new_request_id=lambda: "one")
     async with app.router.lifespan_context(app):
         yield app
 

@@ -17,7 +17,7 @@ HEAD = (("content-type", "application/json"), ("content-length", "1000"))
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-@pytest.mark.parametrize(("form", "level"), [("text", "WARNING: an upstream"), ("json", '"level": "warning"')])
+@pytest.mark.parametrize(("form", "level"), [("text", " WARNING an upstream"), ("json", '"level": "warning"')])
 def test_a_reply_that_the_upstream_cuts_is_one_warning_and_no_error(
     form: str, level: str, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

@@ -84,7 +84,8 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
     )
     made.tokens_after, made.timing = 12_400, Timing(1.0, 1.2, 0.9, 500.0)
     assert made.log_line() == (
-        "4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) threshold, summary ready, +3 ms, own 2.1k tok"
+        "conversation-4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) "
+        "threshold, summary ready, +3 ms, own 2.1k tok"
     )
 
 
@@ -104,14 +105,6 @@ def test_the_line_names_a_reason_and_an_unknown_window() -> None:
     assert "of unknown" in line
     assert "degraded, store-timeout, +0 ms" in line
     assert ", own" not in line
-
-
-@pytest.mark.parametrize(
-    ("action", "notable"),
-    [(Action.PASSED, False), (Action.BYPASSED, False), (Action.REPLAYED, True), (Action.DEGRADED, True)],
-)
-def test_only_a_changed_request_is_logged_for_people(action: Action, notable: bool) -> None:
-    assert decision(action=action).is_notable is notable
 
 
 def test_the_timing_of_the_upstream_is_not_ours() -> None:

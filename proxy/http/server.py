@@ -1,0 +1,159 @@
+"""The server: uvicorn, with an end that replies can rely on, in one process or in several.
+
+On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
+load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; what runs after that is
+cancelled, and `proxy/serving.py` ends it with an error. A second signal ends the process at once. The exit status is 0
+in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import wait
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess, multiprocess
+
+from proxy.log import LOGGER
+from proxy.runtime.drain import Drain
+from proxy.settings import DrainSettings
+
+CUTTING = 2.0
+"""Seconds that replies have to end once they are cancelled."""
+ANSWERING = 30
+"""Seconds after which a worker that does not answer its supervisor is replaced; on a busy machine it starts slowly."""
+_TICK = 0.05
+_log = logging.getLogger(LOGGER)
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration, with how to drain; `make_app` makes the app of one process."""
+
+    def __init__(self, make_app: Callable[[Drain], FastAPI], drain: DrainSettings, **options: Any) -> None:
+        super().__init__(make_app, factory=True, timeout_worker_healthcheck=ANSWERING, **options)
+        self.make_app = make_app
+        self.drain = drain
+
+
+class Server(uvicorn.Server):
+    """One process that serves. A worker takes no second signal: its supervisor does."""
+
+    def __init__(self, config: ServerConfig, *, is_worker: bool = False) -> None:
+        super().__init__(config)
+        self._limits = config.drain
+        self._is_worker = is_worker
+        self._drain = Drain()
+        config.app = partial(config.make_app, self._drain)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes a signal. It is not raised again at the end, which would be the exit status."""
+        self.force_exit = self.should_exit and not self._is_worker
+        self.should_exit = self._drain.has_begun = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drains, and closes the app."""
+        began, state, limits = monotonic(), self.server_state, self._limits
+        _log.info("shutting down; running replies: %d, seconds for them to end: %g", len(state.tasks), limits.timeout)
+        await self._wait(limits.delay, lambda: False)
+        self._stop_listening(sockets or [])
+        await self._wait(limits.timeout, lambda: not (state.tasks or state.connections))
+        cut = await self._cut_replies()
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+        _log.info("shut down after %.1f s; replies that were cut: %d", monotonic() - began, cut)
+        if self.force_exit:
+            logging.shutdown()
+            os._exit(0)  # whatever still runs, threads too
+
+    def _stop_listening(self, sockets: list[socket.socket]) -> None:
+        for server in self.servers:
+            server.close()
+        for each in sockets:
+            each.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
+    async def _cut_replies(self) -> int:
+        """Has the replies that still run ended, and returns how many they were."""
+        self._drain.is_over = True
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUTTING)
+            # The last bytes have been written when the connections are closed.
+            await self._wait(CUTTING, lambda: not self.server_state.connections)
+        return len(tasks)
+
+    async def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
+        """Waits so many seconds, until `is_done`, or for a second signal."""
+        ends = monotonic() + seconds
+        while not (self.force_exit or is_done()) and monotonic() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(_TICK)
+
+
+class _Worker(multiprocess.Process):
+    """A worker process that drains as a single one does."""
+
+    config: ServerConfig
+
+    def start(self) -> None:
+        """Starts the process with SIGINT blocked: a terminal sends it to all, and the supervisor passes it on."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+    def _healthcheck(self, timeout: float) -> bool | None:
+        """Whether the server has started, as the worker says; None if it does not answer in time or has ended."""
+        try:
+            self.parent_conn.send(b"ping")
+            wait([self.parent_conn, self.process.sentinel], timeout)
+            return bool(self.parent_conn.recv()) if self.parent_conn.poll() else None
+        except (OSError, EOFError):
+            return None
+
+    @property
+    def server(self) -> Server:
+        """The server, made in the worker."""
+        if self._server is None:
+            self._server = Server(self.config, is_worker=True)
+        assert isinstance(self._server, Server)
+        return self._server
+
+
+class Supervisor(Multiprocess):
+    """Starts workers, replaces one that dies, and passes signals on; after a second one it kills them."""
+
+    def __init__(self, config: ServerConfig, sockets: list[socket.socket]) -> None:
+        # The only place where uvicorn says which class its workers have.
+        multiprocess.Process = _Worker  # type: ignore[misc]
+        super().__init__(config, sockets)
+        self._is_ending = False
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, self._on_signal)
+
+    def _on_signal(self, sig: int, _frame: FrameType | None) -> None:
+        """Ends the workers at once, since uvicorn looks for signals now and then only, and for none at the end."""
+        ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
+        self._is_ending = True
+        self.signal_queue.append(sig)
+        for each in self.processes:
+            if each.pid is not None and each.exitcode is None:
+                os.kill(each.pid, ending)
+
+    def keep_subprocess_alive(self) -> None:
+        """Replaces workers that have died, unless they were told to."""
+        if not self._is_ending:
+            super().keep_subprocess_alive()

@@ -1,0 +1,196 @@
+"""The log on standard error: the line of each request, and the forms that lines have.
+
+A line carries counts and names only, never content and never a credential. What a client has chosen is cut, and no
+character of it can end or colour a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+from proxy.condensing.decision import Decision
+from proxy.quoting import label, printable
+from proxy.sessions.session import with_depth
+from proxy.settings import LogSettings
+
+LOGGER = "condenser"
+_LONGEST_PATH = 200
+_LONGEST_MODEL = 128
+_QUIET = frozenset(("/livez", "/readyz", "/metrics"))
+_log = logging.getLogger(LOGGER)
+
+
+class RequestLine:
+    """One request and what became of it; filled in while it is served."""
+
+    __slots__ = (
+        "_method",
+        "_path",
+        "_started",
+        "decision",
+        "error",
+        "id",
+        "is_complete",
+        "model",
+        "outcome",
+        "status",
+        "upstream_ms",
+    )
+
+    def __init__(self, request_id: str, method: str, path: str) -> None:
+        self.id = request_id
+        self._method = method
+        self._path = path
+        self._started = perf_counter()
+        self.status: int | None = None
+        self.is_complete = False
+        self.model: str | None = None
+        self.decision: Decision | None = None
+        self.outcome: tuple[str, str] = "", ""
+        """Action and reason of a request on which nothing was decided."""
+        self.error: str | None = None
+        """The code of an error of the proxy's own."""
+        self.upstream_ms = 0.0
+        """Milliseconds until the upstream answered a request on which nothing was decided."""
+
+    def write(self) -> None:
+        """Writes the line, which is made only if its level is logged."""
+        if self._path in _QUIET:
+            level = logging.DEBUG
+        else:
+            level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
+        if _log.isEnabledFor(level):
+            _log.log(level, self)
+
+    def __str__(self) -> str:
+        decision, ms = self.decision, (perf_counter() - self._started) * 1000
+        upstream = decision.timing.upstream if decision else self.upstream_ms
+        parts = [
+            f"{self.status or '-'} {self._what_was_done()}",
+            f"error {self.error}" if self.error else "",
+            "" if self.is_complete else "broken off",
+            f"upstream {upstream:.0f} ms" if upstream else "",
+            f"{ms:.0f} ms in all",
+            f"request {self.id}",
+        ]
+        return ", ".join(filter(None, parts))
+
+    def _what_was_done(self) -> str:
+        if self.decision is not None:
+            return f"{label(self.model or '', _LONGEST_MODEL)} {self.decision.log_line()}"
+        place = f"{self._method} {label(self._path, _LONGEST_PATH)}"
+        return f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
+
+    def fields(self) -> dict[str, Any]:
+        """The same as members of a JSON object; what is not known is left out."""
+        decision, (action, reason) = self.decision, self.outcome
+        fields: dict[str, Any] = {
+            "request_id": self.id,
+            "method": printable(self._method),
+            "path": printable(self._path, _LONGEST_PATH),
+            "status": self.status,
+            "complete": self.is_complete,
+            "model": None if self.model is None else printable(self.model, _LONGEST_MODEL),
+            "action": action or None,
+            "reason": reason or None,
+            "error": self.error,
+            "upstream_ms": round(self.upstream_ms, 2) or None,
+            "total_ms": round((perf_counter() - self._started) * 1000, 2),
+        }
+        if decision is not None:
+            fields |= decision_fields(decision)
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def decision_fields(decision: Decision) -> dict[str, Any]:
+    """What was decided on a request, as members of a JSON object."""
+    timing, applied = decision.timing, decision.applied
+    return {
+        "session": decision.session,
+        "session_source": decision.session_source,
+        "branch": with_depth(decision.branch, decision.depth),
+        "strategy": str(decision.policy.pipeline),
+        "action": decision.action,
+        "reason": decision.reason or None,
+        "trigger": decision.trigger,
+        "condensation": applied.id if applied else None,
+        "prepared": decision.was_prepared,
+        "tokens_before": decision.tokens_before,
+        "tokens_after": decision.tokens_after,
+        "tokens_of_tools": decision.overhead,
+        "tokens_exact": decision.exact,
+        "floor": decision.floor,
+        "window": decision.policy.window.tokens,
+        "headroom": decision.headroom,
+        "own_tokens": decision.all_own_tokens,
+        "session_ms": round(timing.session, 2),
+        "count_ms": round(timing.count, 2),
+        "condense_ms": round(timing.condense, 2),
+        "upstream_ms": round(timing.upstream, 2),
+    }
+
+
+@lru_cache(2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _time(record: logging.LogRecord) -> str:
+    """When a record was made, in UTC, to the millisecond."""
+    return f"{_second(int(record.created))}.{int(record.msecs):03}Z"
+
+
+class JsonLines(logging.Formatter):
+    """Formats log records as JSON, one per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The JSON line of a record, with the fields of its request if it is of one."""
+        document = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if isinstance(record.msg, RequestLine):
+            document |= record.msg.fields()
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """Formats log records for people: time, level and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, and the traceback of its error if it has one."""
+        line = f"{_time(record)} {record.levelname} {record.getMessage()}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn tells something new.
+
+    The relay leaves a reply unfinished when the upstream has, so that the client sees that it was cut, and logs that.
+    uvicorn takes it for a defect of the app, and a request that is cancelled at the end too.
+    """
+    is_cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not is_cancelled and record.msg != "ASGI callable returned without completing response."
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """Sends the log to standard error, that of the libraries too. Only the program calls this, never the app."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if settings.format == "json" else TextLines())
+    root, level = logging.getLogger(), logging.getLevelNamesMapping()[settings.level.upper()]
+    root.handlers = [handler]
+    root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
+    for name in (LOGGER, "proxy"):
+        logging.getLogger(name).setLevel(level)
