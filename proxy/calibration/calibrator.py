@@ -237,7 +237,7 @@ class Calibrator:
         try:
             await self._stored.in_time(self._stored.store.put_fact(self._name(model, counter), fact, self._ttl))
         except StoreError as error:
-            _log.warning("a calibration was not stored: %s", error)
+            self._stored.outage.failed("a calibration was not stored", error)
 
     async def _read(self, model: str, counter: str) -> None:
         """Reads and merges what other processes have learned."""
@@ -245,7 +245,7 @@ class Calibrator:
             fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model, counter)))
             theirs = decoded(fact) if fact else None
         except StoreError as error:
-            _log.warning("a calibration was not read: %s", error)
+            self._stored.outage.failed("a calibration was not read", error)
             return
         except (ValueError, LookupError, TypeError):
             _log.warning("a calibration in the store cannot be read")

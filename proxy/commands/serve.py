@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -17,14 +18,14 @@ from proxy.cli import USAGE, add_settings_arguments, settings_from
 from proxy.commands.proxy_client import client_url, listening_url
 from proxy.http.connection import Connection
 from proxy.http.server import Server, ServerConfig, Supervisor
-from proxy.log import configure_logging
+from proxy.log import LOGGER, configure_logging
 from proxy.request.identity import tenant_key
 from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
 from proxy.sessions.admin import admin_token, is_loopback
 from proxy.settings import Settings
 from proxy.store import open_store, redacted
-from proxy.store.base import StoreError
+from proxy.store.base import SessionStore, StoreError
 
 REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
 whoever reaches the port could use your key. Ways out, one of them:
@@ -35,6 +36,7 @@ whoever reaches the port could use your key. Ways out, one of them:
 STORE_NOT_SHARED = """condenser: refusing to start several workers with memory://, which is the memory of one of them:
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 NOT_STARTED = 3
+_log = logging.getLogger(LOGGER)
 KEEP_ALIVE = 75  # seconds for an idle connection of a client
 
 
@@ -55,10 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.workers > 1 and settings.store.url == "memory://":
         print(STORE_NOT_SHARED, file=sys.stderr)
         return USAGE
+    configure_logging(settings.log)
     if problem := asyncio.run(store_problem(settings)):
         print(f"condenser: {problem}", file=sys.stderr)
         return NOT_STARTED
-    configure_logging(settings.log)
+    for warning in warnings(settings):
+        _log.warning(warning)
     return _run_workers(settings) if settings.workers > 1 else _run_here(settings)
 
 
@@ -68,12 +72,40 @@ async def store_problem(settings: Settings) -> str:
     This is checked before the port is taken, because an error within the server would print a traceback.
     """
     try:
-        await (await open_store(settings.store.url)).close()
+        store = await open_store(settings.store.url)
+        try:
+            await _warn_of_silence(store, settings)
+        finally:
+            await store.close()
         tenant_key(settings)
         admin_token(settings)
     except (StoreError, OSError, ValueError) as error:
         return f"store.url is {redacted(settings.store.url)}, which cannot be opened: {error}"
     return ""
+
+
+async def _warn_of_silence(store: SessionStore, settings: Settings) -> None:
+    """Warns if the store does not answer: a server may be down when the proxy starts, or its address be wrong."""
+    try:
+        async with asyncio.timeout(settings.store.timeout):
+            await store.ping()
+    except (StoreError, TimeoutError) as error:
+        why = str(error) or f"{redacted(settings.store.url)} gave no answer in time"
+        _log.warning("the store cannot be reached, and requests are served without it until it answers: %s", why)
+
+
+def warnings(settings: Settings) -> list[str]:
+    """What an operator should know of these settings before they do harm."""
+    is_keyed = settings.tenant.pepper is not None or settings.tenant.source == "fixed"
+    found = []
+    if settings.store.url.lower().startswith("redis") and not is_keyed:
+        found.append(
+            "tenant.pepper is not set: whoever can read the Redis can test guesses of the callers' credentials;"
+            " set it to one secret on all replicas"
+        )
+    if settings.open_to_all and settings.upstream.api_key is not None and not is_loopback(settings.host):
+        found.append(f"whoever reaches {settings.host}:{settings.port} can use upstream.api_key: open_to_all is true")
+    return found
 
 
 def _run_here(settings: Settings) -> int:

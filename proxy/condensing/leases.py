@@ -12,7 +12,6 @@ writer of a record decides what is kept, so a lost lease costs model calls and n
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,8 +26,6 @@ from proxy.store.base import Lease, StoreError
 TTL = 3.0  # seconds; a killed holder delays the others by that much at most
 RENEWAL = 1.0  # seconds between two renewals: one may fail
 SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 0.25, 1.5  # seconds between two polls
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -103,7 +100,7 @@ class Leases:
             try:
                 lease = await ask()
             except StoreError as error:
-                _log.warning("no lease, so others may do the same work: %s", error)
+                self._stored.outage.failed("no lease, so others may do the same work", error)
                 return Lease(held=False)
             if is_answer(lease) or now() >= until:
                 return lease
@@ -143,7 +140,7 @@ class Leases:
         try:
             await self._stored.in_time(call)
         except StoreError as error:
-            _log.warning("a lease was not renewed or ended: %s", error)
+            self._stored.outage.failed("a lease was not renewed or ended", error)
 
 
 async def _happens_within(event: asyncio.Event, seconds: float) -> bool:

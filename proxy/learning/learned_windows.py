@@ -201,7 +201,7 @@ class LearnedWindows:
                 await self._stored.in_time(self._stored.store.put_fact(self._name(model), fact, self._ttl))
                 written = fact
         except StoreError as error:
-            _log.warning("what was learned of a window was not stored: %s", error)
+            self._stored.outage.failed("what was learned of a window was not stored", error)
         finally:
             state.is_sharing = False
 
@@ -209,7 +209,7 @@ class LearnedWindows:
         try:
             fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model)))
         except StoreError as error:
-            _log.warning("what was learned of a window was not read: %s", error)
+            self._stored.outage.failed("what was learned of a window was not read", error)
             return
         if fact is not None:
             self._merge(self._state(model), fact)

@@ -13,7 +13,6 @@ a store that was slow and has recovered is still waited for. A session that is n
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,8 +39,6 @@ from strategies.core.view import View
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
-
-_log = logging.getLogger(__name__)
 
 
 class SessionUpdate(NamedTuple):
@@ -148,7 +145,7 @@ class Keeper:
         try:
             await self._stored.write(self._stored.change(scope.key, shared, self._ttl), recognised.patience)
         except StoreError as error:
-            _log.warning("cards were not shared: %s", error)
+            self._stored.outage.failed("cards were not shared", error)
 
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as applied by a forwarded view; raises `StoreError`."""
@@ -179,7 +176,7 @@ class Keeper:
             amending = self._in_turn(recognised.key, lambda: self._amend(recognised, change, creates=creates))
             await self._stored.write(amending, recognised.patience)
         except StoreError as error:
-            _log.warning("a session was not amended: %s", error)
+            self._stored.outage.failed("a session was not amended", error)
 
     async def _in_turn(self, key: SessionKey, work: Callable[[], Awaitable[None]]) -> None:
         async with self._locks.setdefault(key, asyncio.Lock()):
@@ -216,7 +213,7 @@ class Keeper:
             settling = self._in_turn(recognised.key, lambda: self._settle(recognised, turn))
             await self._stored.write(settling, recognised.patience, is_last=True)
         except StoreError as error:
-            _log.warning("the session was not stored before the reply's last byte: %s", error)
+            self._stored.outage.failed("the session was not stored before the reply's last byte", error)
 
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         for _ in range(TRIES):

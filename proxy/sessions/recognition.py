@@ -9,7 +9,6 @@ A failure of the store is reported in `Recognised.failure`, and the request goes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,8 +33,6 @@ _NEWEST = 16
 """Nodes that are looked up first: a conversation that goes on is found by one of its last."""
 _REMEMBERED = 1_000
 """Ends of conversations for which the sessions that their next turn will have to read are remembered."""
-
-_log = logging.getLogger(__name__)
 
 
 class Recognised(NamedTuple):
@@ -118,7 +115,7 @@ class Recogniser:
         try:
             return await patience.read(self._recognise(tenant, blank, transcript))
         except StoreError as error:
-            _log.warning("the store failed: %s", error)
+            self._stored.outage.failed("the store failed", error, is_request=True)
             return blank._replace(failure=error.reason)
 
     async def with_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
@@ -129,7 +126,7 @@ class Recogniser:
             try:
                 scope = scope._replace(cards=cards_of_scope(await found.patience.read(self._stored.load(key))))
             except StoreError as error:
-                _log.warning("the cards of a scope were not read: %s", error)
+                self._stored.outage.failed("the cards of a scope were not read", error)
         return found._replace(scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
@@ -158,7 +155,7 @@ class Recogniser:
         except StoreError as error:
             if session.find_branch(transcript.digests) is None:
                 raise
-            _log.warning("a history was not aligned: %s", error)
+            self._stored.outage.failed("a history was not aligned", error)
             return found
 
     async def _loaded(self, key: SessionKey) -> Session | None:

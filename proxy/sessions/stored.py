@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.codec import UNREADABLE, encode_session
+from proxy.store.outage import Outage
 from strategies.core.condensation import Condensation
 
 T = TypeVar("T")
@@ -95,6 +97,7 @@ class StoredSessions:
 
     def __init__(self, store: SessionStore, timeout: float) -> None:
         self.store = store
+        self.outage = Outage(time.monotonic)
         self._timeout = timeout
         self._records = Records()
         self._writes: set[asyncio.Task[Any]] = set()
@@ -117,7 +120,9 @@ class StoredSessions:
 
     async def load(self, key: SessionKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
-        return self._session(await self.store.load(key))
+        snapshot = await self.store.load(key)
+        self.outage.answered()
+        return self._session(snapshot)
 
     async def find(
         self, tenant: str, digests: Sequence[str], likely: Sequence[str]
@@ -127,6 +132,7 @@ class StoredSessions:
         A likely session that cannot be read is left out: nothing says yet that it is needed.
         """
         found = await self.store.find(tenant, digests, likely)
+        self.outage.answered()
         sessions: dict[str, Session | None] = {}
         for name in likely:
             with suppress(StoreError):
@@ -154,7 +160,9 @@ class StoredSessions:
         Returns False where another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
-        if not await self.store.save(key, Write(meta, session.revision, ttl, blocks, index)):
+        is_first = await self.store.save(key, Write(meta, session.revision, ttl, blocks, index))
+        self.outage.answered(wrote=is_first)
+        if not is_first:
             return False
         self._records.put_session(meta, session._replace(condensations=()))
         return True
@@ -194,24 +202,23 @@ class StoredSessions:
         try:
             return await patience.wait_for(task, LAST_SHARE * patience.total if is_last else 0.0)
         except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)
+            task.add_done_callback(self._note_failure)
             raise
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
-        """Logs a defect; a `StoreError` is raised to the waiting caller, or logged by `_log_failure` if it has left."""
+        """Logs a defect; a `StoreError` is raised to the waiting caller, or noted by `_note_failure` if it has left."""
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, StoreError):
             _log.error("a write failed", exc_info=error)
 
+    def _note_failure(self, task: asyncio.Task[Any]) -> None:
+        """Notes that a write has failed whose caller was cancelled."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StoreError):
+            self.outage.failed("a write that nobody waited for any longer failed", error)
+
     async def close(self) -> None:
         """Waits for the writes under way, each of which ends within the timeout."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=self._timeout)
-
-
-def _log_failure(task: asyncio.Task[Any]) -> None:
-    """Logs that a write has failed whose caller was cancelled."""
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, StoreError):
-        _log.warning("a write that nobody waited for any longer failed: %s", error)

@@ -127,8 +127,8 @@ class Breaker:
         circuit, admitted = self._circuit.admit(now)
         self._enter(circuit)
         if not admitted:
-            wait = f"for {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "until its probe ends"
-            raise StoreError("store-unavailable", f"{self._name} is not asked {wait}, since {self._last_error}")
+            again = f"again in {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "by another call now"
+            raise StoreError("store-unavailable", f"{self._name} has failed and is asked {again}; {self._last_error}")
         return circuit.age
 
     def end(self, ticket: int, error: BaseException | None) -> None:
@@ -147,11 +147,11 @@ class Breaker:
         self.transitions[circuit.state] += 1
         match circuit.state:
             case State.OPEN:
-                _log.warning("%s is not asked for %.0f s: %s", self._name, circuit.cool_down, self._last_error)
+                _log.debug("%s is left alone for %.0f s: %s", self._name, circuit.cool_down, self._last_error)
             case State.HALF_OPEN:
-                _log.info("%s is asked once", self._name)
+                _log.debug("one call tries whether %s answers", self._name)
             case State.CLOSED:
-                _log.warning("%s answers again", self._name)
+                _log.debug("%s answers again", self._name)
 
 
 class BreakingStore:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +17,7 @@ from tests.http.strict import assert_view
 from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, on_file, staged, workshop
 from tests.support import wire
 from tests.support.proxy import proxying
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
 from tests.support.upstream import Counting, ScriptedUpstream
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
@@ -125,9 +127,14 @@ def test_a_store_that_is_out_when_the_proxy_starts_costs_no_reply() -> None:
 def wait_until_ready(stage: Stage) -> None:
     """Asks the store's state until it answers: a client that lost its connections makes new ones when asked."""
     for _ in range(200):
-        if wire.request(stage.proxy.url, "GET", "/readyz").json()["store"]["state"] == "ok":
+        if state_of_store(stage) == "ok":
             return
     raise AssertionError("the store did not come back")
+
+
+def state_of_store(stage: Stage) -> str:
+    state: str = wire.request(stage.proxy.url, "GET", "/readyz").json()["store"]["state"]
+    return state
 
 
 @pytest.mark.parametrize("column", ["meta", "record"])
@@ -140,3 +147,21 @@ def test_a_stored_document_that_is_damaged_costs_no_reply(column: str, tmp_path:
         answer = stage.ask(garden(13), asked(session="s"))
         assert answer.header("x-condenser-action") in ("condensed", "degraded")
         assert_view(stage.last_view, garden(13))
+
+
+def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
+    stage: Stage, redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage.ask(garden(1), asked(session="s"))
+    redis.kill()
+    for rounds in (2, 3, 12):
+        stage.ask(garden(rounds), asked(session="s"))
+        stage.proxy.quiet()
+    redis.restart()
+    await_true(lambda: state_of_store(stage) == "ok", "the breaker lets a call through, which is answered")
+    stage.ask(garden(2), asked(session="s"))
+    stage.proxy.quiet()
+    began, ended = (record.getMessage() for record in caplog.records if record.name.startswith("proxy."))
+    assert began.startswith("the store fails, and requests are served without it: store-unavailable: redis://")
+    assert re.fullmatch(r"the store works again after \d+\.\d s; requests served without it: 3", ended)

@@ -31,3 +31,34 @@ def test_a_reply_that_the_upstream_cuts_is_one_warning_and_no_error(
     assert said.count("an upstream broke off in the middle of its reply") == 1
     assert level in said
     assert "ASGI callable" not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, ["the store cannot be reached, ", "tenant.pepper is not set: "]),
+        ({"CONDENSER_TENANT__PEPPER": "p"}, ["the store cannot be reached, "]),
+        (
+            {
+                "CONDENSER_STORE__URL": "memory://",
+                "CONDENSER_HOST": "0.0.0.0",
+                "CONDENSER_OPEN_TO_ALL": "true",
+                "CONDENSER_UPSTREAM__API_KEY": "sk-hunter2",
+            },
+            ["whoever reaches 0.0.0.0:"],
+        ),
+    ],
+    ids=["no store, no pepper", "no store", "open to all"],
+)
+def test_what_may_do_harm_is_a_warning_each_when_the_proxy_starts(
+    settings: dict[str, str], warned: list[str], upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    log = tmp_path / "stderr"
+    store = settings.get("CONDENSER_STORE__URL", "redis://:hunter2@127.0.0.1:1/0")
+    with replica(upstream.base_url, store, "off", 4_096, log, **settings) as (url, process):
+        await_answer(url, process)
+    lines = [line.split(" ", 2)[2] for line in log.read_text("utf-8").splitlines() if " WARNING " in line]
+    assert len(lines) == len(warned), lines
+    for line, beginning in zip(lines, warned, strict=True):
+        assert line.startswith(beginning)
+        assert "hunter2" not in line
