@@ -22,7 +22,9 @@ IN_THREAD = 4 * 1024
 times as many."""
 MAX_EXPANSION = 10
 ALWAYS_DECODED = 4 * 1024 * 1024
-"""Bytes up to which a request is decoded however small it was packed."""
+"""Bytes up to which a body is decoded however small it was packed."""
+MAX_CHUNK_EXPANSION = 100
+"""A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
 MOST_MEMBERS = 1_000
 """The most concatenated members of a body in gzip."""
 
@@ -34,6 +36,10 @@ _PARAM = "Content-Encoding"
 
 class TooManyMembers(zlib.error):
     """A body in gzip of more than `MOST_MEMBERS` members."""
+
+
+class TooMuchData(zlib.error):
+    """A chunk unpacks to more than is allowed."""
 
 
 class Decoder:
@@ -58,21 +64,33 @@ class Decoder:
         """Whether the body is complete if it ends here."""
         return self._bits is None or (self._inflating is not None and self._inflating.eof)
 
-    def feed(self, chunk: bytes, most: int = 0) -> bytes:
-        """Decodes the next chunk, of each member in it at most `most` bytes, 0 for no limit; raises `zlib.error`."""
+    def feed(self, chunk: bytes, most: int | None = None) -> bytes:
+        """Decodes the next chunk to at most `most` bytes, by default `MAX_CHUNK_EXPANSION` times its own size.
+
+        Raises `TooMuchData` or another `zlib.error`, after which the decoder is of no use.
+        """
         if self._bits is None:
             return chunk
         if self._is_over or not chunk:
             return b""
         if self._inflating is None:
             self._begin(_actual_bits(self._bits, chunk))
-        data: list[bytes] = [self._inflating.decompress(chunk, most)]
+        if most is None:
+            most = max(MAX_CHUNK_EXPANSION * len(chunk), ALWAYS_DECODED)
+        data = [self._inflate(chunk, most)]
         # zlib keeps what follows a member, so the first bytes of the next one are found even if chunks divide them.
         while (rest := self._inflating.unused_data).startswith(_GZIP):
             self._begin(self._bits)
-            data.append(self._inflating.decompress(rest, most))
+            most -= len(data[-1])
+            data.append(self._inflate(rest, most))
         self._is_over = len(rest) >= len(_GZIP)
         return b"".join(data)
+
+    def _inflate(self, chunk: bytes, most: int) -> bytes:
+        data: bytes = self._inflating.decompress(chunk, most) if most > 0 else b""
+        if most <= 0 or self._inflating.unconsumed_tail:
+            raise TooMuchData("more data than is allowed")
+        return data
 
     def _begin(self, bits: int) -> None:
         self._members += 1
@@ -110,9 +128,12 @@ def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
             parts.append(decoder.feed(data[at : at + _PIECE], limit + 1 - size))
         except TooManyMembers as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.", param=_PARAM) from None
+        except TooMuchData:
+            size = limit + 1
         except zlib.error:
             raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
-        size += len(parts[-1])
+        else:
+            size += len(parts[-1])
         if size > limit:
             message = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
             raise BodyTooLarge(message, param=_PARAM)

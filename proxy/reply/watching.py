@@ -20,6 +20,9 @@ from proxy.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
+MAX_CAPTURED = 16 * 1024 * 1024
+"""Bytes of a reply that is captured for append mode; of a longer one the turn is not stored."""
+
 Learn = Callable[[Usage], None]
 """Called with a reply's usage."""
 
@@ -31,15 +34,19 @@ class WatchedReply:
         self.headers = headers
         self.usage = UsageReader(first(headers, b"content-encoding") or "")
         self._capture = capture
+        self._captured = 0
 
     def feed(self, chunk: bytes) -> None:
         """Takes in the next bytes."""
         self.usage.feed(chunk)
         if self._capture is not None:
+            self._captured += len(chunk)
             self._capture.feed(chunk)
+            if self._captured > MAX_CAPTURED:
+                self._capture = None
 
     def message(self) -> dict[str, Any] | None:
-        """The assistant's message, if there is a capture and the reply is complete."""
+        """The assistant's message, if there is a capture and the reply is complete and not too large."""
         return self._capture.message() if self._capture is not None else None
 
 

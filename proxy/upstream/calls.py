@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
+from proxy.http.content_encoding import decoder_for
 from proxy.http.headers import Headers
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.messages import JsonReply, timed_out, unreachable
 
 Transport = httpx.AsyncBaseTransport
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so cannot be read."""
 
 
 def tls_context() -> ssl.SSLContext:
@@ -46,6 +50,7 @@ class Calls:
             timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=30),
             transport=transport,
+            headers={"accept-encoding": "gzip, deflate"},  # what `Decoder` can bound
             trust_env=False,
             follow_redirects=False,
             # No cookies are kept: one from the reply to one caller must not be sent on behalf of another.
@@ -63,19 +68,14 @@ class Calls:
         """Posts JSON and reads the reply, `timeout` in seconds; raises `UpstreamUnavailable`."""
         typed = [*headers, (b"content-type", b"application/json")]
         with _translated_errors():
-            response = await self._client.post(url, headers=typed, content=data, timeout=timeout)
-        return JsonReply(response.status_code, response.content, response.headers.get("retry-after"))
+            async with self._client.stream("POST", url, headers=typed, content=data, timeout=timeout) as response:
+                return await _read_reply(response, MAX_ANSWER)
 
     async def page(self, url: str, headers: Headers, timeout: float, most_bytes: int) -> JsonReply:
         """Gets a page, cut off after about `most_bytes`; `timeout` in seconds. Raises `UpstreamUnavailable`."""
-        body = bytearray()
         with _translated_errors():
             async with self._client.stream("GET", url, headers=headers, timeout=timeout) as response:
-                async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > most_bytes:
-                        break
-        return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
+                return await _read_reply(response, most_bytes)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -113,6 +113,19 @@ def address(base_url: str) -> Address:
     """The address in a base URL, without any credentials."""
     url = httpx.URL(base_url)
     return Address(f"{url.scheme}://{url.netloc.decode()}", url.raw_path.decode().rstrip("/"))
+
+
+async def _read_reply(response: httpx.Response, most_bytes: int) -> JsonReply:
+    """Reads a reply, cut off after about `most_bytes`; one that cannot be decoded is empty."""
+    body, decoder = bytearray(), decoder_for(response.headers.get("content-encoding", ""))
+    try:
+        async for chunk in response.aiter_raw():
+            body += decoder.feed(chunk) if decoder else b""
+            if len(body) > most_bytes:
+                break
+    except zlib.error:
+        body.clear()
+    return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
 
 
 @contextmanager

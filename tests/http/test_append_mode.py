@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.reply.watching import MAX_CAPTURED
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import (
@@ -170,3 +171,12 @@ def test_append_needs_a_store_that_keeps_text(upstream: ScriptedUpstream) -> Non
         refused = append(client, USER)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "X-Condenser-History"
+
+
+def test_a_turn_whose_reply_is_too_large_to_be_kept_is_not_stored(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(completion("x" * (MAX_CAPTURED + 1)), completion("second"))
+    assert len(append(client, USER).content) > MAX_CAPTURED
+    append(client, user("two"))
+    assert forwarded(upstream) == [user("two")]

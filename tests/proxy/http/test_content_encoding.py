@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 
-from proxy.http.content_encoding import decoder_for
+import pytest
+
+from proxy.http.content_encoding import ALWAYS_DECODED, TooMuchData, decoder_for
 
 
 def test_bytes_after_an_encoded_body_are_not_kept() -> None:
@@ -25,3 +27,11 @@ def test_a_body_is_not_complete_before_its_end() -> None:
         assert not decoder.is_complete
         decoder.feed(bytes([byte]))
     assert decoder.is_complete
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_a_chunk_that_stands_for_far_more_than_its_size_is_not_decoded(members: int) -> None:
+    decoder, bomb = decoder_for("gzip"), gzip.compress(b"x" * (ALWAYS_DECODED * 2 // members))
+    assert decoder is not None
+    with pytest.raises(TooMuchData):
+        decoder.feed(bomb * members)

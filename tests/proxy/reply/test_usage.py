@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 
@@ -105,6 +106,15 @@ def test_bytes_after_the_last_gzip_member_are_ignored() -> None:
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
 def test_a_reply_that_cannot_be_decoded_has_no_usage(encoding: str) -> None:
     assert read(WHOLE, encoding=encoding) is None
+
+
+def test_a_packed_reply_that_stands_for_far_more_than_its_size_has_no_usage() -> None:
+    bomb = gzip.compress(b"x" * 300_000_000)
+    tracemalloc.start()
+    assert fed(bomb, size=len(bomb), encoding="gzip").usage() is None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 300_000_000 / 2
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b'{"usage":', b'{"usage":{"prompt_tokens":"7"}}', b'{"usage":null}'])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from proxy.errors import BadRequest, UpstreamUnavailable
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream import Upstream, UpstreamRequest, is_plain
+from proxy.upstream.calls import MAX_ANSWER
 from tests.support.replies import Reply, hang, hang_up, raw
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
@@ -69,6 +72,35 @@ async def test_a_path_that_climbs_is_refused(path: bytes) -> None:
 @pytest.mark.parametrize("path", [b"/..hidden/file..name/...", b"/a.b", b"/", b"", b"/a@b:c;d", b"/%2541"])
 async def test_dots_within_a_name_do_not_climb(path: bytes) -> None:
     assert is_plain(path)
+
+
+async def asked(body: bytes, encoding: str = "") -> bytes:
+    """What a call of the proxy's own reads of an answer with this body."""
+    with ScriptedUpstream() as upstream:
+        upstream.reply(raw(body, "application/json", headers=[("content-encoding", encoding)] if encoding else []))
+        client = Upstream(UpstreamSettings(base_url=upstream.url))
+        try:
+            return (await client.ask(None, [], b"{}", 10)).body
+        finally:
+            await client.close()
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+async def test_an_answer_is_read_whole(encoding: str) -> None:
+    body = b'{"text":"%s"}' % (b"word " * 20_000)
+    assert await asked(gzip.compress(body) if encoding else body, encoding) == body
+
+
+async def test_an_answer_without_end_is_cut() -> None:
+    assert MAX_ANSWER <= len(await asked(b"x" * 3 * MAX_ANSWER)) < 2 * MAX_ANSWER
+
+
+async def test_a_packed_answer_that_stands_for_far_more_than_its_size_is_not_read() -> None:
+    assert await asked(gzip.compress(b"x" * 300_000_000), "gzip") == b""
+
+
+async def test_an_answer_in_an_encoding_that_was_not_asked_for_is_not_read() -> None:
+    assert await asked(b"\x0b\x02\x80{}\x03", "br") == b""
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:
