@@ -238,7 +238,7 @@ class Condenser:
         if requirement is None:
             return
         if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
-            decision.reason = why_not_prepared(case)
+            decision.reason = why_not_prepared(decision, case)
             return
         if is_dry_run:
             result = await self._maker.project(requirement, decision, case)
@@ -248,7 +248,7 @@ class Condenser:
         if result.condensation is not None:
             _apply(decision, result.condensation, case)
         elif requirement is Requirement.SOFT and case.policy.asks_models:
-            decision.reason = why_not_prepared(case)
+            decision.reason = why_not_prepared(decision, case)
         if result.failure:
             decision.action, decision.reason = Action.DEGRADED, result.failure
         _refuse_if_hopeless(decision)
@@ -303,7 +303,7 @@ class Condenser:
             decision.exact = decision.exact and not result.used_model
             decision.metadata = result.condensation.metadata
         elif requirement is Requirement.SOFT and case.policy.asks_models:
-            decision.reason = why_not_prepared(case)
+            decision.reason = why_not_prepared(decision, case)
 
     def _write(self, decision: Decision, case: Case) -> None:
         decision.probed = self._usage_probe and probes(decision.view, case)

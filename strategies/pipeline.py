@@ -15,7 +15,7 @@ from typing import Any
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
-from strategies.core.errors import Declined, InvalidPlan, NothingToDo, StrategyError
+from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.floor import can_help
 from strategies.core.plan import Plan, apply, check, newest_is_shortened
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
@@ -36,7 +36,7 @@ class Outcome:
     idle: set[str] = field(default_factory=set)
     """The stages in `reasons` that merely had nothing to do or made no progress, which is no failure."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """By stage name, the metadata of its plan; `invalidPlan` where the plan was refused."""
+    """By stage name, the metadata of its plan, or of an attempt that failed; `invalidPlan` where a plan was refused."""
     cards: list[MemoryCard] = field(default_factory=list)
     """What summarizers thought worth remembering."""
     defects: list[Exception] = field(default_factory=list)
@@ -90,7 +90,7 @@ def attempt(
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
     if not outcome.stages:
-        raise Declined(outcome.reason or "nothing-to-condense")
+        raise Declined(outcome.failure or outcome.reason or "nothing-to-condense")
     shrink = view.tokens - outcome.view.tokens
     if shrink < rule.least_shrink * view.tokens:
         raise Declined("no-progress", f"{shrink} of {view.tokens} tokens")
@@ -139,11 +139,10 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
             after = apply(outcome.view, plan)
             may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
             check(after, may_cut_newest_results=may_cut)
-        except InvalidPlan as error:
-            outcome.note(stage, error.reason)
-            outcome.metadata[stage.name] = {"invalidPlan": error.detail}
         except StrategyError as error:
             outcome.note(stage, error.reason, is_idle=isinstance(error, NothingToDo))
+            if error.metadata:
+                outcome.metadata[stage.name] = error.metadata
         except Exception as defect:  # noqa: BLE001
             # A defect in one stage costs what that stage would have saved; the next one may still make room.
             outcome.note(stage, "internal-error")

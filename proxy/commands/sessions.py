@@ -127,6 +127,12 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     for condensation in session["condensations"]:
         yield from _condensation_lines(condensation)
     yield from _judging_lines(session)
+    if failed := session["failed_try"]:
+        wanted = " after a judge's YES" if failed["judged"] else ""
+        yield (
+            f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
+            f" {_moment(failed['at'])}"
+        )
     for branch in session["branches"]:
         yield ""
         yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"

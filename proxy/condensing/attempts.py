@@ -102,8 +102,7 @@ class Attempts:
         return without._replace(asked_model=True, late=task)
 
     async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> AttemptResult:
-        rest = [stage for stage in policy.stages if not stage.asks]
-        without = await self._run(requirement, rest, view, policy, past, projection(view.counter))
+        without = await self._run(requirement, policy.stages, view, policy, past, _timed_out)
         return without._replace(reason=Reason.SUMMARY_TIMEOUT)
 
     async def _run(
@@ -175,6 +174,10 @@ def _advance(
         return next(running) if results is None else running.send(results)
     except StopIteration as stop:
         return _Returned(stop.value)
+
+
+async def _timed_out(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
+    return tuple(Failure("timeout") for _ in effects)
 
 
 def projection(counter: Counter) -> Resolve:

@@ -286,7 +286,7 @@ class Maker:
             window=budget.nominal_window if budget else 0,
             strategy=str(policy.pipeline),
             requirement=requirement.value,
-            trigger=TRIGGERS[requirement].value,
+            trigger=_trigger(requirement, policy).value,
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=now,
@@ -300,6 +300,12 @@ class Maker:
                 **outcome.metadata,
             },
         )
+
+
+def _trigger(requirement: Requirement, policy: Policy) -> Trigger:
+    """The trigger of a record: under a strategy that judges, what was prepared for a mark waits for the hard limit."""
+    waits = requirement is Requirement.PREPARE and policy.judging is not None
+    return Trigger.CONTEXT_LIMIT if waits else TRIGGERS[requirement]
 
 
 def base_of(decision: Decision) -> Replayed:
@@ -337,10 +343,20 @@ def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | No
         return None
 
 
+def applied_id(base: Replayed) -> str:
+    """The id of the condensation in a view; "" for none."""
+    return base.applied.id if base.applied else ""
+
+
+def branch_of(case: Case) -> str:
+    """The name of the branch that a request continues or opens."""
+    session = case.recognised.session
+    return session.branch_name_for(case.history.digests) if session else MAIN
+
+
 def work_key(case: Case) -> Hashable:
     """The key of the background work for a branch: only one such task runs at a time."""
-    session = case.recognised.session
-    return case.recognised.key, session.branch_name_for(case.history.digests) if session else MAIN
+    return case.recognised.key, branch_of(case)
 
 
 def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:

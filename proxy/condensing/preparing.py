@@ -9,6 +9,7 @@ request that must be condensed now waits for that task rather than starting anot
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple
 
@@ -16,13 +17,24 @@ from proxy.asking import Caller
 from proxy.condensing.decision import Action, Decision
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
-from proxy.condensing.making import Maker, base_of, caller_of, decoded_or_none, work_key, work_name
+from proxy.condensing.making import (
+    Maker,
+    MakeResult,
+    applied_id,
+    base_of,
+    branch_of,
+    caller_of,
+    decoded_or_none,
+    work_key,
+    work_name,
+)
 from proxy.condensing.undecided import fold_view
 from proxy.request.intake import Case
 from proxy.runtime.lru import Lru
 from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
+from proxy.sessions.session import FailedTry
 from proxy.store.codec import encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
@@ -35,17 +47,11 @@ from strategies.pipeline import is_due
 
 _REMEMBERED = 10_000
 _PREPARE = Requirement.PREPARE
+RECORD_FAILED = "record-failed"
+
+_log = logging.getLogger(__name__)
 
 Background = OwnedTasks[Condensation | None]
-
-
-class LastTry(NamedTuple):
-    """The state of a branch when its last preparation started."""
-
-    applied: str
-    """The id of the condensation in the view; empty if there was none."""
-    tokens: int
-    """Tokens of the view."""
 
 
 class DecisionSnapshot(NamedTuple):
@@ -89,7 +95,7 @@ class Preparer:
         self._tasks = tasks
         self._counted = counted
         self._clock = clock
-        self._last_tries: Lru[Hashable, LastTry] = Lru(_REMEMBERED)
+        self._failed_tries: Lru[Hashable, FailedTry] = Lru(_REMEMBERED)
 
     def follow_up(self, decision: Decision, case: Case) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
@@ -143,12 +149,14 @@ class Preparer:
             return "no-judge"
         if snapshot.is_new:
             return "cool-down"
+        if any(each.reason for each in self._recent_failures(snapshot.base, case, budget)):
+            return RECORD_FAILED
         load = message_load(len(view.transcript.chain), view.tokens)
         return await offload(load, stage.skip_reason, view, budget, case.past(self._clock()))
 
     async def _run(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
         snapshot, case = await self._recounted_for_votes(snapshot, case)
-        verdict = await self._verdict(snapshot, case, background=background)
+        verdict = await self._verdict(snapshot, case, background=background) or self._verdict_to_retry(snapshot, case)
         if verdict is not None and verdict.yes:
             preparing = case.with_fresh_patience() if background else case
             return await self._prepare(snapshot.base, preparing, verdict, background=background)
@@ -182,31 +190,66 @@ class Preparer:
         # A record that would save too little to be applied at the trigger must not stand in the way of a better one.
         shrink = RULES[Requirement.SOFT].least_shrink
         waiting = best_prepared(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
-        resting = base.applied.id if base.applied else ""
-        now = LastTry(resting, base.view.tokens)
-        if not (_needs_preparation(base, case, budget, waiting) and self._claim_try(work_key(case), now, budget)):
+        if self._recent_failures(base, case, budget) or not _needs_preparation(base, case, budget, waiting):
             return None
         return await self._prepare(base, case, None, background=True)
 
-    def _claim_try(self, key: Hashable, now: LastTry, budget: Budget) -> bool:
-        """Whether a branch has changed enough since its last try; if so, this try is noted as the last one."""
-        if not _has_changed_enough(self._last_tries.get(key), now, budget):
-            return False
-        self._last_tries.put(key, now)
-        return True
+    def _failures(self, case: Case) -> list[FailedTry]:
+        """The last failed tries of this branch: what this process knows, and what the session had stored."""
+        key, session = work_key(case), case.recognised.session
+        stored = session.failed_try if session else None
+        known = (self._failed_tries.get(key), stored if stored and stored.branch == branch_of(case) else None)
+        return [each for each in known if each is not None]
+
+    def _recent_failures(self, base: Replayed, case: Case, budget: Budget) -> list[FailedTry]:
+        """The failed tries since which the branch has not changed enough: none is repeated on every turn."""
+        return [each for each in self._failures(case) if not _has_changed_enough(each, base, budget)]
+
+    def _verdict_to_retry(self, snapshot: DecisionSnapshot, case: Case) -> Verdict | None:
+        """The last verdict, if it stands, it was a YES, its record failed, and the view has grown by a step since."""
+        base, budget, session = snapshot.base, case.policy.budget, case.recognised.session
+        if budget is None or session is None or case.policy.judging is None or snapshot.is_new:
+            return None
+        failed = [each for each in self._failures(case) if each.judged and each.applied == applied_id(base)]
+        if not failed or self._recent_failures(base, case, budget):
+            return None
+        last = next((each for each in reversed(session.verdicts) if each.stands_in(base.view.transcript.digests)), None)
+        return last if last is not None and last.yes else None
+
+    async def _note(self, result: MakeResult, base: Replayed, case: Case, verdict: Verdict | None) -> None:
+        """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
+        failed = None
+        if result.condensation is None:
+            is_failure = result.used_model or verdict is not None
+            reason = result.reason if is_failure else ""
+            at = self._clock()
+            failed = FailedTry(applied_id(base), base.view.tokens, reason, verdict is not None, branch_of(case), at)
+            self._failed_tries.put(work_key(case), failed)
+            if reason:
+                _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
+        session = case.recognised.session
+        was_failed = session is not None and session.failed_try is not None
+        told = failed if failed and failed.reason else None
+        if result.own_tokens or told or was_failed:
+            await self._keeper.amend(
+                case.recognised,
+                lambda session: session.with_totals(own_tokens=result.own_tokens)._replace(failed_try=told),
+            )
 
     async def _prepare(
         self, base: Replayed, case: Case, verdict: Verdict | None, *, background: bool
     ) -> Condensation | None:
-        head, resting = base.view.transcript.digests[-1], base.applied.id if base.applied else ""
-        work, now = work_name(Requirement.PREPARE.value, head, resting, case), asyncio.get_running_loop().time()
+        head = base.view.transcript.digests[-1]
+        work, now = (
+            work_name(Requirement.PREPARE.value, head, applied_id(base), case),
+            asyncio.get_running_loop().time(),
+        )
         async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
             if not turn.held or await self._is_prepared_already(base, case, verdict):
                 return None
             result = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
             turn.handover = encode_condensation(result.condensation) if result.condensation else b""
-        if result.own_tokens:
-            await self._keeper.amend(case.recognised, lambda session: session.with_totals(own_tokens=result.own_tokens))
+        await self._note(result, base, case, verdict)
         return result.condensation
 
     def _caller(self, case: Case, *, background: bool) -> Caller:
@@ -252,10 +295,7 @@ def _needs_preparation(base: Replayed, case: Case, budget: Budget, waiting: Repl
     return past_mark or any(is_due(stage, base.view, budget) for stage in case.policy.stages)
 
 
-def _has_changed_enough(last: LastTry | None, now: LastTry, budget: Budget) -> bool:
-    """Whether a branch has another base than at its last try, or has grown by a step: a failure is not repeated on
-    every turn.
-    """
-    if last is None or now.applied != last.applied or now.tokens < last.tokens:
-        return True
-    return now.tokens - last.tokens >= budget.step
+def _has_changed_enough(failed: FailedTry, base: Replayed, budget: Budget) -> bool:
+    """Whether a branch has another base than when it failed, or has grown by a step."""
+    tokens = base.view.tokens
+    return applied_id(base) != failed.applied or tokens < failed.tokens or tokens - failed.tokens >= budget.step

@@ -36,7 +36,12 @@ def assess_need(decision: Decision, case: Case) -> Need:
         return Need(requirement)
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
-    return Need(None, _news(case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""))
+    return Need(
+        None,
+        _news(case)
+        or why_no_record(decision, case)
+        or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
+    )
 
 
 def _has_own_trigger(decision: Decision, case: Case) -> bool:
@@ -85,8 +90,20 @@ def floor_under(decision: Decision) -> Floor | None:
     return None
 
 
-def why_not_prepared(case: Case) -> Reason:
+def why_no_record(decision: Decision, case: Case) -> str:
+    """Why the record that judges wanted for this view failed; "" if none did."""
+    session = case.recognised.session
+    failed = session.failed_try if session else None
+    if failed is None or not failed.judged or session is None:
+        return ""
+    same = failed.branch == session.branch_name_for(case.history.digests)
+    return failed.reason if same and failed.applied == (decision.applied.id if decision.applied else "") else ""
+
+
+def why_not_prepared(decision: Decision, case: Case) -> str:
     """Why a view at the trigger stays as it is although a model could condense it."""
+    if reason := why_no_record(decision, case):
+        return reason
     return Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
 
 

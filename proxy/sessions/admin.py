@@ -210,6 +210,7 @@ def _document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) ->
             for each in session.condensations
         ],
         "judging": dict(session.judging),
+        "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": json.loads(to_json(session.cards())),
         "verdicts": [encode_verdict(each) for each in session.verdicts],
         "appended": [each.value for each in history_at(session.tip, stored.appended).elements],

@@ -72,6 +72,22 @@ class Branch:
     """How the reply to its head ends; "" where that is not known."""
 
 
+class FailedTry(NamedTuple):
+    """A preparation that came to nothing."""
+
+    applied: str
+    """The id of the condensation in the view; "" if there was none."""
+    tokens: int
+    """Tokens of the view."""
+    reason: str = ""
+    """Why there is no record; "" where no model was asked and no judge wanted one."""
+    judged: bool = False
+    """Whether judges had said YES."""
+    branch: str = ""
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
 class Session(NamedTuple):
     """One session as it is stored."""
 
@@ -101,6 +117,8 @@ class Session(NamedTuple):
     """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
     """The last state of judgement, for people to read."""
+    failed_try: FailedTry | None = None
+    """The last preparation, if it failed."""
     added_cards: tuple[MemoryCard, ...] = ()
     """Memory cards that a person wrote."""
     forgotten_ids: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any
 
 from proxy.calibration import anchor as anchors
 from proxy.sessions.append import Tip
-from proxy.sessions.session import NO_MEMORY_BLOCK, Branch, MemoryBlock, Session
+from proxy.sessions.session import NO_MEMORY_BLOCK, Branch, FailedTry, MemoryBlock, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.parsing import loads
@@ -52,6 +52,7 @@ def encode_session(session: Session) -> bytes:
             ],
             "verdicts": [encode_verdict(each) for each in session.verdicts],
             "judging": session.judging,
+            "failed": session.failed_try,
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
             "added": json.loads(to_json(session.added_cards)) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
@@ -92,6 +93,7 @@ def decode_document(meta: bytes) -> Session | None:
         tip=Tip(*document["line"]),
         verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
         judging=document.get("judging", {}),
+        failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         patches=tuple(_patch(*each) for each in document.get("patches", ())),
         added_cards=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
         forgotten_ids=tuple(document.get("forgotten", ())),

@@ -14,6 +14,8 @@ that a client may see in a header.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class StrategyError(Exception):
     """A stage of a pipeline made no plan; `reason` says why in one kebab-case word."""
@@ -22,6 +24,8 @@ class StrategyError(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+        self.metadata: dict[str, Any] = {}
+        """What the stage has to say of its attempt."""
 
 
 class Declined(StrategyError):
@@ -53,6 +57,7 @@ class InvalidPlan(StrategyError):
 
     def __init__(self, detail: str) -> None:
         super().__init__("invalid-plan", detail)
+        self.metadata = {"invalidPlan": detail}
 
 
 class OptionError(StrategyError):

@@ -14,7 +14,7 @@ structural check of the methods would cost more than everything else that is dec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -45,6 +45,10 @@ class Verdict:
     """JSON: every vote, the counts and the threshold."""
     earlier: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
+
+    def stands_in(self, digests: Sequence[bytes]) -> bool:
+        """Whether the chain with these digests begins with exactly the messages that were judged."""
+        return 0 < self.count <= len(digests) and digests[self.count - 1] == self.digest
 
 
 Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]

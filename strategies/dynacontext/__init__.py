@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.errors import NothingToSummarize
+from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
 from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Judging, Past, Polling, Steps, Strategy, Verdict
@@ -65,19 +65,25 @@ class DynaContext(Strategy, Judging):
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
         options = self.options
-        verdict = past.verdict if past.verdict and past.verdict.yes and voting.stands(past.verdict, view) else None
+        digests = view.transcript.digests
+        verdict = past.verdict if past.verdict and past.verdict.yes and past.verdict.stands_in(digests) else None
         scope = self._scope(view, budget, verdict)
         span = span_of(view, scope)
         if span.tokens <= LEAST_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
         most = options.summary_max_tokens
         cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
-        record = yield from summarize(span, cap, budget, past, self._form)
+        telemetry = self._telemetry(view, scope, verdict)
+        try:
+            record = yield from summarize(span, cap, budget, past, self._form)
+        except AnswerRefused as refused:
+            refused.metadata = telemetry
+            raise
         piece = replacement(record.text, stands_for(view, scope.end) - max(len(scope.first) - 1, 0))
         lead_in = (LEAD_IN,) if options.empty_assistant else ()
         edit = Replace(0, scope.end, (*scope.first, *lead_in, piece, *scope.last))
         cards = attribute_cards(record.cards, view, span.items)
-        return Plan((edit,), self._telemetry(view, scope, verdict), cards=cards)
+        return Plan((edit,), telemetry, cards=cards)
 
     @property
     def _form(self) -> RecordForm:

@@ -45,7 +45,7 @@ def skip_reason(view: View, budget: Budget, past: Past, options: DynaContextOpti
     if _branches(view, past) >= options.max_branches:
         return "max-branches"
     last = last_vote(view, past)
-    if last is not None and last.count == len(view.transcript.chain) and stands(last, view):
+    if last is not None and last.count == len(view.transcript.chain) and last.stands_in(view.transcript.digests):
         return "judged-already"
     if last is not None and _growth(view, last) < _least_growth(last, options):
         return "min-growth"
@@ -88,12 +88,6 @@ def last_vote(view: View, past: Past) -> Verdict | None:
     Clients that add context to their last message remove it again a turn later.
     """
     return next((each for each in reversed(past.verdicts) if known_of(each, view)), None)
-
-
-def stands(verdict: Verdict, view: View) -> bool:
-    """Whether this transcript begins with exactly the messages that a verdict judged."""
-    digests = view.transcript.digests
-    return 0 < verdict.count <= len(digests) and digests[verdict.count - 1] == verdict.digest
 
 
 def known_of(verdict: Verdict, view: View) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import known_token
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
@@ -154,6 +155,24 @@ def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:
         assert is_condensed(stage)
 
 
+def test_the_record_that_is_taken_at_the_hard_limit_says_so_and_keeps_its_metadata(tmp_path: Path) -> None:
+    for name, text, stages in (("a", TAGGED, ["dynacontext"]), ("b", VACUOUS, ["extract"])):
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def no(exchange: Exchange, text: str = text) -> Reply:
+            return vote("NO") if is_vote(exchange) else summary(text)
+
+        with on_file(folder / "c.db", strategy="dynacontext", window=WINDOW, answers=no) as stage:
+            talk(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
+            stage.proxy.quiet()
+            assert talk(stage, WINDOW // 320).header("x-condenser-trigger") == "context_limit"
+            (record,) = shown(stage, folder)["condensations"]
+            assert (record["trigger"], record["metadata"]["stages"]) == ("context_limit", stages)
+            told = record["metadata"]["dynacontext"]
+            assert (told["trigger"], told["hard_trigger"], told["voting_k"]) == ("condensation_request", True, 5)
+
+
 def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
     with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED), window=4_096) as stage:
         for rounds in (8, 10):
@@ -236,6 +255,44 @@ def shown(stage: Stage, folder: Path) -> Mapping[str, Any]:
     path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
     document: Mapping[str, Any] = wire.request(stage.proxy.url, "GET", path, b"", headers).json()
     return document
+
+
+VACUOUS = "<summary>Summary generation failed.</summary>"
+
+
+@pytest.mark.parametrize(("min_growth", "votes_again"), [(0, True), (100_000, False)])
+def test_a_record_that_failed_after_a_yes_is_told_and_tried_again_after_a_step(
+    min_growth: int, votes_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = [VACUOUS] * 3
+
+    def vacuous(exchange: Exchange) -> Reply:
+        return vote("YES") if is_vote(exchange) else summary(written.pop() if written else TAGGED)
+
+    settings: dict[str, Any] = {"strategy": "dynacontext", "dynacontext": {"min_growth": min_growth}}
+    with on_file(tmp_path / "c.db", window=WINDOW, answers=vacuous, **settings) as stage:
+        talk(stage, TURNS)
+        stage.proxy.quiet()
+        assert len(stage.summaries) == 3
+        assert "no record was prepared after a YES: summary-empty" in caplog.text
+        votes = len(stage.votes)
+        for turn in (TURNS + 1, TURNS + 2):
+            answer = talk(stage, turn)
+            assert answer.header("x-condenser-action") == "passed"
+            assert answer.header("x-condenser-reason") == "summary-empty"
+            assert "generation failed" not in str(stage.last_view)
+            stage.proxy.quiet()
+        assert (len(stage.votes), len(stage.summaries)) == (votes, 3)
+        session = shown(stage, tmp_path)
+        assert session["judging"]["last_skip_reason"] == "record-failed"
+        assert (session["failed_try"]["reason"], session["failed_try"]["judged"]) == ("summary-empty", True)
+        assert any("no record after a judge's YES on branch main: summary-empty" in each for each in lines_of(session))
+        talk(stage, TURNS + 9)
+        stage.proxy.quiet()
+        assert len(stage.summaries) == 4
+        assert (len(stage.votes) > votes) is votes_again
+        assert talk(stage, TURNS + 10).header("x-condenser-action") == "condensed"
+        assert shown(stage, tmp_path)["failed_try"] is None
 
 
 def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more() -> None:
