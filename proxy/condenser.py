@@ -266,17 +266,17 @@ class Condenser:
             prepared = find_prepared(requirement, decision, case)
         if prepared is None or prepared.applied is None:
             return False
-        applied = self._extended_by_drift(prepared.view, prepared.applied, case) or prepared.applied
+        applied = self._extended(prepared.view, prepared.applied, case) or prepared.applied
         _apply(decision, applied, case, TRIGGERS[requirement], ready=True)
         if case.may_store:
             await self._record_as_standing(decision, applied, case, is_new=applied is not prepared.applied)
         return True
 
-    def _extended_by_drift(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
-        """A judged record, extended over newer messages that the judge wants dropped; None if it stands as it is."""
+    def _extended(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
+        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
         stage = case.policy.judging
-        extended = stage.without_drift(view) if stage is not None and judged.trigger == JUDGED else None
-        return None if extended is None else self._maker.extended_over(judged, extended)
+        shortened = stage.shortened(view, judged.metadata) if stage is not None and judged.trigger == JUDGED else None
+        return None if shortened is None else self._maker.extended_over(judged, shortened)
 
     async def _record_as_standing(
         self, decision: Decision, condensation: Condensation, case: Case, *, is_new: bool

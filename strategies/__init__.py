@@ -105,7 +105,7 @@ def _owner(pipeline: Pipeline, name: str) -> str:
         return owners[0]
     if owners:
         raise OptionError(f"'{name}' belongs to {' and '.join(owners)}; write '{owners[0]}.{name}'")
-    known = [f"{stage}.{each.name}" for stage in pipeline.names for each in fields(TABLE[stage].options)]
+    known = {f"{stage}.{each.name}": each for stage in pipeline.names for each in fields(TABLE[stage].options)}
     raise unknown_option(name, known)
 
 

@@ -35,10 +35,10 @@ from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError
 from proxy.store.codec import UNREADABLE, decode_condensation, encode_condensation
 from strategies.core.condensation import Condensation
-from strategies.core.protocol import Verdict
+from strategies.core.protocol import Shortened, Verdict
 from strategies.core.replay import Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.view import View, fold
+from strategies.core.view import fold
 from strategies.pipeline import Outcome
 
 TRIGGERS = {
@@ -241,8 +241,9 @@ class Maker:
         await self._keeper.amend(case.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
 
-    def extended_over(self, condensation: Condensation, view: View) -> Condensation:
+    def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
         """The record of a view that begins with the head of `condensation`, and drops messages behind it."""
+        view = shortened.view
         digest = view.transcript.digests[view.covered - 1]
         return replace(
             condensation,
@@ -251,7 +252,7 @@ class Maker:
             covered=view.covered,
             pieces=self._keeper.pieces_to_record(view),
             tokens_after=view.tokens,
-            metadata={**condensation.metadata, "rolledBackMessageCount": view.covered - condensation.covered},
+            metadata={**condensation.metadata, **shortened.metadata},
         )
 
     def _result_of(

@@ -25,7 +25,10 @@ from strategies.core.view import Item, View
 
 
 class Limits(NamedTuple):
-    """The most characters that are shown of a message's words, of a tool's result, and of a call's arguments."""
+    """The most characters that are shown of a message's words, of a tool's result, and of a call's arguments.
+
+    Of a result of 0 characters its size is shown instead.
+    """
 
     words: int
     results: int
@@ -57,11 +60,14 @@ def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
     return [(index, chain[index] if chain[index].has_text else item.message) for index, item in sourced]
 
 
-def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter) -> str:
-    """Fenced text of (chain index, message) pairs in at most `cap` tokens; the middle is left out if need be."""
-    fences = _Fences(counter)
-    text = _all_as_text(messages, cap, fences, _LEVELS)
-    return "\n".join(_without_middle(messages, cap, fences)) if text is None else text
+def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str:
+    """Fenced text of (chain index, message) pairs in at most `cap` tokens, each within `limits`.
+
+    The middle is left out if need be.
+    """
+    fences, levels = _Fences(counter), [level.within(limits) for level in _LEVELS]
+    text = _all_as_text(messages, cap, fences, levels)
+    return "\n".join(_without_middle(messages, cap, fences, levels[-1])) if text is None else text
 
 
 def in_one(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str | None:
@@ -88,7 +94,7 @@ def in_parts(
         if len(parts) <= most:
             return parts
     # Any two consecutive parts have more than `cap` tokens together, so half of the room always fits into the parts.
-    rest = _without_middle(messages, cap * most // 2, fences)
+    rest = _without_middle(messages, cap * most // 2, fences, levels[-1])
     return list(_pack(((text, counter.text(text) + 1) for text in rest), cap, counter))
 
 
@@ -152,9 +158,8 @@ class _Fences:
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
     """Yields the messages as fenced entries, abridged to the limits."""
     for index, message in messages:
-        text = message.text
-        parts = [_abridge(text, limits.results if message.role is Role.TOOL else limits.words)]
-        abridged = parts[0] is not text
+        parts = [_body(message, limits)]
+        abridged = parts[0] is not message.text
         for call in message.calls:
             arguments = _abridge(call.arguments, limits.arguments)
             abridged = abridged or arguments is not call.arguments
@@ -163,6 +168,12 @@ def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _F
         safe = break_fences(shown)
         fenced = f"{_open(index, message.role)}\n{safe}\n</message>"
         yield _Entry(fenced, fences.at_most(index, message, len(safe) - len(shown)), abridged)
+
+
+def _body(message: Message, limits: Limits) -> str:
+    if message.role is not Role.TOOL:
+        return _abridge(message.text, limits.words)
+    return _abridge(message.text, limits.results) if limits.results else f"[a result of {message.tokens:,} tokens]"
 
 
 def _open(index: int, role: Role) -> str:
@@ -187,13 +198,13 @@ def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_
     return kept if len(list(_within(abridged, cap - for_whole, counter))) == len(abridged) else None
 
 
-def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences) -> list[str]:
-    """The first and the last messages that fit into `cap` tokens, abridged most, with a note between them."""
+def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, limits: Limits) -> list[str]:
+    """The first and the last messages that fit into `cap` tokens, within `limits`, with a note between them."""
     room, counter = cap - _NOTE_TOKENS, fences.counter
-    forwards = _entries(messages, _LEVELS[-1], fences)
+    forwards = _entries(messages, limits, fences)
     head = list(_within(forwards, int(room * HEAD_SHARE), counter))
     tail_room = room - sum(entry.tokens(counter) for entry in head)
-    backwards = islice(_entries(reversed(messages), _LEVELS[-1], fences), len(messages) - len(head))
+    backwards = islice(_entries(reversed(messages), limits, fences), len(messages) - len(head))
     tail = list(_within(backwards, tail_room, counter))[::-1]
     note = f"[… {len(messages) - len(head) - len(tail):,} messages left out …]"
     texts = [*(entry.text for entry in head), note, *(entry.text for entry in tail)]

@@ -5,7 +5,7 @@ A field is declared as `option(default, at_least, at_most)`. A value must have t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import SequenceMatcher
 from typing import Any, TypeVar, cast
@@ -25,14 +25,26 @@ class Options:
     If there is an option `mode`, `preset` says which values of the other options each mode stands for.
     """
 
+    @property
+    def conflict(self) -> str:
+        """Why these values cannot hold together, naming the options; "" if they can."""
+        return ""
+
     def preset(self, mode: str) -> Mapping[str, Value]:
         """The values that a mode stands for; empty for a word that is no mode."""
         return {}
 
 
-def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
-    """Declares a field of an `Options` class; `one_of` lists the allowed words of a text, separated by spaces."""
-    return field(default=default, metadata={"low": at_least, "high": at_most, "words": one_of.split()})
+def option(
+    default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "", source: str = ""
+) -> Any:
+    """Declares a field of an `Options` class.
+
+    `one_of` lists the allowed words of a text, separated by spaces; `source` is the name in a source document, if that
+    is another one.
+    """
+    metadata = {"low": at_least, "high": at_most, "words": one_of.split(), "source": source}
+    return field(default=default, metadata=metadata)
 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
@@ -41,15 +53,23 @@ def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
     for name in values:
         if name not in known:
             raise unknown_option(name, known)
-    return replace(options, **{name: _checked(known[name], value) for name, value in values.items()})
+    filled = replace(options, **{name: _checked(known[name], value) for name, value in values.items()})
+    if filled.conflict:
+        raise OptionError(filled.conflict)
+    return filled
 
 
-def unknown_option(name: str, known: Collection[str]) -> OptionError:
-    """The error for an unknown option: it names the nearest known option, and all of them, as a user may write them."""
+def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
+    """The error for an unknown option: it names the nearest of the `known` ones, and all as a user may write them."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
-    nearest = max(known, key=lambda each: SequenceMatcher(None, each.rpartition(".")[2], name).ratio())
+    nearest = max(known, key=lambda each: _likeness(name, known[each]))
     return OptionError(f"unknown option '{name}'; did you mean '{nearest}'? Known: {', '.join(known)}")
+
+
+def _likeness(name: str, declared: Field[Any]) -> float:
+    names = (declared.name, declared.metadata["source"])
+    return max(SequenceMatcher(None, each.lower(), name.lower()).ratio() for each in names)
 
 
 def expand_mode(options: Options, values: Mapping[str, object]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from strategies.core.budget import Budget, Marks
 from strategies.core.condensation import Condensation
@@ -128,6 +128,13 @@ class Injecting(ABC):
         """How memory is injected, and whether it is by default."""
 
 
+class Shortened(NamedTuple):
+    """A view without some messages behind its head, and metadata of the strategy that says which."""
+
+    view: View
+    metadata: Mapping[str, Any]
+
+
 class Judging(ABC):
     """A strategy that asks judges. Under it, reaching the `trigger` mark alone condenses nothing."""
 
@@ -149,8 +156,8 @@ class Judging(ABC):
         """The state of judging as JSON, for people; `skipped` is what `skip_reason` returned."""
 
     @abstractmethod
-    def without_drift(self, view: View) -> View | None:
-        """The view without the messages that came between the judged view and this request, behind the head of `view`.
+    def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
+        """The view without messages behind the head that a judged record leaves out when it is applied first.
 
-        None where those messages are to stay, or cannot be dropped.
+        `metadata` is the record's. None where all messages are to stay, or cannot be dropped.
         """

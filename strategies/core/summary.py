@@ -178,7 +178,9 @@ def _ask_record(span: Span, cap: int, budget: Budget, past: Past, form: RecordFo
     """The record without its ledger, in at most `cap` tokens."""
     counter = span.view.counter
     forms = dict.fromkeys((form, form.without_cards()))
-    continued = _continuation(span, cap, budget, forms) if past.continue_view else None
+    # The view itself has the bodies of tool results, so a form that leaves them out cannot go on from it.
+    continues = past.continue_view and form.limits.results > 0
+    continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued
         return (yield from _ask_until_accepted(Question(ask, cap, span.tokens, counter, form.read), form, NO_RECORD))

@@ -5,7 +5,7 @@ finished; a summarizer then writes the record that stands for it. Without a YES 
 docs/strategies.md lists where this departs from the two source documents of the algorithm.
 
 `scope` decides what is replaced, `voting` when a vote is held and what the judges see, `record` asks for the text, and
-`rollback` drops messages that came after the judged view.
+`rollback` drops messages behind the record when it is applied.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
 from strategies.core.prepared import JUDGED
-from strategies.core.protocol import Judging, Past, Polling, Steps, Strategy, Verdict
-from strategies.core.replacement import replacement, stands_for
+from strategies.core.protocol import Judging, Past, Polling, Shortened, Steps, Strategy, Verdict
+from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.summary import LEAST_RECORD, RecordForm, record_cap, summarize
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.record import FORMS, LEAD_IN, cap_after_vote, span_of
-from strategies.dynacontext.rollback import roll_back
+from strategies.dynacontext.rollback import EXCLUDED, JUDGED_COUNT, dropped_fields, leave_out
 from strategies.dynacontext.scope import Scope, after_vote, at_limit, judged_end
 from strategies.memory.attribution import attribute_cards
 
@@ -45,9 +45,10 @@ class DynaContext(Strategy, Judging):
         """Whether votes are held before forwarding instead of after the reply."""
         return self.options.judge == "inline"
 
-    def without_drift(self, view: View) -> View | None:
-        """`view` rolled back to its head, if `on_drift` is `rollback` and no round breaks; else None."""
-        return roll_back(view) if self.options.on_drift == "rollback" else None
+    def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
+        """`view` without what `on_drift=rollback` or `tail=drop` leaves out; None if that is nothing."""
+        left = leave_out(view, self.options, metadata.get(self.name, {}))
+        return left and Shortened(left.view, {self.name: left.metadata})
 
     def skip_reason(self, view: View, budget: Budget, past: Past) -> str:
         """`early-turns`, `cool-down`, `max-branches`, `judged-already`, `min-growth`, `cannot-shrink`, or ""."""
@@ -88,11 +89,13 @@ class DynaContext(Strategy, Judging):
     @property
     def _form(self) -> RecordForm:
         form = FORMS[self.options.summary_format]
+        if not self.options.include_tool_content:
+            form = form._replace(limits=form.limits._replace(results=0))
         return form.with_cards() if self.options.memory_cards else form
 
     def _scope(self, view: View, budget: Budget, verdict: Verdict | None) -> Scope:
         if verdict is None:
-            return at_limit(view, self.options, budget.task_cap)
+            return at_limit(view, self.options, budget.task_cap, 2 * LEAST_RECORD + frame_tokens(view.counter))
         return after_vote(view, self.options, budget.task_cap, judged_end(view, verdict))
 
     def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:
@@ -103,7 +106,9 @@ class DynaContext(Strategy, Judging):
             "hard_trigger": verdict is None,
             "judge_metadata": votes.get("judge_metadata"),
             "judge_votes": votes.get("judge_votes", []),
-            "tail_exclusion_count": scope.excluded,
+            JUDGED_COUNT: verdict.count if verdict else 0,
+            EXCLUDED: scope.excluded,
+            **dropped_fields(scope.dropped, verdict.count if verdict else 0),
             "summary_candidate_count": len(scope.candidates),
             "summary_candidate_event_ids": list(scope.candidates),
             "keep_first": self.options.keep_first,

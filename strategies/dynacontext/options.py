@@ -14,11 +14,18 @@ _CHAT: Mapping[str, Value] = {
     "tail": "keep",
     "on_drift": "carry",
     "empty_assistant": False,
+    "include_tool_content": True,
 }
 _PRESETS: Mapping[str, Mapping[str, Value]] = {
     "chat": _CHAT,
     "openhands": {**_CHAT, "tail": "drop"},
-    "refer": {"min_growth": 0, "tail": "drop", "on_drift": "rollback", "empty_assistant": True},
+    "refer": {
+        "min_growth": 0,
+        "tail": "drop",
+        "on_drift": "rollback",
+        "empty_assistant": True,
+        "include_tool_content": False,
+    },
 }
 
 
@@ -28,7 +35,7 @@ class DynaContextOptions(Options):
 
     mode: str = option("chat", one_of="chat openhands refer")
     voting_k: int = option(5, 1, 25)
-    early_turns: int = option(1, 0)
+    early_turns: int = option(1, 0, source="KEEP_EARLY_INTERACTION")
     min_growth: int = option(AUTOMATIC, AUTOMATIC)
     max_branches: int = option(5, 0)
     judge: str = option("after", one_of="after inline")
@@ -42,7 +49,18 @@ class DynaContextOptions(Options):
     summary_max_tokens: int = option(2_000, 100)
     summary_format: str = option("plain", one_of="plain sections")
     empty_assistant: bool = option(False)
+    include_tool_content: bool = option(True)
     memory_cards: bool = option(True)
+
+    @property
+    def conflict(self) -> str:
+        """A tail cannot be dropped while the model has yet to answer it."""
+        if self.tail == "drop" and self.judge == "inline":
+            return (
+                "'tail=drop' (also by 'mode') needs 'judge=after': the tail of a vote that is held before forwarding is"
+                " what the model must answer; add 'tail=keep' to use 'judge=inline'"
+            )
+        return ""
 
     def preset(self, mode: str) -> Mapping[str, Value]:
         """The values that a mode stands for."""

@@ -39,18 +39,19 @@ def tagged(text: str) -> ParsedAnswer:
 
 
 def _with_headings(text: str) -> str:
-    """The text with headings in place of the tags of its sections; a tag that is never closed stays."""
-    parts, behind = [], 0
+    """The text with headings in place of the tags of its sections, each on a line of its own; an open tag stays."""
+    parts: list[str] = []
+    behind = 0
     last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
     for opened in _OPENED.finditer(text):
         name = opened[1]
         if opened.start() < behind or last[name] < opened.end():
             continue
         closed = text.find(f"</{name}>", opened.end())
-        heading = f"{name.replace('_', ' ').capitalize()}:\n"
-        parts += [text[behind : opened.start()], heading, text[opened.end() : closed].strip()]
+        heading = f"{name.replace('_', ' ').capitalize()}:"
+        parts += [text[behind : opened.start()], heading, text[opened.end() : closed]]
         behind = closed + len(f"</{name}>")
-    return "".join((*parts, text[behind:]))
+    return "\n".join(filter(None, map(str.strip, (*parts, text[behind:]))))
 
 
 FORMS = {

@@ -39,6 +39,8 @@ class Scope(NamedTuple):
     """The chain indices of the messages that the record adds to an earlier one."""
     excluded: int
     """How many messages of the tail were excluded."""
+    dropped: tuple[int, ...]
+    """The chain indices of the messages that are in neither the record nor the view."""
     tokens: int
     """Tokens of all items that are replaced and do not stay."""
 
@@ -53,28 +55,24 @@ def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: i
     """The scope after a YES on the items before `judged`; raises `NothingToSummarize`."""
     most = _cut_before(view, min(judged - options.keep_last, view.limit))
     tail = _tail_cut(view, judged, options)
-    if options.tail == "drop":
-        return _scope(view, options, task_cap, (min(tail, most), most), judged - tail)
-    end = min(tail, most)
-    return _scope(view, options, task_cap, (end, end), judged - tail)
+    recorded = min(tail, most)
+    end = most if options.tail == "drop" else recorded
+    return _with_candidates(_scope(view, options, task_cap, (recorded, end), judged - tail))
 
 
-def at_limit(view: View, options: DynaContextOptions, task_cap: int) -> Scope:
-    """The scope at the context limit: everything but `keep_last`, or at least one round or message."""
+def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int) -> Scope:
+    """The scope at the context limit: everything but `keep_last`.
+
+    Where that has fewer than `least` tokens, it ends at the first later cut before which there are as many, or at the
+    last cut.
+    """
     wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.limit))
-    try:
-        return _scope(view, options, task_cap, (wanted, wanted), 0)
-    except NothingToSummarize:
-        forced = _least_end(view, options)
-        return _scope(view, options, task_cap, (forced, forced), 0)
-
-
-def _least_end(view: View, options: DynaContextOptions) -> int:
-    """The first legal cut before which there is anything to record; 0 if there is none."""
-    cuts = view.structure.cuts
-    lead = _lead(view, options.keep_first)
-    ends = (end for end in range(1, view.limit + 1) if cuts[end])
-    return next((end for end in ends if next(_candidates(view, min(lead, end), end), None) is not None), 0)
+    later = (end for end in range(wanted + 1, view.limit + 1) if view.structure.cuts[end])
+    for end in (wanted, *later):
+        scope = _scope(view, options, task_cap, (end, end), 0)
+        if scope.candidates and scope.tokens >= least:
+            break
+    return _with_candidates(scope)
 
 
 def _tail_cut(view: View, judged: int, options: DynaContextOptions) -> int:
@@ -121,14 +119,24 @@ def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[i
     recorded, end = ends
     lead = min(_lead(view, options.keep_first), end)
     candidates = tuple(_candidates(view, lead, recorded))
-    if not candidates:
-        raise NothingToSummarize("nothing between the first messages and those that must stay")
     first = _first(view, lead, end, task_cap)
     last = view.last_user
     kept_last = (view.items[last].piece,) if last is not None and lead <= last < end else ()
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
-    return Scope(recorded, end, first, kept_last, candidates, excluded, goes)
+    return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)
+
+
+def _with_candidates(scope: Scope) -> Scope:
+    if not scope.candidates:
+        raise NothingToSummarize("nothing between the first messages and those that must stay")
+    return scope
+
+
+def sources(view: View, start: int, end: int) -> Iterator[int]:
+    """The chain indices of the items [start, end), but not that of the last user message, which always stays."""
+    found = (item.source for item in view.items[start:end])
+    return (source for source in found if source is not None and source != view.transcript.last_user)
 
 
 def _first(view: View, lead: int, end: int, task_cap: int) -> tuple[Piece, ...]:

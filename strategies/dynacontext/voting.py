@@ -6,8 +6,7 @@ results, and no vote is held before there is something new to judge, or where a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strategies.core.ballot import tally
@@ -15,12 +14,12 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import standing_in
 from strategies.core.effects import Ballot, Result, Vote, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.history import as_text, break_fences, originals
+from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Past, Verdict
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.transcript import Call, Counter, Message, Role, literal
+from strategies.core.transcript import Role
 from strategies.core.view import View
 from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions
 from strategies.dynacontext.record import least_saved, span_of
@@ -32,8 +31,9 @@ ATTEMPTS = 3
 _LEAST_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
-_ARGUMENTS = 300
 _FILL = 0.9
+COMPACT = WIDEST._replace(results=0, arguments=300)
+"""The most that judges see of a message: of a tool's result only its size."""
 
 
 def skip_reason(view: View, budget: Budget, past: Past, options: DynaContextOptions) -> str:
@@ -123,7 +123,7 @@ def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
     earlier = previous_text(view)
     before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
     room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
-    text = as_text(list(compact(view)), max(room, 256), counter)
+    text = as_text(originals(view, view.items), max(room, 256), counter, COMPACT)
     return Ballot(
         system=system,
         user=f"{before}<history>\n{text}\n</history>\n\nVote now.",
@@ -132,27 +132,6 @@ def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
         max_tokens=options.judge_max_tokens,
         at_once=options.ballot == "n",
     )
-
-
-def compact(view: View) -> Iterator[tuple[int, Message]]:
-    """Yields (chain index, message) of a view, without the bodies of tool results and with short arguments."""
-    for index, message in originals(view, view.items):
-        yield index, _without_body(message, view.counter) if message.role is Role.TOOL else _brief(message)
-
-
-def _without_body(message: Message, counter: Counter) -> Message:
-    body = {"role": message.role_member, "content": f"[a result of {message.tokens:,} tokens]"}
-    return literal(body, counter, Role.TOOL)
-
-
-def _brief(message: Message) -> Message:
-    """The message with long arguments cut, which does not make it longer."""
-    calls = tuple(call._replace(arguments=_cut(call)) for call in message.calls)
-    return replace(message, calls=calls)
-
-
-def _cut(call: Call) -> str:
-    return call.arguments if len(call.arguments) <= _ARGUMENTS else call.arguments[:_ARGUMENTS] + " …"
 
 
 def verdict(view: View, past: Past, result: Result, options: DynaContextOptions) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,20 @@ from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import known_token
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
-from tests.http.talking import SUMMARY, Message, Stage, asked, count, garden, is_vote, on_file, staged, summary, vote
+from tests.http.talking import (
+    SUMMARY,
+    Message,
+    Stage,
+    asked,
+    body_of,
+    count,
+    garden,
+    is_vote,
+    on_file,
+    staged,
+    summary,
+    vote,
+)
 from tests.support import wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
@@ -221,6 +235,47 @@ def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question()
         again = talk(stage, TURNS + 4)
         assert again.header("x-condenser-action") == "replayed"
         assert [each["content"] for each in stage.last_view][: len(texts)] == texts
+
+
+def steps(rounds: int) -> list[Message]:
+    """An agent's list: one task, then rounds of one call and its result."""
+    messages: list[Message] = [{"role": "user", "content": "Mend the parser."}]
+    for i in range(rounds):
+        function = {"name": "bash", "arguments": json.dumps({"command": f"run {i}"})}
+        calls = [{"id": f"c{i}", "type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": f"c{i}", "content": f"Result {i}: " + "it ran. " * 60})
+    return messages
+
+
+@pytest.mark.parametrize(("mode", "dropped"), [("chat", []), ("openhands", [21, 22])])
+def test_the_tail_of_what_was_judged_is_dropped_as_the_mode_says_and_the_record_tells_it(
+    mode: str, dropped: list[int], tmp_path: Path
+) -> None:
+    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        headers = [*asked(session="s"), options(f"mode={mode}, early_turns=0, min_growth=0")]
+        stage.ask(steps(11), headers)
+        stage.proxy.quiet()
+        answer = stage.ask(steps(12), headers)
+        assert answer.header("x-condenser-action") == "condensed"
+        kept = [each for each in steps(12) if each in stage.last_view]
+        assert kept == [each for i, each in enumerate(steps(12)) if i in (0, 21, 22, 23, 24) and i not in dropped]
+        stage.ask(steps(13), headers)
+        assert [each for each in steps(12) if each in stage.last_view] == kept
+        (told,) = [
+            each["metadata"]["dynacontext"]
+            for each in shown(stage, tmp_path)["condensations"]
+            if each["standing"] and each["covered"] == (23 if dropped else 21)
+        ]
+        assert (told["tail_exclusion_count"], told["dropped_judged_event_ids"]) == (2, dropped)
+
+
+def test_a_tail_that_the_model_must_answer_cannot_be_dropped() -> None:
+    with judged() as stage:
+        headers = [*asked(session="s"), options("mode=openhands, judge=inline")]
+        answer = stage.post(body_of(garden(1), stage.model), headers)
+        assert answer.status == 400
+        assert "tail=drop" in answer.json()["error"]["message"]
 
 
 def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ from strategies import stages
 from strategies.core.budget import Budget
 from strategies.core.condensation import Keep, Kind, Literal
 from strategies.core.effects import Answer, Ask, Effect, Result
-from strategies.core.errors import NothingToSummarize, StrategyError
+from strategies.core.errors import NothingToSummarize, OptionError, StrategyError
 from strategies.core.plan import apply, check
 from strategies.core.protocol import Judging, Past
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.dynacontext import DynaContext, DynaContextOptions
-from strategies.dynacontext.rollback import roll_back
 from tests.strategies.driving import (
     RECORD,
     attempted,
@@ -234,6 +233,16 @@ def test_the_context_limit_always_forgets_something(keep_last: int) -> None:
     assert len(view.items) <= 12
 
 
+def test_the_context_limit_looks_past_a_first_round_that_is_too_small_for_a_record() -> None:
+    """Everything is among the last messages to keep, and the first round has 41 tokens."""
+    metadata = said(agent(6), behind=None, keep_last=99)
+    assert metadata["summary_candidate_count"] > 2
+    view = at_limit(agent(6), keep_last=99)
+    assert sources(view) == [0, None, *range(metadata["summary_candidate_count"] + 1, 13)]
+    small = [user("go"), assistant("ok"), user("on"), *(body for i in range(6) for body in step(i, 200))]
+    assert said(small, behind=None, keep_last=99)["summary_candidate_event_ids"] == [1, 3, 4]
+
+
 def test_where_nothing_may_be_forgotten_it_says_so() -> None:
     for bodies in ([user("a")], chat(1)[:2], [user("go"), *step(0)], agent(3, size=0)[:4]):
         with pytest.raises(NothingToSummarize) as nothing:
@@ -312,38 +321,94 @@ def test_an_empty_message_of_the_assistant_leads_in_where_it_is_wanted() -> None
     assert [body["content"] for body in bodies_of(again) if body["role"] == "assistant"] == ["", None]
 
 
-# --- rolling back -----------------------------------------------------------------------------------------------
+# --- what is left out behind the record -------------------------------------------------------------------------
+
+
+def left(bodies: list[Body], more: list[Body], **options: Any) -> tuple[View, dict[str, Any]] | None:
+    """The view when the record of a YES on `bodies` is applied after `more` has come, and what it says was dropped."""
+    grown = later(voted(bodies, **options), transcript_of([*bodies, *more]))
+    shortened = strategy(**options).shortened(grown, {"dynacontext": said(bodies, **options)})
+    if shortened is None:
+        return None
+    check(shortened.view)
+    names = ("tail_exclusion_count", "dropped_judged_count", "dropped_judged_event_ids", "dropped_drift_count")
+    return shortened.view, {name: shortened.metadata["dynacontext"][name] for name in names}
+
+
+def dropped(excluded: int, judged: list[int], drift: int) -> dict[str, Any]:
+    return {
+        "tail_exclusion_count": excluded,
+        "dropped_judged_count": len(judged),
+        "dropped_judged_event_ids": judged,
+        "dropped_drift_count": drift,
+    }
 
 
 def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered() -> None:
-    bodies = agent(8)
-    grown = later(voted(bodies), transcript_of([*bodies, *step(8), *step(9)]))
-    after = strategy(on_drift="rollback").without_drift(grown)
-    assert after is not None
-    assert strategy(on_drift="carry").without_drift(grown) is None
+    found = left(agent(8), [*step(8), *step(9)], on_drift="rollback")
+    assert found is not None
+    after, told = found
     assert sources(after) == [0, None, 19, 20]
     assert (after.head, after.covered) == (2, 19)
     assert all(isinstance(item.piece, Keep) for item in after.items[after.head :])
+    assert told == dropped(2, [15, 16], 2)
+
+
+def test_rolling_back_tells_which_judged_messages_are_in_neither_record_nor_view() -> None:
+    """Among them is a question of the user's, which no tail has."""
+    found = left(
+        chat(6), [assistant("so"), user("and then?"), assistant("thus"), user("and now?")], on_drift="rollback"
+    )
+    assert found is not None
+    assert sources(found[0]) == [0, None, 15, 16]
+    assert found[1] == dropped(2, [11, 12], 2)
 
 
 def test_rolling_back_never_drops_the_last_user_message() -> None:
-    bodies = agent(8)
-    grown = later(voted(bodies), transcript_of([*bodies, *step(8), user("stop"), *step(9), *step(10)]))
-    after = roll_back(grown)
-    assert after is not None
-    assert sources(after) == [0, None, *range(19, 24)]
+    found = left(agent(8), [*step(8), user("stop"), *step(9), *step(10)], on_drift="rollback")
+    assert found is not None
+    assert sources(found[0]) == [0, None, *range(19, 24)]
 
 
 def test_rolling_back_leaves_the_newest_answer_before_a_question() -> None:
-    bodies = chat(4)
-    grown = later(voted(bodies), transcript_of([*bodies, assistant("so"), user("and then?")]))
-    after = roll_back(grown)
-    assert after is not None
-    assert sources(after) == [0, None, 9, 10]
+    found = left(chat(4), [assistant("so"), user("and then?")], on_drift="rollback")
+    assert found is not None
+    assert sources(found[0]) == [0, None, 9, 10]
 
 
 def test_rolling_back_is_refused_where_it_would_break_a_round_or_there_is_nothing_to_drop() -> None:
-    bodies = agent(8)
-    assert roll_back(later(voted(bodies), transcript_of(bodies))) is None
-    late = [*bodies, assistant(None, call("x")), assistant("aloud"), tool("x")]
-    assert roll_back(later(voted(bodies), transcript_of(late))) is None
+    assert left(agent(8), [], on_drift="rollback") is None
+    late = [assistant(None, call("x")), assistant("aloud"), tool("x")]
+    assert left(agent(8), late, on_drift="rollback") is None
+
+
+@pytest.mark.parametrize("options", [{"tail": "drop"}, {"mode": "openhands"}])
+def test_the_tail_is_dropped_when_the_record_is_applied_a_round_later(options: dict[str, Any]) -> None:
+    """It was the newest round when the record was made, and must be answered then."""
+    found = left(agent(8), [*step(8), *step(9)], **options)
+    assert found is not None
+    assert sources(found[0]) == [0, None, 17, 18, 19, 20]
+    assert found[1] == dropped(2, [15, 16], 0)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "more", "options"),
+    [
+        (agent(8), step(8), {}),
+        (agent(8), [], {"tail": "drop"}),
+        (chat(6), [assistant("so"), user("and then?")], {"tail": "drop"}),
+        (agent(8), step(8), {"tail": "drop", "exclude_tail_max": 0}),
+        (agent(8), step(8), {"tail": "drop", "exclude_tail_max": 1}),
+        (agent(8), step(8), {"tail": "drop", "keep_last": 2}),
+    ],
+    ids=["kept", "still the newest round", "a question ends it", "no tail", "half a round", "kept as one of the last"],
+)
+def test_a_tail_that_is_to_stay_is_not_dropped(bodies: list[Body], more: list[Body], options: dict[str, Any]) -> None:
+    assert left(bodies, more, **options) is None
+
+
+@pytest.mark.parametrize("options", [{"tail": "drop"}, {"mode": "openhands"}, {"mode": "refer"}])
+def test_a_tail_that_the_model_must_answer_cannot_be_asked_to_go(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"'tail=drop'.*'judge=after'.*'judge=inline'"):
+        strategy(**options, judge="inline")
+    assert strategy(**{**options, "judge": "inline", "tail": "keep"}).inline

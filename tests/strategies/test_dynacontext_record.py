@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -141,6 +142,19 @@ def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headi
     assert "fold it into one single item" in asked[0].system
 
 
+def test_sections_whose_tags_stand_on_one_line_have_a_line_each() -> None:
+    blocks = (
+        "First.<history_detail>1. did</history_detail><history_summary> It did. </history_summary>"
+        "<future_direction>go</future_direction>Last."
+    )
+    _, reply = answering(Answer(f"<summary>{blocks}</summary>"))
+    view = view_of(agent(8))
+    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    assert previous_text(after) == (
+        "First.\nHistory detail:\n1. did\nHistory summary:\nIt did.\nFuture direction:\ngo\nLast."
+    )
+
+
 def test_a_missing_section_is_no_failure() -> None:
     _, reply = answering(Answer(f"<summary><history_summary>{TEXT}</history_summary></summary>"))
     view = view_of(agent(8))
@@ -158,6 +172,31 @@ def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -
     assert "<summary>" in asked.user
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, True),
+        ({"include_tool_content": False}, False),
+        ({"mode": "refer"}, False),
+        ({"mode": "refer", "include_tool_content": True}, True),
+        ({"mode": "openhands"}, True),
+    ],
+)
+def test_the_summarizer_sees_the_bodies_of_tool_results_unless_they_are_to_be_left_out(
+    options: dict[str, Any], shown: bool
+) -> None:
+    bodies = agent(8)
+    body = next(json.dumps(each["content"])[1:-1] for each in bodies if each["role"] == "tool")
+    view = view_of(bodies)
+    for past in (judged_past(view), Past(verdict=verdict_on(view), continue_view=True)):
+        (asked,) = questions(strategy(**options).condense(view, ROOMY, past))
+        assert isinstance(asked, Ask)
+        text = (asked.view or asked.user).replace("\n", "\\n")
+        assert (body in text) is shown
+        assert ("[a result of " in text) is not shown
+        assert "step 3" in text
+
+
 # --- what it says -----------------------------------------------------------------------------------------------
 
 
@@ -169,7 +208,11 @@ def test_the_metadata_has_the_documents_fields() -> None:
         "trigger": "judge",
         "hard_trigger": False,
         **metadata,
+        "judged_message_count": 13,
         "tail_exclusion_count": 0,
+        "dropped_judged_count": 0,
+        "dropped_judged_event_ids": [],
+        "dropped_drift_count": 0,
         "summary_candidate_count": 10,
         "summary_candidate_event_ids": list(range(1, 11)),
         "keep_first": 1,

@@ -221,7 +221,7 @@ def test_judges_see_what_was_said_and_called_but_no_body_of_a_tool_result() -> N
     assert "Question 1?" in ballot.user
     assert "Answer 1:" in ballot.user
     assert "calls bash(" in ballot.user
-    assert "x" * 250 in ballot.user
+    assert "x" * 120 in ballot.user
     assert "x" * 301 not in ballot.user
     assert "[a result of" in ballot.user
     assert words(20) not in ballot.user.split("calls bash")[1]

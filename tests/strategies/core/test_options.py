@@ -140,6 +140,7 @@ def test_an_option_names_its_stage_or_belongs_to_one_only() -> None:
         ("recent.keep", "names a stage that is not in 'mask"),
         ("kepe", "unknown option 'kepe'; did you mean 'mask.keep'? Known: mask.keep"),
         ("min_runds", "did you mean 'half-window.min_rounds'?"),
+        ("MIN_ROUNDS", "did you mean 'half-window.min_rounds'?"),
     ],
 )
 def test_an_option_that_is_not_unique_or_unknown_is_refused(key: str, message: str) -> None:
@@ -155,3 +156,12 @@ def test_options_of_the_request_come_before_those_of_the_settings() -> None:
 def test_a_wrong_option_of_a_stage_is_refused_when_the_stages_are_made() -> None:
     with pytest.raises(OptionError, match="'keep' must be a whole number at least 1"):
         stages(["mask"], {"mask": {"keep": 0}}, {})
+
+
+@pytest.mark.parametrize(("named", "ours"), [("VOTING_K", "voting_k"), ("KEEP_EARLY_INTERACTION", "early_turns")])
+@pytest.mark.parametrize("prefix", ["", "dynacontext."])
+def test_a_name_of_a_source_document_leads_to_ours(named: str, ours: str, prefix: str) -> None:
+    pipeline = parse("dynacontext")
+    assert pipeline is not None
+    with pytest.raises(OptionError, match=rf"did you mean '(dynacontext\.)?{ours}'"):
+        stages(pipeline.names, options_by_stage(pipeline, {prefix + named: 3}), {})
