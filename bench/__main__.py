@@ -30,6 +30,7 @@ NAMES = (
     "long_text",
     "memory",
     "form",
+    "repeats",
 )
 DEFAULT = "load"
 

@@ -225,25 +225,30 @@ class Condenser:
 
     async def _condense(self, decision: Decision, case: Case) -> None:
         deadline = asyncio.get_running_loop().time() + self._inline_timeout
-        is_dry_run = case.request.controls.dry_run
-        if not is_dry_run:
+        if not case.request.controls.dry_run:
             case = case.with_recorded(await self._preparer.vote_before_forwarding(decision, case, deadline))
         requirement, reason = assess_need(decision, case)
         decision.reason = reason or decision.reason
         if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self._cache_lifetime):
             decision.reason = Reason.AWAITING_PAYBACK
             return
-        if requirement is not None and await self._apply_prepared(requirement, decision, case, deadline):
-            requirement = still_required(decision)
         if requirement is None:
             return
-        if requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
-            decision.reason = why_not_prepared(decision, case)
-            return
-        if is_dry_run:
+        if await self._apply_prepared(requirement, decision, case, deadline):
+            requirement = still_required(decision)
+        elif requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
+            decision.reason, requirement = why_not_prepared(decision, case), None
+        if requirement is not None:
+            await self._make(requirement, decision, case, deadline)
+
+    async def _make(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> None:
+        """Makes a condensation now, and applies it to the decision's view."""
+        if case.request.controls.dry_run:
             result = await self._maker.project(requirement, decision, case)
         else:
             result = await self._maker.make(requirement, decision, case, deadline)
+        if result.condensation is None and requirement is Requirement.SOFT and decision.action is Action.CONDENSED:
+            return  # A prepared condensation has just been applied, and that is enough.
         decision.own_tokens, decision.reason = result.own_tokens, result.reason
         if result.condensation is not None:
             _apply(decision, result.condensation, case)

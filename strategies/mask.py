@@ -2,7 +2,7 @@
 
 The line names the tool, the file and the size, and says to read a file again. These stay:
 
-- the newest `keep` rounds;
+- the newest `keep` rounds; fewer, but always the newest, where only that meets the goal;
 - the newest whole content of every file that was read or written, newest first, while all of them together fit
   into `paths` of usable: an edit that quotes a file needs its text word for word;
 - results and arguments so small that a line would save nothing.
@@ -13,6 +13,7 @@ No model is asked, no message disappears, calls keep their results.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,7 +23,7 @@ from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import NothingToDo
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
-from strategies.core.plan import Plan, Replace
+from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.rounds import Round
 from strategies.core.transcript import Call, Role, dump
@@ -34,7 +35,7 @@ class MaskOptions(Options):
     """The options of `mask`."""
 
     keep: int = option(3, 1)
-    """The newest rounds that stay."""
+    """The newest rounds that stay if the goal permits."""
     min_tokens: int = option(60, 30)
     """Only results of more tokens are masked."""
     min_chars: int = option(400, 100)
@@ -55,13 +56,24 @@ class Mask(Strategy):
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
         yield from ()
+        plan = self._plan(view, budget, self.options.keep)
+        if apply(view, plan).tokens > budget.goal:
+            fewer = range(min(self.options.keep, len(view.structure.rounds)) - 1, 0, -1)
+            place = bisect_left(fewer, True, key=lambda keep: self._meets_goal(view, budget, keep))
+            plan = self._plan(view, budget, fewer[place]) if place < len(fewer) else plan
+        if not plan.edits:
+            raise NothingToDo("nothing-to-mask")
+        return plan
+
+    def _meets_goal(self, view: View, budget: Budget, keep: int) -> bool:
+        return apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
+
+    def _plan(self, view: View, budget: Budget, keep: int) -> Plan:
         files = _Files(int(budget.usable * self.options.paths))
         edits: list[Replace] = []
         for number, each in enumerate(reversed(view.structure.rounds)):
-            is_old = number >= self.options.keep and each.end <= view.limit
+            is_old = number >= keep and each.end <= view.limit
             edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
-        if not edits:
-            raise NothingToDo("nothing-to-mask")
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 

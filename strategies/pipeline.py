@@ -19,7 +19,8 @@ from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.floor import can_help
 from strategies.core.plan import Plan, apply, check, newest_is_shortened
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement
+from strategies.core.requirement import RULES, Requirement, Rule
+from strategies.core.transcript import Role
 from strategies.core.view import View
 
 
@@ -91,10 +92,24 @@ def attempt(
         raise outcome.defects[0]
     if not outcome.stages:
         raise Declined(outcome.failure or outcome.reason or "nothing-to-condense")
+    asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
     shrink = view.tokens - outcome.view.tokens
-    if shrink < rule.least_shrink * view.tokens:
+    if shrink < rule.least_shrink * view.tokens or not (asked or _buys_room(rule, view, outcome.view, aim)):
         raise Declined("no-progress", f"{shrink} of {view.tokens} tokens")
     return outcome
+
+
+def _buys_room(rule: Rule, before: View, after: View, budget: Budget) -> bool:
+    """Whether a view meets its goal, or leaves as much room under the trigger as the rule wants."""
+    room = min(before.tokens, budget.trigger) - after.tokens
+    return after.tokens <= budget.goal or not rule.least_room or room >= rule.least_room * growth(before)
+
+
+def growth(view: View) -> int:
+    """The tokens that a request of this transcript has added in the mean."""
+    chain = view.transcript.chain
+    replies = sum(message.role is Role.ASSISTANT for message in chain)
+    return sum(message.tokens for message in chain) // max(replies, 1)
 
 
 def goal(requirement: Requirement, view: View, budget: Budget) -> int:

@@ -9,7 +9,7 @@ from proxy.condensing.decision import Action, Decision
 from proxy.reasons import NO_MORE_CONDENSED, Reason
 from proxy.request.intake import Case
 from strategies.core.floor import floor
-from strategies.core.prepared import best_prepared
+from strategies.core.prepared import JUDGED, best_prepared
 from strategies.core.replay import Replayed
 from strategies.core.requirement import RULES, Requirement, has_grown, requirement_for
 from strategies.pipeline import is_due
@@ -108,11 +108,19 @@ def why_not_prepared(decision: Decision, case: Case) -> str:
 
 
 def still_required(decision: Decision) -> Requirement | None:
-    """The requirement of a view that has just applied a prepared condensation: HARD, to make it fit, or none."""
-    budget = decision.policy.budget
-    since = decision.applied.tokens_after if decision.applied else None
-    requirement = requirement_for(decision.tokens_after, budget, since=since) if budget else None
-    return requirement if requirement is Requirement.HARD else None
+    """The requirement of a view that has just applied a prepared condensation.
+
+    HARD, to make it fit; SOFT, where messages that have come since the preparation keep it above its target and a stage
+    that asks no model may help; else none. A judged condensation was not made for the view's size.
+    """
+    budget, applied = decision.policy.budget, decision.applied
+    if budget is None or applied is None:
+        return None
+    if requirement_for(decision.tokens_after, budget, since=applied.tokens_after) is Requirement.HARD:
+        return Requirement.HARD
+    if decision.tokens_after <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
+        return None
+    return None if all(stage.asks for stage in decision.policy.stages) else Requirement.SOFT
 
 
 def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> bool:

@@ -28,16 +28,19 @@ class Rule:
     """Whether the view must first have grown by a step since the last condensation."""
     least_shrink: float
     """The share of the view that must go for the result to be used."""
+    least_room: int
+    """The requests of the session's mean size that must fit under `trigger` for a result that misses its goal to be
+    used. It counts only where no model was asked, so that nothing paid for is thrown away."""
     ladder: bool
     """Whether the stages of the ladder, which need no model and always make room, are appended."""
 
 
 RULES = {
-    Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, ladder=False),
-    Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, ladder=False),
-    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
-    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
-    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, ladder=True),
+    Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, least_room=2, ladder=False),
+    Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, least_room=2, ladder=False),
+    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
+    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
+    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
 }
 
 

@@ -210,3 +210,11 @@ def test_its_metadata_counts() -> None:
     (strategy,) = staged("mask")
     view = view_of([user("go"), *read(0, "a.py"), *step(1, 100), *agent(3)[2:]])
     assert plan_of(strategy, view, BUDGET).metadata == {"maskedMessageCount": 1, "keptFileCount": 1}
+
+
+@pytest.mark.parametrize(
+    ("goal", "kept"), [(2_000, 3), (900, 2), (650, 1), (300, 3)], ids=["reached", "with 2", "with 1", "out of reach"]
+)
+def test_fewer_rounds_stay_where_only_that_meets_the_goal(goal: int, kept: int) -> None:
+    view = masked(agent(6, size=300), BUDGET.with_goal(goal))
+    assert results(view) == [True] * (6 - kept) + [False] * kept

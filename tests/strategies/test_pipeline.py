@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -175,7 +176,7 @@ def trying(requirement: Requirement, stages: Sequence[Drops], view: View = VIEW,
 )  # fmt: skip
 def test_soft_alone_runs_no_stage_that_asks(requirement: Requirement, may: bool) -> None:
     asks = Asks("asks", asks=True)
-    outcome = trying(requirement, [asks, Drops("a"), Drops("b"), Drops("c")], budget=Budget.of(1_000))
+    outcome = trying(requirement, [asks, *(Drops(name) for name in "abcde")], budget=Budget.of(1_300))
     assert bool(asks.ran) is may
     assert ("asks" in outcome.stages) is may
 
@@ -183,8 +184,8 @@ def test_soft_alone_runs_no_stage_that_asks(requirement: Requirement, may: bool)
 @pytest.mark.parametrize(("requirement", "uses"), [(Requirement.SOFT, False), (Requirement.HARD, True)])
 def test_the_ladder_is_for_the_hard_ones(requirement: Requirement, uses: bool) -> None:
     rung = Drops("rung")
-    stages = [Drops("one"), Drops("two")]
-    finish(attempt(requirement, as_stages(stages), as_stages([rung]), VIEW, Budget.of(600), Past()))
+    with suppress(Declined):
+        finish(attempt(requirement, as_stages([Drops("one")]), as_stages([rung]), VIEW, Budget.of(600), Past()))
     assert bool(rung.ran) is uses
 
 
@@ -198,7 +199,23 @@ def test_a_shrink_of_less_than_a_tenth_is_not_used_where_there_is_time(requireme
     view = view_of([user("go"), *step(0, 100), *agent(20, size=100)[2:]])
     with pytest.raises(Declined, match="no-progress"):
         trying(requirement, [Drops("one")], view)
-    assert trying(requirement, [Drops("one"), Drops("two"), Drops("three")], view, Budget.of(2_000)).stages
+    assert trying(requirement, [Drops("one"), Drops("two"), Drops("three")], view, Budget.of(4_300)).stages
+
+
+@pytest.mark.parametrize("requirement", [Requirement.SOFT, Requirement.PREPARE])
+def test_what_misses_its_goal_without_a_model_must_leave_room_for_two_more_requests(requirement: Requirement) -> None:
+    budget = Budget.of(1_300)
+    four = [Drops(name) for name in "abcd"]
+    assert ROUND < budget.trigger - (VIEW.tokens - 4 * ROUND) < 2 * ROUND
+    with pytest.raises(Declined, match="no-progress"):
+        trying(requirement, four, budget=budget)
+    enough = trying(requirement, [*four, Drops("e")], budget=budget)
+    assert budget.target < enough.view.tokens <= budget.trigger - 2 * ROUND
+
+
+def test_what_a_model_wrote_is_used_though_it_leaves_less_room() -> None:
+    stages = [Asks("asks", asks=True), *(Drops(name) for name in "abc")]
+    assert "asks" in trying(Requirement.PREPARE, stages, budget=Budget.of(1_300)).stages
 
 
 def test_any_shrink_is_used_where_the_view_must_fit() -> None:

@@ -59,7 +59,7 @@ def test_what_is_taken_at_the_trigger_waits_for_a_whole_step() -> None:
 
 
 def test_the_rules_are_those_of_the_design() -> None:
-    assert RULES[Requirement.PREPARE] == Rule(asks=True, waits=True, least_shrink=0.1, ladder=False)
-    assert RULES[Requirement.SOFT] == Rule(asks=False, waits=True, least_shrink=0.1, ladder=False)
+    assert RULES[Requirement.PREPARE] == Rule(asks=True, waits=True, least_shrink=0.1, least_room=2, ladder=False)
+    assert RULES[Requirement.SOFT] == Rule(asks=False, waits=True, least_shrink=0.1, least_room=2, ladder=False)
     for requirement in (Requirement.HARD, Requirement.FORCED, Requirement.OVERFLOW):
-        assert RULES[requirement] == Rule(asks=True, waits=False, least_shrink=0.0, ladder=True)
+        assert RULES[requirement] == Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True)

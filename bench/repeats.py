@@ -1,0 +1,244 @@
+"""How much of a prompt an agent's upstream has seen before: eight agents in small windows, through the real driver.
+
+Each shape is an agent that reads one file of about 1,900 tokens in each round, with the system message, the tools, the
+turns and the window of the client that it is named after. A row is one shape in one window:
+
+    repeats    the share of forwarded message tokens with which the previous forwarded request began too
+    at best    the same for a condenser that waits until nothing more fits, and then keeps only the system message, the
+               task and the newest messages
+    client     the same for the list that the client sent
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.history import Message
+from proxy.asking import Caller, Roles
+from proxy.replaying.measures import ForwardedMessage, cached_share, common_prefix, size
+from proxy.replaying.play import Player, ReplayProxy, ScriptedSummarizer, request_ends
+from proxy.replaying.recorded import Conversation
+from proxy.services import open_services
+from proxy.settings import Settings
+from proxy.tokens.counter import Tokenizers
+from strategies import Pipeline, parse
+from strategies.core.effects import Effect, Result
+
+MODEL = "gpt-4o"
+Messages = list[ForwardedMessage]
+WINDOWS = (12_000, 16_000, 20_000, 24_000)
+STRATEGIES = ("mask+half-window",)
+PARALLEL = 5
+"""Every so many rounds two files are read at once."""
+LEAST_ROUNDS = 5
+"""A shape is also measured in the windows of `WINDOWS` that have room for so many rounds behind its head."""
+
+
+class Shape(NamedTuple):
+    """An agent: sizes in tokens, `window` the one it was seen in, `text` whether results are user messages."""
+
+    name: str
+    window: int
+    requests: int
+    system: int
+    tools: int
+    result: int
+    turns: int = 1
+    text: bool = False
+
+
+SHAPES = (
+    Shape("langchain", 12_000, 26, 60, 150, 1_880, turns=2),
+    Shape("cline", 20_000, 21, 3_700, 0, 2_250, text=True),
+    Shape("mini-swe-agent", 10_000, 19, 1_500, 150, 2_050),
+    Shape("pi", 12_000, 21, 700, 700, 1_880),
+    Shape("opencode", 24_000, 18, 2_500, 6_000, 1_880),
+    Shape("Continue", 20_000, 21, 1_000, 1_500, 1_880),
+    Shape("OpenHands", 24_000, 21, 3_800, 3_000, 1_880),
+    Shape("qwen-code", 40_000, 25, 7_000, 9_000, 1_650),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One shape in one window under one strategy."""
+
+    shape: str
+    window: int
+    strategy: str
+    requests: int
+    condensed: int
+    own_calls: int
+    repeats: float
+    at_best: float
+    client: float
+    saved: float
+    seen: bool
+    """Whether the client was seen in this window."""
+
+
+class _CountingSummarizer(ScriptedSummarizer):
+    """The scripted summarizer, and how many answers it gave."""
+
+    calls = 0
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect."""
+        self.calls += len(effects)
+        return await super().resolve(effects, roles, caller)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What of it can be chosen on the command line."""
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
+    parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], metavar="NAME")
+
+
+def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None = None) -> list[Row]:
+    """All rows; takes about a minute."""
+    pipelines = [pipeline for pipeline in map(parse, strategies) if pipeline is not None]
+    chosen = [shape for shape in SHAPES if shapes is None or shape.name in shapes]
+    return [
+        asyncio.run(row(shape, window, pipeline))
+        for pipeline in pipelines
+        for shape in chosen
+        for window in windows_of(shape)
+    ]
+
+
+def windows_of(shape: Shape) -> list[int]:
+    """The window in which the client was seen, and those of `WINDOWS` with room for a few of its rounds."""
+    least = shape.system + shape.tools + LEAST_ROUNDS * shape.result
+    return sorted({shape.window, *(window for window in WINDOWS if window * 7 // 8 >= least)})
+
+
+async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
+    """One shape, played once in a session of its own."""
+    played = conversation(shape)
+    settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"})  # type: ignore[arg-type]
+    summarizer = _CountingSummarizer(Tokenizers())
+    async with open_services(settings, summarizer=summarizer) as built:
+        result = await Player(ReplayProxy(built, summarizer), MODEL, window).play(played, pipeline, shape.name)
+        counter = built.tokenizers.for_model(MODEL)
+        counted = [ForwardedMessage(json.dumps(each), counter.message(each)) for each in played.messages]
+    requests = result.requests
+    sent = [counted[:end] for end in request_ends(played)]
+    room = requests[0].usable_tokens - requests[0].overhead_tokens
+    before, after = sum(each.sent_tokens for each in requests), sum(each.forwarded_tokens for each in requests)
+    return Row(
+        shape=shape.name,
+        window=window,
+        strategy=str(pipeline),
+        requests=len(requests),
+        condensed=sum(each.condensed for each in requests),
+        own_calls=summarizer.calls,
+        repeats=cached_share(requests) or 0.0,
+        at_best=_share(_best(sent, room)),
+        client=_share(sent),
+        saved=1 - after / before,
+        seen=window == shape.window,
+    )
+
+
+def _best(sent: Sequence[Messages], room: int) -> Iterator[Messages]:
+    """What the best condenser would forward: all that fits, then the first two messages and the newest ones."""
+    kept: Messages = []
+    for before, now in pairwise([[], *sent]):
+        kept = [*kept, *now[len(before) :]]
+        if size(kept) > room:
+            kept = [*now[:2], *now[len(before) :]]
+        yield kept
+
+
+def _share(forwarded: Iterable[Messages]) -> float:
+    """The share of the forwarded tokens with which the forwarded list before began too."""
+    lists = list(forwarded)
+    repeated = sum(common_prefix(before, now) for before, now in pairwise(lists))
+    return repeated / sum(map(size, lists))
+
+
+def conversation(shape: Shape) -> Conversation:
+    """The whole conversation of a shape, the same every time."""
+    random = Random(shape.name)
+    rounds = shape.requests - shape.turns
+    messages: list[Message] = [{"role": "system", "content": _words(random, shape.system)}]
+    for turn in range(shape.turns):
+        messages.append({"role": "user", "content": f"Task {turn}: read the modules and report. {_words(random, 40)}"})
+        for number in range(rounds * turn // shape.turns, rounds * (turn + 1) // shape.turns):
+            messages.extend(_round(random, number, shape))
+        messages.append({"role": "assistant", "content": _words(random, 60)})
+    tools = [{"type": "function", "function": {"name": "read_file", "description": _words(random, shape.tools)}}]
+    return Conversation(shape.name, messages, tools if shape.tools else ())
+
+
+def _round(random: Random, number: int, shape: Shape) -> Iterator[Message]:
+    said = f"Step {number}: next I read what it imports."
+    if shape.text:
+        path, text = f"src/module_{number}.py", _words(random, shape.result)
+        yield {"role": "assistant", "content": f"{said}\n<read_file>\n<path>{path}</path>\n</read_file>"}
+        yield {"role": "user", "content": f"[read_file for '{path}'] Result:\n{text}"}
+        return
+    ids = [f"c{number}-{i}" for i in range(2 if number % PARALLEL == PARALLEL - 1 else 1)]
+    yield {"role": "assistant", "content": said, "tool_calls": [_call(each) for each in ids]}
+    for each in ids:
+        yield {"role": "tool", "tool_call_id": each, "content": _words(random, shape.result)}
+
+
+def _call(call_id: str) -> dict[str, Any]:
+    arguments = json.dumps({"command": f"sed -n 1,200p src/module_{call_id}.py"})
+    return {"id": call_id, "type": "function", "function": {"name": "shell", "arguments": arguments}}
+
+
+_VOCABULARY = (
+    "value",
+    "name",
+    "index",
+    "result",
+    "config",
+    "parser",
+    "module",
+    "return",
+    "check",
+    "when",
+    "each",
+    "list",
+)
+
+
+def _words(random: Random, tokens: int) -> str:
+    """A text of about so many tokens: each of its words is one."""
+    return " ".join(random.choices(_VOCABULARY, k=tokens))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """One line a row; the windows in which a client was seen are marked with a star."""
+    heads = [
+        "strategy",
+        "shape",
+        "window",
+        "requests",
+        "condensed",
+        "own calls",
+        "saved",
+        "repeats",
+        "at best",
+        "client",
+    ]
+    lines = [heads, ["---", "---", *["---:"] * (len(heads) - 2)]]
+    for row in rows:
+        counts = [f"{row.window:,}{' *' if row.seen else ''}", *map(str, (row.requests, row.condensed, row.own_calls))]
+        shares = [f"{share:.0%}" for share in (row.saved, row.repeats, row.at_best, row.client)]
+        lines.append([f"`{row.strategy}`", row.shape, *counts, *shares])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON."""
+    return [asdict(row) for row in rows]
