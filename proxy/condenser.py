@@ -345,7 +345,7 @@ def _replay(decision: Decision, case: Case) -> None:
     )
     decision.view, decision.applied, decision.tokens_after = replayed.view, replayed.applied, replayed.view.tokens
     if replayed.applied is not None:
-        decision.action = Action.REPLAYED
+        decision.action, decision.metadata = Action.REPLAYED, replayed.applied.metadata
 
 
 def _walk(decision: Decision, case: Case) -> None:

@@ -100,7 +100,7 @@ class Telemetry:
         if decision.reason:
             self._reasons(decision.reason).inc()
         self._before.inc(decision.tokens_before)
-        self._after.inc(decision.tokens_after)
+        self._after.inc(decision.forwarded_tokens)
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
         self._overhead.observe(decision.timing.ours / 1000)

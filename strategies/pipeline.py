@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
-from strategies.core.floor import can_help
+from strategies.core.floor import can_help, condensable
 from strategies.core.plan import Plan, apply, check, newest_is_shortened
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement, Rule
@@ -91,7 +91,9 @@ def attempt(
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
     if not outcome.stages:
-        raise Declined(outcome.failure or outcome.reason or "nothing-to-condense")
+        # What is forced is tried by every stage, so no idle one's reason says why nothing goes.
+        idle = "" if requirement is Requirement.FORCED else outcome.reason
+        raise Declined(outcome.failure or idle or "nothing-to-condense")
     asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
     shrink = view.tokens - outcome.view.tokens
     if shrink < rule.least_shrink * view.tokens or not (asked or _buys_room(rule, view, outcome.view, aim)):
@@ -116,7 +118,10 @@ def goal(requirement: Requirement, view: View, budget: Budget) -> int:
     """The tokens to aim at: `target`, which a preparation projects to the moment when the view reaches the trigger.
 
     A preparation below the `prepare` mark was asked for by a judge, not for the view's size: it aims at `target`.
+    A client that forces a view that is there already wants half of what may be condensed to go.
     """
+    if requirement is Requirement.FORCED and view.tokens <= budget.target:
+        return view.tokens - max(condensable(view) // 2, 1)
     if requirement is Requirement.PREPARE and view.tokens >= budget.prepare:
         return max(budget.target - max(budget.trigger - view.tokens, 0), 1)
     return budget.target
@@ -141,12 +146,12 @@ def _goes_on(stage: Strategy, view: View, budget: Budget, past: Past) -> bool:
 def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, past: Past) -> Run:
     """Runs stages until the view is at or below `budget.goal`; yields the effects that they yield.
 
-    The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger: a good
-    summary is not thrown away for the last few tokens.
+    The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger or no stage
+    has changed it: a good summary is not thrown away for the last few tokens.
     """
     outcome = Outcome(view)
     for stage, enough in [*((s, budget.goal) for s in stages), *((s, budget.trigger - 1) for s in ladder)]:
-        is_enough = outcome.view.tokens <= enough and (outcome.stages or stage in ladder)
+        is_enough = outcome.view.tokens <= enough and outcome.stages
         if is_enough and not _goes_on(stage, outcome.view, budget, past):
             continue
         try:

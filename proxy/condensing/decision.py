@@ -178,9 +178,19 @@ class Decision:
         self.settle = self.follow_up = self.retry_smaller = self.original = self.rewrite_for = self.learn = None
 
     @property
+    def forwarded_tokens(self) -> int:
+        """Tokens of what is forwarded, by the tokenizer's own count; under `observe:` that is the transcript."""
+        return self.tokens_before if self.action is Action.WOULD_CONDENSE else self.tokens_after
+
+    @property
     def tokens_saved(self) -> int:
         """Tokens of the upstream that the view saves over the client's own list."""
-        return round(self.calibrated.scale.slope * (self.tokens_before - self.tokens_after))
+        return round(self.calibrated.scale.slope * (self.tokens_before - self.forwarded_tokens))
+
+    @property
+    def stages(self) -> str:
+        """The stages that shaped the applied condensation, in order; under `observe:` those that would shape it."""
+        return "+".join(self.metadata.get("stages", ()))
 
     @property
     def expected_tokens(self) -> int:
@@ -225,6 +235,8 @@ class Decision:
             pairs.append(("X-Condenser-Reason", self.reason))
         if self.floor is not None:
             pairs.append(("X-Condenser-Floor", str(self.floor)))
+        if self.stages:
+            pairs.append(("X-Condenser-Stages", self.stages))
         if head:
             pairs.append(("X-Condenser-Head", head))
         if self.applied is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from hashlib import blake2b
@@ -247,7 +248,7 @@ class Maker:
         digest = view.transcript.digests[view.covered - 1]
         return replace(
             condensation,
-            id=_id(digest, condensation.depth),
+            id=_new_id(),
             digest=digest,
             covered=view.covered,
             pieces=self._keeper.pieces_to_record(view),
@@ -277,9 +278,9 @@ class Maker:
         view, budget = outcome.view, policy.budget
         digest = view.transcript.digests[view.covered - 1]
         depth = base.applied.depth + 1 if base.applied else 1
-        now = self._clock()
+        name, now = _new_id(), self._clock()
         return Condensation(
-            id=_id(digest, depth),
+            id=name,
             digest=digest,
             covered=view.covered,
             depth=depth,
@@ -291,7 +292,7 @@ class Maker:
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=now,
-            cards=self._keeper.cards_to_record(outcome.cards, _id(digest, depth), now),
+            cards=self._keeper.cards_to_record(outcome.cards, name, now),
             own_tokens=own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
@@ -314,15 +315,16 @@ def base_of(decision: Decision) -> Replayed:
     return Replayed(decision.view, decision.applied)
 
 
-def _id(digest: bytes, depth: int) -> str:
-    return f"c{digest.hex()[:12]}-{depth}"
+def _new_id() -> str:
+    """A new random id for a condensation; its record is found by chain and depth, not by the id."""
+    return "c" + secrets.token_hex(8)
 
 
 def _deeper(condensation: Condensation) -> Condensation:
     """The same record one step deeper, under a name of its own."""
-    depth, name = condensation.depth + 1, _id(condensation.digest, condensation.depth + 1)
+    name = _new_id()
     cards = tuple(replace(each, condensation=name) for each in condensation.cards)
-    return replace(condensation, depth=depth, id=name, cards=cards)
+    return replace(condensation, depth=condensation.depth + 1, id=name, cards=cards)
 
 
 def _shows_required(condensation: Condensation, case: Case) -> bool:

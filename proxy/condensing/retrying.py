@@ -241,7 +241,7 @@ async def _send_once(decision: Decision, send: Send) -> OpenedReply:
         reply = await _replace_refused(reply, send(decision)) or reply
     decision.timing.upstream += milliseconds_since(started)
     # No window is so small that a shorter prompt is refused for its length.
-    is_long = decision.tokens_after >= LEAST
+    is_long = decision.forwarded_tokens >= LEAST
     is_ours = decision.view.is_changed or decision.probed or decision.hidden_rounds is not None
     return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 

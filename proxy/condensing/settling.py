@@ -101,7 +101,7 @@ def _update_for(decision: Decision, case: Case) -> SessionUpdate:
         case.history,
         dict(case.policy.session_settings),
         decision.tokens_before,
-        decision.tokens_after,
+        decision.forwarded_tokens,
         decision.own_tokens,
         _last_applied(decision, case),
         block=decision.memory_block,

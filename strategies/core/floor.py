@@ -30,6 +30,12 @@ def floor(view: View, budget: Budget) -> int:
     return tokens
 
 
+def condensable(view: View) -> int:
+    """The tokens of a view that some strategy may condense; an earlier replacement does not count."""
+    kept = {view.task, view.last_user, view.replacement}
+    return sum(item.message.tokens for i, item in enumerate(view.items[: view.limit]) if i not in kept)
+
+
 def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
     """Whether even a record of the least size would bring a view to where the requirement wants it.
 
