@@ -1,4 +1,4 @@
-"""List, search, add or forget memory cards of a session, in a running proxy."""
+"""List, search, add, import or forget memory cards of a session, in a running proxy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.admin_client import (
+    CommandFailed,
     add_proxy_arguments,
     find_key,
     printable,
@@ -38,6 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add.add_argument("content", metavar="CONTENT", help="one sentence")
     add.add_argument("--type", choices=TYPES, default="fact", help="by default fact")
     add.add_argument("--tag", action="append", default=[], help="may be given several times")
+    importing = _action(actions, "import", "add the cards of a JSON file, as `sessions export --memory` writes it")
+    importing.add_argument("file", metavar="FILE", help="a JSON array of cards; - for standard input")
     forget = _action(actions, "forget", "take out a card, or with --all every one")
     forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
     forget.add_argument("--all", action="store_true", help="all cards")
@@ -77,13 +81,22 @@ def _add(arguments: argparse.Namespace) -> None:
     print(_request(arguments, "memory", method="POST", payload=written)["id"])
 
 
+def _import(arguments: argparse.Namespace) -> None:
+    try:
+        cards = json.loads(sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text("utf-8"))
+    except (ValueError, RecursionError):
+        raise CommandFailed(f"{arguments.file} is no JSON") from None
+    done = _request(arguments, "memory", "import", method="POST", payload=cards)
+    print(f"added {done['added']} of {done['added'] + done['known']} cards, {done['known']} were there already")
+
+
 def _forget(arguments: argparse.Namespace) -> None:
     names = ("memory",) if arguments.all else ("memory", arguments.card)
     forgotten = _request(arguments, *names, method="DELETE")["cards"]
     print(f"forgot {forgotten} card{'' if forgotten == 1 else 's'}")
 
 
-_ACTIONS = {"list": _list, "search": _search, "add": _add, "forget": _forget}
+_ACTIONS = {"list": _list, "search": _search, "add": _add, "import": _import, "forget": _forget}
 
 
 def _request(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from proxy.errors import BadRequest
@@ -21,6 +23,7 @@ from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
+from strategies.core.normalizing import normalized
 from strategies.core.parsing import loads
 from strategies.core.transcript import Message, Reader, Role, Transcript, unknown
 from strategies.memory.passages import card_entry, message_entries
@@ -30,6 +33,7 @@ SOURCE = "person"
 TOP_K = 5
 MOST_HITS = 100
 MOST_TAGS = 32
+MOST_IMPORTED = 500
 EXPORTED = ("content", "type", "tags", "created_at", "source")
 
 Document = dict[str, Any]
@@ -108,11 +112,35 @@ class MemoryAdmin:
 
     async def add(self, key: SessionKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""
-        if not self._keeps_text:
-            raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
+        self._check_keeps_text()
         card = parse_card(written, self._clock())
         session = await self._change(key, lambda session: session and with_card(session, card))
         return card_document(standing_for(session, card) or card, _covered(session)) if session else None
+
+    async def import_cards(self, key: SessionKey, written: object) -> Document | None:
+        """Adds the cards of an export in the format of the reference document; those that are there already stay.
+
+        Returns how many were added, and how many were there. Raises `BadRequest`, which names a bad card by its place.
+        """
+        self._check_keeps_text()
+        cards = parse_export(written, self._clock())
+        added = 0
+
+        def changed(session: Session | None) -> Session | None:
+            nonlocal added
+            if session is None:
+                return None
+            there = {normalized(card.content) for card in session.cards()}
+            new = list({name: card for card in cards if (name := normalized(card.content)) not in there}.values())
+            added = len(new)
+            return reduce(with_card, new, session)
+
+        session = await self._change(key, changed)
+        return {"object": "imported", "added": added, "known": len(cards) - added} if session else None
+
+    def _check_keeps_text(self) -> None:
+        if not self._keeps_text:
+            raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
 
     async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
         """Deletes all cards, or one and those that say the same. Returns how many; None also if it is not there."""
@@ -149,6 +177,43 @@ def parse_card(written: object, now: float) -> MemoryCard:
         raise BadRequest(f"'tags' must be a list of at most {MOST_TAGS} texts.", param="tags")
     at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     return MemoryCard(" ".join(content.split()), kind, tuple(dict.fromkeys(tags)), at, SOURCE)
+
+
+def parse_export(written: object, now: float) -> list[MemoryCard]:
+    """The cards of a JSON array in the format of the reference document. Raises `BadRequest`.
+
+    Members that the document does not name are left out.
+    """
+    if not isinstance(written, list) or len(written) > MOST_IMPORTED:
+        raise BadRequest(f"Memory is imported as a JSON array of at most {MOST_IMPORTED} cards.")
+    cards = []
+    for place, each in enumerate(written):
+        try:
+            cards.append(_exported_card(each, now))
+        except BadRequest as error:
+            param = f"[{place}].{error.param}" if error.param else f"[{place}]"
+            raise BadRequest(f"Card {place}: {error}", param=param) from None
+    return cards
+
+
+def _exported_card(written: object, now: float) -> MemoryCard:
+    if not isinstance(written, Mapping):
+        raise BadRequest("a card is a JSON object.")
+    card = parse_card({name: written[name] for name in ("content", "type", "tags") if name in written}, now)
+    at, source = written.get("created_at", card.created_at), written.get("source", SOURCE)
+    if not isinstance(at, str) or not _is_time(at):
+        raise BadRequest("'created_at' must be an ISO 8601 time.", param="created_at")
+    if not isinstance(source, str) or len(source) > LONGEST:
+        raise BadRequest(f"'source' must be a text of at most {LONGEST} characters.", param="source")
+    return replace(card, created_at=at, source=source)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _are_tags(tags: object) -> bool:

@@ -21,7 +21,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal, Overlay
 from strategies.core.digest import ROOT
 from strategies.core.view import Item, View, fold
-from strategies.memory.block import appears_in, block_room, memory_block
+from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import Hit
 
 LEAST_ROOM = 32
@@ -97,7 +97,7 @@ class Injector:
 def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:
     """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows. May run in a thread."""
     shown = appears_in([message.text for message in view.item_messages])
-    return memory_block(hits, view.counter, tokens, top_k, shown)
+    return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript))
 
 
 def _is_memory(item: Item) -> bool:

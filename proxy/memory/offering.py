@@ -26,9 +26,13 @@ def is_about_tools(error: bytes) -> bool:
 
 
 class Offers:
-    """Offers the tool to models that take tools; one per app. A refusal holds for `ttl` seconds."""
+    """Offers the tool to models that take tools; one per app. A refusal holds for `ttl` seconds.
 
-    def __init__(self, ttl: int, clock: Callable[[], float]) -> None:
+    `top_k` is the number of passages of a search that names none.
+    """
+
+    def __init__(self, ttl: int, clock: Callable[[], float], top_k: int) -> None:
+        self._top_k = top_k
         self._ttl = ttl
         self._clock = clock
         self._refused: Lru[str, float] = Lru(MOST_MODELS)
@@ -39,7 +43,8 @@ class Offers:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
         refused = (self._refused.get(case.request.model) or 0.0) > self._clock()
-        made = offer(values, case.counter, has_system=bool(transcript.systems), refused=refused)
+        has_system = bool(transcript.systems)
+        made = offer(values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k)
         case = case._replace(offer=made)
         patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
         if not patches:

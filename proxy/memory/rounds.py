@@ -19,7 +19,7 @@ from strategies.core.condensation import Kind, Literal, Overlay
 from strategies.core.form import adapt_message
 from strategies.core.transcript import dump
 from strategies.core.view import View
-from strategies.memory.block import appears_in, search_result
+from strategies.memory.block import appears_in, notes_for, search_result
 from strategies.memory.ranking import Hit
 
 MOST_TOKENS = 4_096
@@ -185,7 +185,8 @@ class Rounds:
         shown = appears_in([*(message.text for message in self._view.item_messages), *before])
         if result.hits and all(shown(hit.entry) for hit in result.hits):
             return ALL_SHOWN
-        return search_result(result.hits, self._view.counter, room, result.top_k, shown)
+        notes = notes_for(self._view.transcript)
+        return search_result(result.hits, self._view.counter, room, result.top_k, shown, notes)
 
     def _room(self) -> int:
         """The most tokens of one result: half of the headroom, so that another result and the reply find room."""

@@ -50,7 +50,7 @@ class Searcher:
         self._recall = recall
         self._settings = settings
         self._learned = learned
-        self._offers = Offers(ttl, clock)
+        self._offers = Offers(ttl, clock, settings.top_k)
 
     def with_offer(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""

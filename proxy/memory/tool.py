@@ -22,27 +22,6 @@ from strategies.core.transcript import dump
 NAME = "search_memory"
 MOST_PASSAGES = 20
 _QUOTED = 200
-DEFINITION = dump(
-    {
-        "type": "function",
-        "function": {
-            "name": NAME,
-            "description": (
-                "Search the earlier part of this conversation, which may no longer be shown to you. Returns passages"
-                " word for word, each with its role and its place. Use it before saying that something is not known."
-            ),
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "What to look for: names, terms, a short question."},
-                    "top_k": {"type": "integer", "description": "The most passages to return.", "minimum": 1},
-                },
-                "required": ["query"],
-            },
-        },
-    }
-)
-"""The tool as JSON text. It never changes, since it stands at the beginning of every prompt."""
 
 _HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
 
@@ -60,6 +39,8 @@ class Offer(NamedTuple):
     """The tokens that its definition adds to the prompt."""
     has_client_tools: bool = False
     """Whether the client has tools of its own, which stay when ours is taken away."""
+    definition: str = ""
+    """The tool as JSON text."""
 
 
 NO_OFFER = Offer()
@@ -73,7 +54,29 @@ class ToolState(Enum):
     ABSENT = auto()
 
 
-def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool) -> Offer:
+@lru_cache(maxsize=64)
+def definition(top_k: int) -> str:
+    """The tool as JSON text; `top_k` is the number of passages of a call that names none.
+
+    It never changes while a server runs, since it stands at the beginning of every prompt.
+    """
+    text = "The most passages to return, best match first."
+    parameters = {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for: names, terms, a short question."},
+            "top_k": {"type": "integer", "description": text, "minimum": 1, "default": top_k},
+        },
+        "required": ["query"],
+    }
+    description = (
+        "Search the earlier part of this conversation, which may no longer be shown to you. Returns passages"
+        " word for word, each with its role and its place. Use it before saying that something is not known."
+    )
+    return dump({"type": "function", "function": {"name": NAME, "description": description, "parameters": parameters}})
+
+
+def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool, top_k: int) -> Offer:
     """The offer for a request; `values` are its members besides its messages.
 
     `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
@@ -91,9 +94,9 @@ def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refu
         return Offer(reason=Reason.MEMORY_TOOL_NOT_RUN)
     runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
     reason = "" if runs_calls else Reason.MEMORY_TOOL_NOT_RUN
-    return Offer(
-        True, runs_calls, reason, _tokens(counter, has_client_tools=bool(tools), has_system=has_system), bool(tools)
-    )
+    tool, has_tools = definition(top_k), bool(tools)
+    tokens = _tokens(counter, tool, has_client_tools=has_tools, has_system=has_system)
+    return Offer(True, runs_calls, reason, tokens, has_tools, tool)
 
 
 def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OFFERED) -> dict[str, str]:
@@ -106,7 +109,7 @@ def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OF
     if not offer.is_made or tool_state is ToolState.ABSENT or (is_last and offer.has_client_tools):
         return {}
     choice = {"tool_choice": '"none"'} if is_last else {}
-    return {"tools": body.tools_with(DEFINITION), **choice}
+    return {"tools": body.tools_with(offer.definition), **choice}
 
 
 def _names(tools: Iterable[Any]) -> Iterator[str]:
@@ -118,9 +121,9 @@ def _names(tools: Iterable[Any]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=64)
-def _tokens(counter: Counter, *, has_client_tools: bool, has_system: bool) -> int:
+def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: bool) -> int:
     """The tokens that the definition adds to a prompt; cached, since every request asks for them."""
-    ours = json.loads(DEFINITION)
+    ours = json.loads(tool)
     before = [ours] if has_client_tools else []
     messages = [{"role": "system"}] if has_system else []
     with_it, without = ({"messages": messages, "tools": tools} for tools in ([*before, ours], before))

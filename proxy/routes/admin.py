@@ -24,6 +24,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
 _LARGEST = 64 * 1024  # bytes of a body
+_LARGEST_IMPORT = 1024 * 1024
+_MEMORY_METHODS = {"": "GET, POST, DELETE", "export": "GET", "search": "GET", "import": "POST"}
 _PRIVATE = {"cache-control": "no-store"}
 
 
@@ -91,17 +93,15 @@ async def _memory(
             return await memory.search(key, *_search(request.query_params))
         case "POST", []:
             return await memory.add(key, await _body(request))
+        case "POST", ["import"]:
+            return await memory.import_cards(key, await _body(request, _LARGEST_IMPORT))
         case "DELETE", []:
             return await memory.forget(key)
         case "DELETE", [card]:
             return await memory.forget(key, card)
-        case _, []:
-            raise _not_allowed("GET, POST, DELETE")
-        case _, ["export" | "search"]:
-            raise _not_allowed("GET")
-        case _, [_]:
-            raise _not_allowed("DELETE")
-    return None
+    if len(more) > 1:
+        return None
+    raise _not_allowed(_MEMORY_METHODS.get("".join(more), "DELETE"))
 
 
 def _not_allowed(methods: str) -> HTTPException:
@@ -119,13 +119,13 @@ def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
     return text, query.get("branch", MAIN), int(top_k)
 
 
-async def _body(request: Request) -> object:
-    """The JSON body of a request; raises `BadRequest` and `BodyTooLarge`."""
+async def _body(request: Request, largest: int = _LARGEST) -> object:
+    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`."""
     data = b""
     async for part in request.stream():
         data += part
-        if len(data) > _LARGEST:
-            raise BodyTooLarge(f"The request body is larger than {_LARGEST:,} bytes.")
+        if len(data) > largest:
+            raise BodyTooLarge(f"The request body is larger than {largest:,} bytes.")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

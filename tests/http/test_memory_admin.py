@@ -203,6 +203,51 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(stage: Stage) -> None:
     assert wire.request(stage.proxy.url, "POST", path, b" " * 70_000, token).status == 413
 
 
+EXPORTED = [
+    {
+        "content": "The fig is called Bertha.",
+        "type": "fact",
+        "tags": ["fig"],
+        "created_at": "2024-01-05T10:00:00+00:00",
+        "source": "context_summary",
+    },
+    {"content": "Water before noon.", "type": "constraint", "tags": [], "created_at": "2024-01-06T10:00:00Z"},
+]
+
+
+def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: Stage) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    path = place(stage)
+    first = admin(stage, f"{path}/import", "POST", EXPORTED)
+    assert (first.status, first.json()) == (200, {"object": "imported", "added": 2, "known": 0})
+    exported = admin(stage, f"{path}/export").json()
+    assert exported == [EXPORTED[0], {**EXPORTED[1], "source": "person"}]
+    again = admin(stage, f"{path}/import", "POST", [*exported, exported[0]])
+    assert again.json() == {"object": "imported", "added": 0, "known": 3}
+    assert admin(stage, f"{path}/export").json() == exported
+    assert "Water before noon." in block(stage, "When shall I water before noon?")
+
+
+@pytest.mark.parametrize(
+    ("written", "param"),
+    [
+        ({}, None),
+        ([{"content": "a"}] * 501, None),
+        ([EXPORTED[0], "a"], "[1]"),
+        ([EXPORTED[0], {"content": " "}], "[1].content"),
+        ([{"content": "a", "type": "wish"}], "[0].type"),
+        ([{"content": "a", "tags": "x"}], "[0].tags"),
+        ([{"content": "a", "created_at": "yesterday"}], "[0].created_at"),
+        ([{"content": "a", "source": 1}], "[0].source"),
+    ],
+)
+def test_an_import_with_a_bad_card_names_it_and_adds_none(stage: Stage, written: object, param: str | None) -> None:
+    stage.ask(garden(1), asked(session="s"))
+    answer = admin(stage, f"{place(stage)}/import", "POST", written)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, param)
+    assert listed(stage, place(stage)) == []
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
     stage.ask(garden(1), asked(session="s"))

@@ -118,6 +118,31 @@ def test_a_card_is_added_and_forgotten(memory: Command) -> None:
     assert len(memory("list", "mine").splitlines()) == 1
 
 
+def test_an_exported_file_is_imported_into_another_session(memory: Command, stage: Stage, tmp_path: Path) -> None:
+    stage.ask(diary(1), asked(session="yours"))
+    file = tmp_path / "memory.json"
+    file.write_text(memory("list", "mine", "--json"), "utf-8")
+    assert memory("import", "yours", str(file)) == "added 2 of 2 cards, 0 were there already\n"
+    assert memory("import", "yours", str(file)) == "added 0 of 2 cards, 2 were there already\n"
+    assert "Water at dawn only." in memory("list", "yours")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('[{"content": "a"}, {"content": ""}]', "Card 1: 'content' must be"), ("[", "is no JSON"), ("\xff", "is no JSON")],
+)
+def test_a_file_that_cannot_be_imported_ends_with_1_and_says_why(
+    memory: Command, tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "memory.json"
+    file.write_text(text, "latin-1")
+    code, err = memory.refused("import", "mine", str(file))
+    assert code == 1
+    assert problem in err
+    code, err = memory.refused("import", "mine", str(tmp_path / "none.json"))
+    assert (code, "No such file" in err) == (1, True)
+
+
 def test_a_scope_is_named_by_its_name(memory: Command) -> None:
     assert CARD in memory("list", "scope:home")
     assert memory("forget", "scope:home", "--all") == "forgot 2 cards\n"

@@ -199,7 +199,7 @@ def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> Non
     ],
 )
 def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bool, reason: str) -> None:
-    offered = offer(values, counter(), has_system=True, refused=False)
+    offered = offer(values, counter(), has_system=True, refused=False, top_k=5)
     assert (offered.is_made, offered.runs_calls, offered.reason) == (made, runs, reason)
 
 
@@ -208,7 +208,7 @@ def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bo
 def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system: bool) -> None:
     messages = [{"role": "system", "content": "x"}] if has_system else [user("x")]
     body = read(json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode())
-    offered = offer(body.values, counter(), has_system=has_system, refused=False)
+    offered = offer(body.values, counter(), has_system=has_system, refused=False, top_k=5)
     after = json.loads(body.spliced(members=offer_members(body, offered)))
     before = {"messages": messages, "tools": tools}
     assert offered.tokens == counter().overhead(after) - counter().overhead(before)
@@ -248,3 +248,10 @@ def test_details_of_a_usage_are_added_up_too() -> None:
         **replies.usage(150, 17),
         "completion_tokens_details": {"reasoning_tokens": 10, "audio_tokens": 0},
     }
+
+
+@pytest.mark.parametrize("top_k", [5, 8])
+def test_the_tool_says_how_many_passages_a_search_brings_that_names_no_number(top_k: int) -> None:
+    offered = offer({}, counter(), has_system=True, refused=False, top_k=top_k)
+    properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
+    assert properties["top_k"]["default"] == top_k
