@@ -145,11 +145,12 @@ def _place(frame: FrameType | None) -> str:
 
 def serve(arguments: Sequence[str]) -> None:
     """Serves as `condenser serve` does, watched; what was slow is written when it is told to."""
-    from proxy.cli import parser, settings_from
+    from proxy.cli import parse
+    from proxy.commands.options import settings_from
     from proxy.commands.serve import server_config
     from proxy.http.server import Server
 
-    config = server_config(settings_from(parser().parse_args(arguments)))
+    config = server_config(settings_from(parse(arguments)))
     # uvloop's callbacks cannot be timed one by one.
     config.loop = "asyncio"
     watch = Watch()

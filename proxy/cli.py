@@ -1,24 +1,32 @@
-"""`condenser`: the commands. Each lives in a module of its own and is imported when it is used."""
+"""`condenser`: the commands. Each lives in a module of its own, which is imported only when the command is given."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
-from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from proxy.errors import SettingsError
 from proxy.version import VERSION
 
 OK, FAILED, USAGE = 0, 1, 2
-COMMANDS = ("serve", "check", "demo", "replay", "status", "sessions", "memory", "healthcheck")
+COMMANDS = {
+    "serve": "Run the proxy.",
+    "check": "Check settings, store, tokenizers and upstream, and print the effective numbers for a model.",
+    "demo": "Show what the proxy does with a long conversation; needs no key and no model.",
+    "replay": "Compare strategies on recorded conversations, offline and without a model.",
+    "status": "Show the state of a running proxy.",
+    "sessions": "List, show, export or delete the sessions of a running proxy.",
+    "memory": "List, search or change the memory cards of a session, in a running proxy.",
+    "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
+}
+"""Each command with the line that `--help` has for it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 for success, 1 for failure, 2 for wrong usage or settings."""
-    arguments = parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = arguments.run(arguments)
     except SettingsError as error:
@@ -29,54 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command; a word that it does not know is an error with the usage of that command."""
+    given = next((word for word in words if word in COMMANDS), None)
     top = argparse.ArgumentParser(prog="condenser", description="Condenses conversation history on the fly.")
     top.add_argument("--version", action="version", version=f"condenser {VERSION}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = import_module(f"proxy.commands.{name}")
-        command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0], description=module.__doc__)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    return top
-
-
-def add_settings_arguments(command: argparse.ArgumentParser) -> None:
-    """The options that every command with settings takes."""
-    command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
-    command.add_argument("--upstream", metavar="URL", help="the upstream's base URL, with its /v1")
-    command.add_argument("--store", metavar="URL", help="where sessions are kept")
-    command.add_argument("--strategy", metavar="NAME", help="a strategy, or several joined with '+'")
-    command.add_argument("--window", metavar="TOKENS", type=int, help="the context length to assume")
-
-
-def settings_from(arguments: argparse.Namespace) -> Settings:
-    """The settings with the command line on top; raises `SettingsError`, also for an option that is given and empty."""
-    use_config(arguments.config)
-    return load_settings(**command_line_settings(arguments))
-
-
-def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line sets, as `load_settings` takes them."""
-    given: dict[str, Any] = {
-        key: value
-        for key in ("host", "port", "workers", "strategy", "window")
-        if (value := getattr(arguments, key, None)) is not None
-    }
-    if arguments.upstream is not None:
-        given["upstream"] = {"base_url": arguments.upstream}
-    if arguments.store is not None:
-        given["store"] = {"url": arguments.store}
-    return given
-
-
-def use_config(file: str | None) -> None:
-    """Makes `file` the settings file, unless it is None; raises `SettingsError` for an empty name."""
-    if file == "":
-        raise SettingsError("--config is empty; leave it out where no file is meant")
-    if file is not None:
-        os.environ[CONFIG_VARIABLE] = file
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name == given:
+            module = import_module(f"proxy.commands.{name}")
+            command.description = module.__doc__
+            command.set_defaults(run=module.run, parser=command)
+            module.add_arguments(command)
+    arguments, unknown = top.parse_known_args(words)
+    if unknown:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -125,3 +125,7 @@ def http_error_body(status: int, message: str = "") -> bytes:
     kind = "invalid_request_error" if status < 500 else "server_error"
     phrase = HTTPStatus(status).phrase
     return error_body(message or phrase, kind, None, phrase.lower().replace(" ", "_"))
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; the message has a line for each key that is wrong. No client gets this one."""

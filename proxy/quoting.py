@@ -42,3 +42,15 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value) if value is None or isinstance(value, bool | int | float) else reprlib.repr(value)
+
+
+def redacted(url: str) -> str:
+    """`url` without user, password and options. It does not parse the URL: a malformed one must not leak either."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        return "***"  # nothing tells what part of this is secret
+    if scheme.lower() in {"sqlite", "memory"}:
+        return url
+    user, at, address = place.rpartition("@")
+    address, options, _ = address.partition("?")
+    return f"{scheme}://{'***@' if user or at else ''}{address}{'?***' if options else ''}"

@@ -6,19 +6,23 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from proxy.cli import FAILED, OK
-from proxy.commands.proxy_client import Reply, ask
+from proxy.commands.proxy_client import URL_HELP, Reply, ask
+from proxy.commands.running import find_proxy
 from proxy.request.loose_json import json_or_none
-from proxy.sessions.admin import known_token
+from proxy.sessions.admin import known_token, read_token
 from proxy.settings import load_settings
 
 TIMEOUT = 60.0  # seconds; a listing reads every session
 
 HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
-HINT_404 = "there is no such session, or the proxy has no token: set admin.token"
+HINT_404 = "there is no such session"
+HINT_CLOSED = "its admin API is off: start it with admin.token set, and give that token with --token here"
+HINT_TENANT = "there is no such tenant, or its admin API is off"
 
 
 class CommandFailed(Exception):
@@ -27,21 +31,30 @@ class CommandFailed(Exception):
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     """Adds the options that name the proxy, its token and a tenant."""
+    action.set_defaults(parser=action)
     action.add_argument("--tenant", help="sessions of this tenant only")
-    action.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+    action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help="by default admin.token, or the file beside the store of the settings")
 
 
 def run_action(action: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
     """Runs an action and returns the exit code: 1, and a line on standard error, where it raises `CommandFailed`."""
     if arguments.token is None:
-        arguments.token = known_token(load_settings(), arguments.url)
+        arguments.token = _token(arguments.url)
     try:
         action(arguments)
     except (CommandFailed, OSError) as error:
         print(f"condenser: {error}", file=sys.stderr)
         return FAILED
     return OK
+
+
+def _token(url: str | None) -> str | None:
+    """The token of the settings, else the one in the file of the proxy that is asked, if that runs on this machine."""
+    settings, running = load_settings(), find_proxy() if url is None else None
+    if settings.admin.token is None and running and running.token_file:
+        return read_token(Path(running.token_file))
+    return known_token(settings, url)
 
 
 def find_key(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -63,7 +76,8 @@ def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]
     """The listing of sessions, narrowed by `query`; raises `CommandFailed`."""
     if arguments.tenant is not None:
         query["tenant"] = arguments.tenant
-    rows: dict[str, Any] = request_json(arguments, session_path(**query))
+    # Every proxy with an admin API has a list, if an empty one.
+    rows: dict[str, Any] = request_json(arguments, session_path(**query), hint_404=HINT_CLOSED)
     return rows
 
 

@@ -12,16 +12,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from proxy.cli import FAILED, OK, add_settings_arguments, command_line_settings, settings_from
+from proxy.cli import FAILED, OK
 from proxy.commands.effective import Question, budget_lines
 from proxy.commands.offline import missing_files, missing_paths, open_services_without_files, why_unopened
+from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.values import NamedModel, model
 from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import UpstreamUnavailable
+from proxy.quoting import redacted
 from proxy.request.measure import BY_LENGTH
 from proxy.services import Services, open_services
 from proxy.settings import Settings, sources
-from proxy.store import redacted
 from proxy.store.base import StoreError
 from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary

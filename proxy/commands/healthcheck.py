@@ -6,12 +6,12 @@ import argparse
 import sys
 
 from proxy.cli import FAILED, OK
-from proxy.commands.proxy_client import ask
+from proxy.commands.proxy_client import URL_HELP, ask
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `healthcheck`."""
-    command.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+    command.add_argument("--url", metavar="URL", help=URL_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:

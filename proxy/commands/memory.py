@@ -24,7 +24,7 @@ from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
 COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
-HINT_404 = "there is no such card, session or branch, or the proxy has no token: set admin.token"
+HINT_404 = "there is no such card, session or branch"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
+import os
+import socket
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from proxy.settings import load_settings
-from proxy.store import redacted
+from proxy.commands.running import configured_url, find_proxy
+from proxy.quoting import redacted
 
 TIMEOUT = 5.0
+URL_HELP = "where the proxy is; by default the one that runs here, else the settings' host and port"
 _HEADERS = {"Content-Type": "application/json"}
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Hosts that mean every address of this machine, with one of them that a client can connect to."""
+_CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
 
 
 class Reply(NamedTuple):
@@ -21,6 +24,8 @@ class Reply(NamedTuple):
     status: int
     body: bytes = b""
     problem: str = ""
+    base: str = ""
+    """The address that was asked."""
 
 
 def ask(
@@ -32,37 +37,64 @@ def ask(
     timeout: float = TIMEOUT,
     body: bytes | None = None,
 ) -> Reply:
-    """The answer at `path` of the proxy at `url`, by default the one that the settings describe.
+    """The answer at `path` of the proxy at `url`, by default the one that runs on this machine.
 
     `timeout` is in seconds. A `body` is JSON.
     """
-    base = settings_url() if url is None else url
-    if "@" in base:
-        return Reply(0, problem=f"no proxy answers at {redacted(base)}: an address has no user and no password here")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    base = (url if url is not None else default_url()).rstrip("/")
+    headers = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
     try:
-        request = urllib.request.Request(base.rstrip("/") + path, body, _HEADERS if body else {}, method=method)  # noqa: S310
-        if token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
-        with opener.open(request, timeout=timeout) as response:
-            return Reply(response.status, response.read())
-    except urllib.error.HTTPError as error:
-        return Reply(error.code, error.read(), f"{base}{path} answered {error.code}")
-    except (OSError, ValueError) as error:
-        return Reply(0, problem=f"no proxy answers at {base}: {error}")
+        connection, prefix = _connection(base, timeout)
+        try:
+            connection.request(method, prefix + path, body, headers)
+            answer = connection.getresponse()
+            return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
+        finally:
+            connection.close()
+    except (OSError, HTTPException, ValueError) as error:
+        hint = "" if url is not None else "; --url names another address"
+        shown = redacted(base) if "@" in base else base
+        return Reply(0, problem=f"no proxy answers at {shown}: {_reason(error, timeout)}{hint}")
 
 
-def settings_url() -> str:
-    """The address at which this machine reaches a proxy with the current settings."""
-    settings = load_settings()
-    return client_url(settings.host, settings.port)
+def default_url() -> str:
+    """The address of a proxy that runs on this machine, else the one that the settings name."""
+    running = find_proxy()
+    return running.url if running else configured_url()
 
 
-def client_url(host: str, port: int) -> str:
-    """The address at which a client on this machine reaches a proxy that listens on a host."""
-    return listening_url(_LOOPBACK.get(host, host), port)
+class _NoAddress(ValueError):
+    """A text that names no server; the message says what is wrong with it."""
 
 
-def listening_url(host: str, port: int) -> str:
-    """The address that a proxy listens on."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _connection(base: str, timeout: float) -> tuple[HTTPConnection, str]:
+    """An open connection to the server of an address, and the path in the address."""
+    if "@" in base:
+        raise _NoAddress("an address has no user and no password here")
+    try:
+        parts = urlsplit(base)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in _CONNECTIONS:
+        raise _NoAddress("an address has the form http://HOST:PORT")
+    connection = _CONNECTIONS[parts.scheme](host, port, timeout=timeout)
+    connection.connect()
+    return connection, parts.path
+
+
+def _reason(error: Exception, timeout: float) -> str:
+    match error:
+        case _NoAddress():
+            return str(error)
+        case ssl.SSLError():
+            return "the TLS handshake failed"
+        case socket.gaierror():
+            return "there is no such host"
+        case TimeoutError():
+            return f"no answer within {timeout:g} s"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case OSError(errno=int() as number):
+            return os.strerror(number).lower()
+    return "what answers there is not a condenser"

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.cli import OK, USAGE, use_config
+from proxy.cli import OK, USAGE
+from proxy.commands.options import use_config
 from proxy.commands.values import positive, strategy, window
 from proxy.condensing.policy import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings

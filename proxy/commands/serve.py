@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import logging
+import os
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,17 +17,19 @@ from functools import partial
 from fastapi import FastAPI
 
 from proxy.app import create_app
-from proxy.cli import USAGE, add_settings_arguments, settings_from
-from proxy.commands.proxy_client import client_url, listening_url
+from proxy.cli import USAGE
+from proxy.commands.options import add_settings_arguments, settings_from
+from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
 from proxy.http.connection import Connection
 from proxy.http.server import Server, ServerConfig, Supervisor
 from proxy.log import LOGGER, configure_logging
+from proxy.quoting import redacted
 from proxy.request.identity import tenant_key
 from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
-from proxy.sessions.admin import admin_token, is_loopback
+from proxy.sessions.admin import admin_token, is_loopback, token_file
 from proxy.settings import Settings
-from proxy.store import open_store, redacted
+from proxy.store import open_store
 from proxy.store.base import SessionStore, StoreError
 
 REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
@@ -42,14 +47,15 @@ KEEP_ALIVE = 75  # seconds for an idle connection of a client
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `serve`."""
-    command.add_argument("--host", help="the address to listen on (127.0.0.1)")
-    command.add_argument("--port", type=int, help="the port to listen on (8484)")
+    command.add_argument("--host", help=f"the address to listen on ({HOST})")
+    command.add_argument("--port", type=int, help=f"the port to listen on ({PORT}); 0 takes any free one")
     command.add_argument("--workers", metavar="N", type=int, help="processes that serve the port (1)")
     add_settings_arguments(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would lend out a key or split sessions."""
+    configured = configured_url()
     settings = settings_from(arguments)
     if gives_the_key_away(settings):
         print(REFUSAL.format(host=settings.host), file=sys.stderr)
@@ -63,7 +69,45 @@ def run(arguments: argparse.Namespace) -> int:
         return NOT_STARTED
     for warning in warnings(settings):
         _log.warning(warning)
-    return _run_workers(settings) if settings.workers > 1 else _run_here(settings)
+    try:
+        listening = bound_socket(settings.host, settings.port)
+    except OSError as error:
+        print(f"condenser: {_why_not_bound(settings, error)}", file=sys.stderr)
+        return NOT_STARTED
+    with listening, noted(_note(settings, configured, listening.getsockname()[1])):
+        return _serve(settings, listening)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address, of IPv4 where the host has both kinds; raises `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+        bound.set_inheritable(True)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _why_not_bound(settings: Settings, error: OSError) -> str:
+    place = f"port {settings.port} of {settings.host}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{place} is taken by another program; choose another port with --port, or any free one with --port 0"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{settings.host} is no address of this machine; --host names the one to listen on"
+    return f"{place} cannot be listened on: {(error.strerror or '').lower()}"
+
+
+def _note(settings: Settings, configured: str, port: int) -> Note:
+    """What other commands on this machine need to find this proxy."""
+    token = token_file(settings)
+    return Note(client_url(settings.host, port), configured, os.path.abspath(token) if token else None, time.time())
 
 
 async def store_problem(settings: Settings) -> str:
@@ -108,35 +152,33 @@ def warnings(settings: Settings) -> list[str]:
     return found
 
 
-def _run_here(settings: Settings) -> int:
-    server = _Server(settings)
-    server.run()
-    return 0 if server.started else NOT_STARTED
-
-
-class _Server(Server):
-    """A server that prints the banner once it listens; before that it is not known which port 0 has become."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(server_config(settings))
-        self._settings = settings
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        print(banner(self._settings, self.servers[0].sockets[0].getsockname()[1]), flush=True)
-
-
-def _run_workers(settings: Settings) -> int:
-    """Serves with several processes: one listens, the workers accept.
+def _serve(settings: Settings, listening: socket.socket) -> int:
+    """Serves with one process, or with several that accept from one socket.
 
     A worker that dies is replaced, unless it could not start.
     """
     config = server_config(settings)
-    with config.bind_socket() as listening:
-        print(banner(settings, listening.getsockname()[1]), flush=True)
-        watch = Supervisor(config, [listening])
-        watch.run()
+    announced = banner(settings, listening.getsockname()[1])
+    if settings.workers == 1:
+        server = _Server(config, announced)
+        server.run([listening])
+        return 0 if server.started else NOT_STARTED
+    print(announced, flush=True)
+    watch = Supervisor(config, [listening])
+    watch.run()
     return NOT_STARTED if any(each.exitcode == NOT_STARTED for each in watch.processes) else 0
+
+
+class _Server(Server):
+    """A server that prints the banner once it accepts connections."""
+
+    def __init__(self, config: ServerConfig, announced: str) -> None:
+        super().__init__(config)
+        self._announced = announced
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._announced, flush=True)
 
 
 def gives_the_key_away(settings: Settings) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.admin_client import (
+    HINT_404,
+    HINT_TENANT,
     add_proxy_arguments,
     find_key,
     list_sessions,
@@ -82,8 +84,11 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    path = session_path(arguments.tenant) if arguments.id is None else session_path(*find_key(arguments))
-    deleted = request_json(arguments, path, method="DELETE")["sessions"]
+    if arguments.id is None:
+        path, hint = session_path(arguments.tenant), HINT_TENANT
+    else:
+        path, hint = session_path(*find_key(arguments)), HINT_404
+    deleted = request_json(arguments, path, method="DELETE", hint_404=hint)["sessions"]
     print(f"deleted {deleted} session{'' if deleted == 1 else 's'}")
 
 

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.cli import FAILED, OK
-from proxy.commands.proxy_client import ask
+from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.request.loose_json import json_or_none
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `status`."""
-    command.add_argument("--url", help="where the proxy is; by default the settings' host and port")
+    command.add_argument("--url", metavar="URL", help=URL_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints readiness, and the counters since the start."""
     ready = ask(arguments.url, "/readyz")
-    if ready.status != 200:
-        print(f"condenser: {ready.problem}", file=sys.stderr)
+    state = json_or_none(ready.body)
+    if ready.status != 200 or not isinstance(state, dict) or "tokenizers" not in state:
+        print(
+            f"condenser: {ready.problem if ready.status != 200 else f'{ready.base} is not a condenser'}",
+            file=sys.stderr,
+        )
         return FAILED
-    print("\n".join(_lines(json.loads(ready.body))))
-    print("\n".join(counters(ask(arguments.url, "/metrics").body.decode())))
+    print("\n".join(_lines(state, ready.base)))
+    print("\n".join(counters(ask(ready.base, "/metrics").body.decode())))
     return OK
 
 
-def _lines(state: Mapping[str, Any]) -> Iterator[str]:
+def _lines(state: Mapping[str, Any], address: str) -> Iterator[str]:
     yield f"condenser {state['version']}: {state['status']}"
+    yield f"  address     {address}"
     yield f"  upstream    {state['upstream']}"
     yield f"  store       {state['store']['url']} ({state['store']['state']})"
     yield f"  strategy    {state['strategy']}"

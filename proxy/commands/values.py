@@ -59,5 +59,5 @@ def window(text: str) -> int:
 def positive(text: str) -> int:
     """A whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)

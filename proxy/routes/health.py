@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from proxy.quoting import redacted
 from proxy.services import Services
-from proxy.store import redacted
 from proxy.store.base import StoreError
 from proxy.version import VERSION
 

@@ -160,7 +160,15 @@ def known_token(settings: Settings, url: str | None = None) -> str | None:
     path = path_beside(settings.store.url, TOKEN_FILE)
     try:
         local = url is None or is_loopback(urlsplit(url).hostname or "")
-        return path.read_text("ascii").strip() if path and local else None
+    except ValueError:
+        return None
+    return read_token(path) if path and local else None
+
+
+def read_token(path: Path) -> str | None:
+    """The token in a file; None where it cannot be read."""
+    try:
+        return path.read_text("ascii").strip()
     except (OSError, ValueError):
         return None
 

@@ -3,8 +3,9 @@
 `sources` reads them from where they stand, and `wording` says what is wrong with them.
 """
 
+from proxy.errors import SettingsError
 from proxy.settings.loading import Settings, load_settings
-from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, SettingsError, environment_tree, sources
+from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, environment_tree, sources
 from proxy.settings.tables import DrainSettings, LogSettings
 
 __all__ = [

@@ -15,8 +15,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.errors import SettingsError
 from proxy.learning.profiles import Profile
-from proxy.settings.sources import SettingsError, from_environment, from_file, normalized, origins
+from proxy.settings.sources import from_environment, from_file, normalized, origins
 from proxy.settings.tables import (
     AdminSettings,
     BackgroundSettings,

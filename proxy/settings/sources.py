@@ -34,10 +34,6 @@ _FILE = "config"
 """The key under which a file that cannot be read is reported; no setting has it."""
 
 
-class SettingsError(Exception):
-    """The settings cannot be used; the message has a line for each key that is wrong."""
-
-
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """Stands in a tree for a value that could not be read, so that validation reports it beside all other errors."""

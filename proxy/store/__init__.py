@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from proxy.quoting import redacted
 from proxy.store.base import SessionStore
 from proxy.store.breaker import Breaker, BreakingStore
 from proxy.store.compress import CompressedStore
@@ -71,18 +72,6 @@ async def open_store(
             return CompressedStore(_redis(url, quotas))
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
-
-
-def redacted(url: str) -> str:
-    """`url` without user, password and options. It does not parse the URL: a malformed one must not leak either."""
-    scheme, separator, place = url.partition("://")
-    if not separator:
-        return "***"  # nothing tells what part of this is secret
-    if scheme.lower() in {"sqlite", "memory"}:
-        return url
-    user, at, address = place.rpartition("@")
-    address, options, _ = address.partition("?")
-    return f"{scheme}://{'***@' if user or at else ''}{address}{'?***' if options else ''}"
 
 
 def _path(url: str, scheme: str, place: str) -> Path | None:

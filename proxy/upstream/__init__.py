@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from proxy.errors import BadRequest, UpstreamUnavailable
 from proxy.http.headers import Headers
+from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
-from proxy.store import redacted
 from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
 from proxy.upstream.forwarding import Forwarder
 from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest

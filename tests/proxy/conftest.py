@@ -52,6 +52,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def elsewhere(no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is set, and what is kept is kept in a folder of the test's own."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("CONDENSER_CONFIG", "")
 
 

@@ -6,12 +6,13 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from proxy import cli
-from proxy.commands.proxy_client import settings_url
+from proxy.commands.running import configured_url
 from proxy.commands.serve import banner, server_config
 from proxy.commands.status import counters
 from proxy.settings import Settings
@@ -22,7 +23,7 @@ from tests.proxy.commanding import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis_server import await_true
-from tests.support.replies import error
+from tests.support.replies import error, json_reply
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
@@ -105,6 +106,52 @@ def test_the_command_line_goes_over_file_and_environment(
     assert "strategy  mask" in run(capsys, *words)[1]
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("serve", "--bogus"), "--workers"),
+        (("sessions", "export", "s", "--bogus"), "--file"),
+        (("status", "x"), "--url"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_those_of_its_command(
+    words: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert f"unrecognized arguments: {words[-1]}" in err
+    assert option in err
+
+
+HEAVY = {
+    "asyncio",
+    "pydantic",
+    "fastapi",
+    "starlette",
+    "aiohttp",
+    "uvicorn",
+    "httpx",
+    "tiktoken",
+    "redis",
+    "strategies",
+}
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "healthcheck --url http://127.0.0.1:9", "healthcheck"])
+def test_what_is_asked_often_imports_little(words: str) -> None:
+    """Six times the processor time of `import http.client` is allowed; its modules are a measure that does not vary."""
+    count = "import sys\nbefore = set(sys.modules)\n{}\nprint(*(set(sys.modules) - before), file=sys.stderr)"
+    called = f"from proxy.cli import main\ntry:\n main({words.split()})\nexcept SystemExit: pass"
+    plain, ours = (imported(count.format(code)) for code in ("import http.client", called))
+    assert ours & HEAVY == set()
+    assert len(ours) < 3 * len(plain)
+
+
+def imported(code: str) -> set[str]:
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(made.stderr.splitlines()[-1].split())
+
+
 # -- addresses ---------------------------------------------------------------------------------------------
 
 
@@ -175,6 +222,15 @@ def test_a_port_that_is_taken_is_not_said_to_be_listened_on(tmp_path: Path) -> N
         words = ("serve", "--port", port, "--store", f"sqlite:///{tmp_path}/s.db")
         made = subprocess.run([sys.executable, "-m", "proxy", *words], capture_output=True, text=True, check=False)
     assert (made.returncode, made.stdout) == (3, "")
+    assert made.stderr == (
+        f"condenser: port {port} of 127.0.0.1 is taken by another program;"
+        " choose another port with --port, or any free one with --port 0\n"
+    )
+
+
+def test_a_host_that_is_not_here_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "serve", "--host", "192.0.2.1", "--port", "0", "--store", "memory://")
+    assert (code, err.count("192.0.2.1 is no address of this machine")) == (3, 1)
 
 
 def test_the_server_adds_no_headers_of_its_own_and_trusts_none() -> None:
@@ -198,11 +254,39 @@ def test_a_proxy_that_is_not_there_ends_with_1(command: str, capsys: pytest.Capt
     assert "no proxy answers" in err
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://", "file:///etc/hosts", "http://[::1"])
-def test_an_address_that_is_none_ends_with_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "healthcheck", "--url", url)
-    assert code == 1
-    assert "Traceback" not in err
+@pytest.mark.parametrize("url", ["nonsense", "http://", "file:///etc/hosts", "http://[::1", "http://h:x", ""])
+def test_an_address_that_is_none_ends_with_1_and_the_form_of_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = f"condenser: no proxy answers at {url}: an address has the form http://HOST:PORT\n"
+    assert run(capsys, "healthcheck", "--url", url) == (1, "", said.replace("//:", ":"))
+
+
+def test_what_the_network_said_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    said = f"condenser: no proxy answers at {url}: connection refused\n"
+    assert run(capsys, "healthcheck", "--url", url) == (1, "", said)
+    assert "there is no such host" in run(capsys, "status", "--url", "http://no-such-host.invalid")[2]
+
+
+def test_a_server_that_speaks_no_http_is_no_proxy(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        code, _, err = run(capsys, "healthcheck", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        answering.join()
+    assert (code, err.count("what answers there is not a condenser")) == (1, 1)
+
+
+def test_another_server_that_answers_is_no_condenser(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer(lambda request: json_reply({"status": "ok"}))
+    code, _, err = run(capsys, "status", "--url", upstream.url)
+    assert (code, err) == (1, f"condenser: {upstream.url} is not a condenser\n")
 
 
 def test_another_server_at_the_address_is_not_taken_for_a_proxy(
@@ -213,11 +297,11 @@ def test_another_server_at_the_address_is_not_taken_for_a_proxy(
 
 
 def test_by_default_the_settings_say_where_the_proxy_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_url() == "http://127.0.0.1:8484"
+    assert configured_url() == "http://127.0.0.1:8484"
     for host, address in (("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("h", "h")):
         monkeypatch.setenv("CONDENSER_HOST", host)
         monkeypatch.setenv("CONDENSER_PORT", "9")
-        assert settings_url() == f"http://{address}:9"
+        assert configured_url() == f"http://{address}:9"
 
 
 def test_variables_of_the_environment_send_no_health_check_elsewhere(

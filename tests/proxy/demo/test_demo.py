@@ -108,8 +108,8 @@ def test_an_upstream_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--strategy", "nonsense"], "unknown strategy 'nonsense'"),
         (["--window", "12"], "must be at least 256"),
-        (["--window", "many"], "'many' is no whole number above 0"),
-        (["--requests", "0"], "'0' is no whole number above 0"),
+        (["--window", "many"], "'many' must be a whole number of at least 1"),
+        (["--requests", "0"], "'0' must be a whole number of at least 1"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.store import REASONS, redacted
+from proxy.quoting import redacted
+from proxy.store import REASONS
 from proxy.store.base import SessionKey, SessionStore, StoreError
 from proxy.store.quotas import Quotas
 from proxy.store.redis import Limits

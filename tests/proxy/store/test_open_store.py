@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store import open_store, redacted
+from proxy.quoting import redacted
+from proxy.store import open_store
 
 pytestmark = pytest.mark.anyio
 

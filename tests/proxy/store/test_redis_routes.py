@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from proxy.store import open_store, redacted
+from proxy.quoting import redacted
+from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
 from proxy.store.redis import Limits
 from proxy.store.redis_routes import Cluster, Sentinels, slot_of

@@ -1,0 +1,48 @@
+"""Settings on the command line: the options that `serve` and `check` share, and what they set."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+
+
+def add_settings_arguments(command: argparse.ArgumentParser) -> None:
+    """The options that every command with settings takes."""
+    command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
+    command.add_argument("--upstream", metavar="URL", help="the upstream's base URL, with its /v1")
+    command.add_argument(
+        "--store", metavar="URL", help="where sessions are kept: sqlite:///FILE, memory:// or redis://HOST:PORT/0"
+    )
+    command.add_argument("--strategy", metavar="NAME", help="a strategy, or several joined with '+'")
+    command.add_argument("--window", metavar="TOKENS", type=int, help="the context length to assume")
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """The settings with the command line on top; raises `SettingsError`, also for an option that is given and empty."""
+    use_config(arguments.config)
+    return load_settings(**command_line_settings(arguments))
+
+
+def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line sets, as `load_settings` takes them."""
+    given: dict[str, Any] = {
+        key: value
+        for key in ("host", "port", "workers", "strategy", "window")
+        if (value := getattr(arguments, key, None)) is not None
+    }
+    if arguments.upstream is not None:
+        given["upstream"] = {"base_url": arguments.upstream}
+    if arguments.store is not None:
+        given["store"] = {"url": arguments.store}
+    return given
+
+
+def use_config(file: str | None) -> None:
+    """Makes `file` the settings file, unless it is None; raises `SettingsError` for an empty name."""
+    if file == "":
+        raise SettingsError("--config is empty; leave it out where no file is meant")
+    if file is not None:
+        os.environ[CONFIG_VARIABLE] = file

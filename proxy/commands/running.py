@@ -1,0 +1,156 @@
+"""Which proxies run on this machine: `serve` notes its address in a file, for the commands that ask a proxy.
+
+The notes of a user lie in a folder that nobody else may write. A process holds a lock on its note as long as it lives,
+so the note of one that has died is not believed. Standard library only: a health check must start quickly.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proxy.errors import SettingsError
+from proxy.quoting import printable
+
+HOST, PORT = "127.0.0.1", 8484
+_CONFIG_VARIABLE = "CONDENSER_CONFIG"
+_LONGEST_PATH = 200
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Hosts that mean every address of this machine, with one of them that a client can connect to."""
+
+
+class Note(NamedTuple):
+    """What a proxy notes: its address for clients here, the one that its settings name without the command line."""
+
+    url: str
+    configured: str
+    token_file: str | None
+    """The file with its admin token; None where there is no such file."""
+    started: float
+
+
+def client_url(host: str, port: int | str) -> str:
+    """The address at which a client on this machine reaches a proxy that listens on a host."""
+    return listening_url(_LOOPBACK.get(host, host), port)
+
+
+def listening_url(host: str, port: int | str) -> str:
+    """The address that a proxy listens on."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def configured_url() -> str:
+    """The address that environment and settings file name, without a check of the other settings.
+
+    Raises `SettingsError` for a file that cannot be read.
+    """
+    file = _settings_file()
+    host, port = (
+        os.environ.get(f"CONDENSER_{key.upper()}") or file.get(key, default)
+        for key, default in (("host", HOST), ("port", PORT))
+    )
+    return client_url(str(host), str(port))
+
+
+def _settings_file() -> dict[str, Any]:
+    path = os.environ.get(_CONFIG_VARIABLE)
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8")) if path else {}
+    except OSError as error:
+        why = error.strerror
+    except ValueError:
+        why = "it is not valid TOML"
+    raise SettingsError(f"the settings are in {printable(path or '', _LONGEST_PATH)}, which cannot be read: {why}")
+
+
+# Notes
+
+
+def find_proxy() -> Note | None:
+    """The proxy of this user at the configured address, else the newest one with the same configuration."""
+    here = configured_url()
+    found = sorted((each for each in _living() if here in each[:2]), key=lambda note: (note.url == here, note.started))
+    return found[-1] if found else None
+
+
+@contextmanager
+def noted(note: Note) -> Iterator[None]:
+    """Notes a proxy while it runs; where that is not possible, a warning says so."""
+    try:
+        path, file = _write(note)
+    except OSError as error:
+        print(
+            f"condenser: warning: {_folder()} cannot hold this proxy's address ({error.strerror}),"
+            f" so `status` and other commands must be given --url {note.url}",
+            file=sys.stderr,
+        )
+        yield
+        return
+    with os.fdopen(file, "w"):
+        yield
+        path.unlink(missing_ok=True)
+
+
+def _write(note: Note) -> tuple[Path, int]:
+    """Writes a note, and returns its path and the descriptor that holds its lock. Raises `OSError`."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_owner(folder)
+    for each in folder.glob("*.json"):
+        if not _text(each):
+            each.unlink(missing_ok=True)
+    path = folder / f"{os.getpid()}.json"
+    # It gets its name once it is locked and whole.
+    written = path.with_suffix(".new")
+    file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.write(file, json.dumps(note._asdict()).encode())
+    written.replace(path)
+    return path, file
+
+
+def _living() -> Iterator[Note]:
+    folder = _folder()
+    try:
+        _check_owner(folder)
+    except OSError:
+        return  # there are no notes, or none that can be trusted
+    for path in folder.glob("*.json"):
+        try:
+            told = json.loads(_text(path) or "{}")
+            yield Note(*(told[name] for name in Note._fields))
+        except (ValueError, LookupError, TypeError):
+            continue  # of a process that has ended, or of another version
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"condenser-{os.getuid()}"  # noqa: S108
+
+
+def _check_owner(folder: Path) -> None:
+    """Raises `OSError` for a folder that is not this user's alone: anyone may make one of its name."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(0, "it belongs to somebody else, or others may write to it")
+
+
+def _text(path: Path) -> str:
+    """The text of a note whose process lives; "" for another."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    with os.fdopen(file, encoding="utf-8") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return opened.read()
+    return ""

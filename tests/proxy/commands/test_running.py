@@ -1,0 +1,164 @@
+"""Commands find the proxy that runs on this machine, and believe no note of another process or user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.commands.running import Note, configured_url, find_proxy, noted
+from tests.proxy.commanding import run
+from tests.support.redis_server import await_true
+from tests.support.replicas import ROOT, SERVE
+from tests.support.signals import BOUND
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+DEFAULT = "http://127.0.0.1:8484"
+OTHER = Note("http://127.0.0.1:9", DEFAULT, None, 1.0)
+
+
+@contextmanager
+def serving(store: Path, *words: str) -> Iterator[str]:
+    """The address of a proxy on a port that only its command line names."""
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0", "--store", f"sqlite:///{store}/s.db", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1].removesuffix("/v1")
+        finally:
+            process.terminate()
+            process.wait(2 * BOUND)
+
+
+def note_folder(tmp_path: Path) -> Path:
+    return tmp_path / f"condenser-{os.getuid()}"
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "2"), ("--host", "0.0.0.0")])
+def test_a_proxy_is_found_whatever_its_command_line_says_of_its_address(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path / "store", *words) as url:
+        await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found")
+        assert f"  address     {url.replace('0.0.0.0', '127.0.0.1')}\n" in run(capsys, "status")[1]
+    code, _, err = run(capsys, "healthcheck")
+    assert (code, err) == (
+        1,
+        f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n",
+    )
+
+
+def test_sessions_are_listed_with_the_token_of_the_proxy_that_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path / "store"):
+        code, out, err = run(capsys, "sessions", "list")
+    assert (code, err) == (0, "")
+    assert out.startswith("TENANT")
+
+
+def test_a_proxy_at_the_configured_address_comes_before_newer_ones() -> None:
+    newer, configured = OTHER._replace(started=3.0), OTHER._replace(url=DEFAULT, started=2.0)
+    with noted(configured), another_process(newer):
+        assert find_proxy() == configured
+
+
+def test_of_two_proxies_the_newer_one_is_found() -> None:
+    newer = OTHER._replace(url="http://127.0.0.1:10", started=2.0)
+    with another_process(newer), noted(OTHER):
+        assert find_proxy() == newer
+
+
+@contextmanager
+def another_process(note: Note) -> Iterator[int]:
+    """The id of a process that has written a note and lives until it is killed."""
+    code = f"from proxy.commands.running import *\nwith noted(Note{tuple(note)}): print(flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        try:
+            yield living.pid
+        finally:
+            living.kill()
+
+
+def test_a_proxy_that_was_started_with_other_settings_is_not_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    with noted(OTHER):
+        assert find_proxy() == OTHER
+        monkeypatch.setenv("CONDENSER_PORT", "9000")
+        assert find_proxy() is None
+        monkeypatch.setenv("CONDENSER_PORT", "9")
+        assert find_proxy() == OTHER
+
+
+def test_the_note_of_a_process_that_was_killed_is_not_believed_and_goes_with_the_next(tmp_path: Path) -> None:
+    with another_process(OTHER) as killed:
+        assert find_proxy() == OTHER
+    left = note_folder(tmp_path) / f"{killed}.json"
+    assert left.exists()
+    assert find_proxy() is None
+    with noted(OTHER):
+        assert not left.exists()
+    assert list(note_folder(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON", json.dumps({"url": "http://x"})])
+def test_a_note_that_cannot_be_read_is_passed_over(text: str, tmp_path: Path) -> None:
+    with noted(OTHER):
+        (note,) = note_folder(tmp_path).iterdir()
+        note.write_text(text)
+        assert find_proxy() is None
+
+
+def others_may_write(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def a_link(folder: Path) -> None:
+    (folder.parent / "theirs").mkdir(mode=0o700)
+    folder.symlink_to(folder.parent / "theirs")
+
+
+def a_file(folder: Path) -> None:
+    folder.touch()
+
+
+@pytest.mark.parametrize("made", [others_may_write, a_link, a_file])
+def test_a_folder_that_others_can_write_to_holds_no_note_and_none_of_it_is_read(
+    made: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = note_folder(tmp_path)
+    assert callable(made)
+    made(folder)
+    with noted(OTHER):
+        assert "must be given --url http://127.0.0.1:9" in capsys.readouterr().err
+        assert find_proxy() is None
+
+
+def test_the_settings_file_names_the_address_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.toml").write_text('host = "::"\nport = 9000\n[unknown]\n')
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "c.toml"))
+    assert configured_url() == "http://[::1]:9000"
+    monkeypatch.setenv("CONDENSER_PORT", "9")
+    assert configured_url() == "http://[::1]:9"
+
+
+@pytest.mark.parametrize("text", ["no toml", None])
+def test_a_settings_file_that_cannot_be_read_is_named(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "c.toml").write_text(text)
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "c.toml"))
+    code, out, err = run(capsys, "healthcheck")
+    assert (code, out) == (2, "")
+    assert str(tmp_path / "c.toml") in err
