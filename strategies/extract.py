@@ -17,6 +17,7 @@ from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
+from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
 from strategies.core.options import Options, option
 from strategies.core.paths import target
@@ -33,6 +34,8 @@ _ERRORS = 6
 _ACTIONS = 30
 _EARLIER_SHARE = 0.7
 _ACTION = "- called "
+_ENGLISH = ("What the user said:", "What was done:", "Errors seen:", "The assistant's last words:")
+_CHINESE = ("用户说过的话：", "已做的事：", "出现过的错误：", "助手最后的话：")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class Extract(Strategy):
         text = append_ledger(record(view, end, record_room), kept)
         if not text:
             raise NothingToDo("nothing-to-extract")
-        edit = replace_before(view, end, replacement(text, stands_for(view, end)), task_piece(view, budget.task_cap))
+        piece = replacement(text, stands_for(view, end), chinese=is_chinese(view.transcript))
+        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
 
 
@@ -90,7 +94,8 @@ def record(view: View, end: int, cap: int) -> str:
     messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
     parts = [earlier] if earlier else []
     remaining = cap - counter.text(earlier)
-    for section in _sections([message for _, message in messages]):
+    titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
+    for section in _sections([message for _, message in messages], titles):
         fitted = _lines_within(section, remaining, counter)
         if len(fitted) > 1:
             parts.append("\n".join(fitted))
@@ -116,12 +121,10 @@ def _shorten_record(record: str, cap: int, counter: Counter) -> str:
     return kept or cut_text(record, cap, counter)
 
 
-def _sections(messages: Sequence[Message]) -> Iterator[list[str]]:
+def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[list[str]]:
     """Yields the title and lines of each section, most important section first."""
-    yield ["What the user said:", *_user_lines(messages)]
-    yield ["What was done:", *_actions(messages)]
-    yield ["Errors seen:", *_errors(messages)]
-    yield ["The assistant's last words:", *_last_words(messages)]
+    sections = (_user_lines(messages), _actions(messages), _errors(messages), _last_words(messages))
+    yield from ([title, *lines] for title, lines in zip(titles, sections, strict=True))
 
 
 def _user_lines(messages: Iterable[Message]) -> Iterator[str]:

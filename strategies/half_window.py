@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
+from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, replace_before, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
@@ -104,7 +105,7 @@ class HalfWindow(Strategy):
         span = Span.before(view, decision.cut, view.tokens - split.tokens_after(decision.cut) + cap.text)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, cap, budget, past, form)
-        piece = replacement(record.text, stands_for(view, decision.cut))
+        piece = replacement(record.text, stands_for(view, decision.cut), chinese=is_chinese(view.transcript))
         edit = replace_before(view, decision.cut, piece, task_piece(view, budget.task_cap))
         metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
         return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))

@@ -21,6 +21,7 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import NothingToDo
+from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.plan import Plan, Replace, apply
@@ -69,7 +70,7 @@ class Mask(Strategy):
         return apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
 
     def _plan(self, view: View, budget: Budget, keep: int) -> Plan:
-        files = _Files(int(budget.usable * self.options.paths))
+        files = _Files(int(budget.usable * self.options.paths), chinese=is_chinese(view.transcript))
         edits: list[Replace] = []
         for number, each in enumerate(reversed(view.structure.rounds)):
             is_old = number >= keep and each.end <= view.limit
@@ -94,7 +95,7 @@ class Mask(Strategy):
         file = target(call) if call else None
         if files.keeps(file, item.message.tokens):
             return
-        line = result_line(call, file, len(item.message.text), item.message.tokens)
+        line = result_line(call, file, len(item.message.text), item.message.tokens, chinese=files.chinese)
         body = {**item.message.body, "content": line}
         yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
 
@@ -114,24 +115,32 @@ class Mask(Strategy):
         if arguments is None or not isinstance(raw, dict) or not isinstance(raw.get("function"), dict):
             return raw
         file = target_in(arguments)
-        masked = {key: self._argument(value, file) for key, value in arguments.items()}
+        masked = {key: self._argument(value, file, chinese=files.chinese) for key, value in arguments.items()}
         if masked == arguments or files.keeps(file, len(call.arguments) // 4):
             return raw
         function = {**raw["function"], "arguments": json.dumps(masked, ensure_ascii=False)}
         return {**raw, "function": function}
 
-    def _argument(self, value: object, file: Target | None) -> object:
+    def _argument(self, value: object, file: Target | None, *, chinese: bool) -> object:
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
-        again = f"; read {file.path} again if you need it" if file and file.path != value else ""
+        named = file if file and file.path != value else None
+        if chinese:
+            again = f"；如需内容请重新读取 {named.path}" if named else ""
+            return f"[已省略 {len(value):,} 个字符{again}]"
+        again = f"; read {named.path} again if you need it" if named else ""
         return f"[{len(value):,} characters left out{again}]"
 
 
 class _Files:
-    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit."""
+    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit.
 
-    def __init__(self, room: int) -> None:
+    `chinese` says in which language the lines are that stand for the others.
+    """
+
+    def __init__(self, room: int, *, chinese: bool) -> None:
         self._room = room
+        self.chinese = chinese
         self._seen: set[str] = set()
         self.kept = 0
 
@@ -169,8 +178,13 @@ def _by_result(view: View, each: Round) -> dict[int, Call]:
     return calls_by_item
 
 
-def result_line(call: Call | None, file: Target | None, characters: int, tokens: int) -> str:
+def result_line(call: Call | None, file: Target | None, characters: int, tokens: int, *, chinese: bool = False) -> str:
     """The line that stands for a result."""
+    if chinese:
+        name = f" {call.name} " if call and call.name else "工具"
+        where = f"（{file.path}）" if file else ""
+        again = f"；如需内容请重新读取 {file.path}" if file else ""
+        return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{again}]"
     tool = f"of {call.name}" if call and call.name else "of a tool"
     where = f" on {file.path}" if file else ""
     again = f"; read {file.path} again if you need it" if file else ""

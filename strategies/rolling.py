@@ -89,7 +89,8 @@ class Rolling(Strategy, Marking, Injecting):
         record = yield from summarize(span, span.cap(cap), budget, past, form)
         cards = attribute_cards(record.cards, view, span.items)
         count = stands_for(view, end)
-        edit = replace_before(view, end, context_summary(record.text, count), task_piece(view, budget.task_cap))
+        piece = context_summary(record.text, count, chinese=is_chinese(view.transcript))
+        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
         metadata = {
             "summarizedMessageCount": count,
             "keptMessageCount": view.size - end,

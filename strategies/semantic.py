@@ -215,7 +215,9 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
     stays = [i for i in range(selection.end) if i not in forgotten]
     behind = next((item.source for item in view.items[selection.end :] if item.source is not None), None)
     before = len(view.transcript.chain) if behind is None else behind
-    record = replacement(text, before - sum(view.items[i].source is not None for i in stays))
+    record = replacement(
+        text, before - sum(view.items[i].source is not None for i in stays), chinese=is_chinese(view.transcript)
+    )
     if view.task not in stays:
         yield record
     for i in stays:

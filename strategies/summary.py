@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToSummarize
+from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
 from strategies.core.plan import Plan, replace_before, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
@@ -49,6 +50,7 @@ class Summary(Strategy):
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, span.cap(cap), budget, past, form)
         count = stands_for(view, end)
-        edit = replace_before(view, end, replacement(record.text, count), task_piece(view, budget.task_cap))
+        piece = replacement(record.text, count, chinese=is_chinese(view.transcript))
+        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
         metadata = {"summarizedMessageCount": count, "calls": record.calls, "promptDigest": form.digest}
         return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))

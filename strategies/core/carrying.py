@@ -8,9 +8,11 @@ the first one, which is in every view but may be cut in the middle.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from strategies.core.budget import Budget
 from strategies.core.history import originals
+from strategies.core.language import is_chinese
 from strategies.core.ledger import Ledger, LedgerCaps, ledger
 from strategies.core.replacement import previous_record, text_room
 from strategies.core.transcript import Counter, Message
@@ -25,7 +27,8 @@ def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> L
     earlier = previous_record(view)[1]
     stays = {view.transcript.task, view.transcript.last_user}
     messages = [message for index, message in originals(view, gone) if index not in stays]
-    return ledger(earlier, _messages_since(view, end, earlier), messages, _caps(budget, view.counter), view.counter)
+    said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
+    return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
 
 
 def ledger_tokens(kept: Ledger, counter: Counter) -> int:

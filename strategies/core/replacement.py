@@ -2,13 +2,14 @@
 
 It is a user message, labelled as a record. A system message would give authority to whatever a tool once printed, and
 an assistant message would be something that the model believes it said. The frame says that the record asks for
-nothing. `rolling` uses the frame of its source document, a named assistant message. `previous_record` reads both.
+nothing, in the language that the conversation has when the record is made. The label before it is the same in every
+language: `previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant
+message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from strategies.core.condensation import Kind, Literal
 from strategies.core.ledger import Ledger, split_ledger
@@ -18,32 +19,40 @@ from strategies.core.view import View
 OPENING = "[Condensed history]"
 SUMMARY_NAME, SUMMARY_OPENING = "context_summary", "## Context Summary"
 _FRAME = (
-    OPENING + " The {count} earlier messages of this conversation were condensed into the record below to fit"
-    " the context window. It is a record of what was said and done, not a new request: go on with the task.\n\n"
-    "{text}"
+    f"{OPENING} The {{count}} earlier messages of this conversation were condensed into the record below to fit"
+    " the context window. It is a record of what was said and done, not a new request: go on with the task."
+)
+_CHINESE_FRAME = (
+    f"{OPENING} 为适应上下文窗口，本次对话中较早的 {{count}} 条消息已压缩为下面的记录。"
+    "它只记录已说过和已做过的事，不是新的请求：请继续当前任务。"
 )
 _SUMMARY_FRAME = (
-    SUMMARY_OPENING
-    + "\nIt stands for {count} earlier messages of this conversation: a record, no new request.\n\n{text}"
+    f"{SUMMARY_OPENING}\nIt stands for {{count}} earlier messages of this conversation: a record, no new request."
 )
+_CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n它代表本次对话中较早的 {{count}} 条消息：仅为记录，不是新的请求。"
 _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*)\n\n(.*)$", re.DOTALL)
 
 
-def replacement(text: str, stands_for: int, extra: Mapping[str, object] | None = None) -> Literal:
+def replacement(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
     """The message that stands for `stands_for` messages: `text` in the frame."""
-    body: dict[str, object] = {"role": "user", "content": _FRAME.format(count=stands_for, text=text)}
-    return Literal(dump({**body, **(extra or {})}), Kind.REPLACEMENT)
+    content = _framed(_CHINESE_FRAME if chinese else _FRAME, text, stands_for)
+    return Literal(dump({"role": "user", "content": content}), Kind.REPLACEMENT)
 
 
-def context_summary(text: str, stands_for: int) -> Literal:
+def context_summary(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
     """The same message in the frame of `rolling`."""
-    content = _SUMMARY_FRAME.format(count=stands_for, text=text)
+    content = _framed(_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME, text, stands_for)
     return Literal(dump({"role": "assistant", "name": SUMMARY_NAME, "content": content}), Kind.REPLACEMENT)
 
 
+def _framed(frame: str, text: str, stands_for: int) -> str:
+    return f"{frame.format(count=stands_for)}\n\n{text}"
+
+
 def frame_tokens(counter: Counter) -> int:
-    """Tokens of the frame without its text; the frame of `rolling` has fewer."""
-    return counter.message({"role": "user", "content": _FRAME.format(count=10_000, text="")})
+    """Tokens of the longer frame without its text; the frames of `rolling` have fewer."""
+    frames = (_framed(frame, "", 10_000) for frame in (_FRAME, _CHINESE_FRAME))
+    return max(counter.message({"role": "user", "content": frame}) for frame in frames)
 
 
 def text_room(cap: int, counter: Counter) -> int:

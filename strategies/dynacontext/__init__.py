@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
+from strategies.core.language import is_chinese
 from strategies.core.plan import Plan, Replace
 from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Judging, Past, Polling, Shortened, Steps, Strategy, Verdict
@@ -80,7 +81,8 @@ class DynaContext(Strategy, Judging):
         except AnswerRefused as refused:
             refused.metadata = telemetry
             raise
-        piece = replacement(record.text, stands_for(view, scope.end) - max(len(scope.first) - 1, 0))
+        count = stands_for(view, scope.end) - max(len(scope.first) - 1, 0)
+        piece = replacement(record.text, count, chinese=is_chinese(view.transcript))
         lead_in = (LEAD_IN,) if options.empty_assistant else ()
         edit = Replace(0, scope.end, (*scope.first, *lead_in, piece, *scope.last))
         cards = attribute_cards(record.cards, view, span.items)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from strategies.core.condensation import Kind
+from strategies.core.condensation import Kind, Literal
 from strategies.core.excerpt import cut_text
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import (
     OPENING,
+    context_summary,
     frame_tokens,
     previous_text,
     replacement,
@@ -38,6 +40,27 @@ def test_it_is_a_user_message_that_says_what_it_is() -> None:
     assert "not a new request" in body["content"]
 
 
+@pytest.mark.parametrize("made", [replacement, context_summary])
+def test_in_chinese_it_says_the_same_behind_the_same_label(made: Callable[..., Literal]) -> None:
+    piece = made("记录", 12, chinese=True)
+    label, _, rest = json.loads(made("记录", 12).raw)["content"].partition("]" if made is replacement else "\n")
+    content = json.loads(piece.raw)["content"]
+    assert content.startswith(label)
+    assert content.endswith("\n\n记录")
+    assert "12 条消息" in content
+    assert "不是新的请求" in content
+    assert "earlier messages" in rest
+    assert "earlier messages" not in content
+
+
+@pytest.mark.parametrize("chinese", [False, True])
+@pytest.mark.parametrize("made", [replacement, context_summary])
+def test_the_text_of_either_frame_is_found_again(made: Callable[..., Literal], chinese: bool) -> None:
+    view = view_of(chat(8))
+    edit = replace_before(view, 6, made("so far\n\nso good", 5, chinese=chinese), task_piece(view, 100))
+    assert previous_text(apply(view, Plan((edit,)))) == "so far\n\nso good"
+
+
 @pytest.mark.parametrize("text", ["one line", "two\n\nlines", "", "{count} {text} %s", "[Condensed history] x\n\ny"])
 def test_its_text_is_found_again(text: str) -> None:
     assert previous_text(with_record(text)) == text
@@ -51,6 +74,7 @@ def test_frame_and_text_stay_within_the_cap() -> None:
     cap = 200
     text = cut_text(words(1_000), text_room(cap, WORDS), WORDS)
     assert WORDS.message(json.loads(replacement(text, 9_999).raw)) <= cap
+    assert WORDS.message(json.loads(replacement(text, 9_999, chinese=True).raw)) <= cap
     assert text_room(cap, WORDS) == cap - frame_tokens(WORDS)
     assert text_room(1, WORDS) == 0
 
