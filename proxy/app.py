@@ -25,7 +25,7 @@ from proxy.quoting import printable
 from proxy.reply.keepalive import error_response
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
-from proxy.routes.health import livez, metrics, readyz
+from proxy.routes.health import livez, metrics, readyz, root
 from proxy.routes.passthrough import pass_through
 from proxy.runtime.drain import Drain
 from proxy.services import open_services
@@ -84,6 +84,7 @@ def create_app(
             *(Route(path, chat, methods=["POST"]) for path in _COMPLETIONS),
             Route("/v1/{path:path}", _AnyMethod(pass_through)),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
+            Route("/", _AnyMethod(root)),
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", metrics),

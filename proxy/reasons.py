@@ -67,6 +67,7 @@ class Reason(StrEnum):
     STORE_SCHEMA = "store-schema"
     STORE_TIMEOUT = "store-timeout"
     STORE_UNAVAILABLE = "store-unavailable"
+    NOT_CONDENSED_ENDPOINT = "not-condensed-endpoint"
     ENCODED_BODY = "encoded-body"
     UNREADABLE_BODY = "unreadable-body"
     INTERNAL_ERROR = "internal-error"

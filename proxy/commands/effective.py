@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from proxy.condensing.clamping import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, option_tables
 from proxy.discovery import WindowLookup, no_stated_window
 from proxy.request.controls import Controls
@@ -18,12 +19,6 @@ from strategies.core.protocol import Marking
 
 _OWN = "settings for the model"
 _MARKS = ("prepare", "trigger", "target", "step")
-_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
-    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
-    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
-    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
-}
-"""Options in tokens that the budget bounds, and by what."""
 _SHARES = ("paths",)
 """Options that are shares of usable."""
 
@@ -112,8 +107,8 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
     """The value of an option with its origin; in tokens, and bounded, where the budget says so."""
     if budget is not None and name in _SHARES:
         return f"{int(value * budget.usable):,} ({value:g} of usable, {origin})"
-    if budget is not None and name in _BOUNDS:
-        bound, most = _BOUNDS[name][0], _BOUNDS[name][1](budget)
+    if budget is not None and name in OPTION_BOUNDS:
+        bound, most = OPTION_BOUNDS[name][0], OPTION_BOUNDS[name][1](budget)
         if most < value:
             return f"{most:,} ({bound}, clamped from {value:,}, {origin})"
     shown = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)

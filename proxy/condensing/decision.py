@@ -120,6 +120,8 @@ class Decision:
     """Whether the condensation came from a preparation; else it was made for this request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
+    warnings: tuple[str, ...] = ()
+    """What the client should know of its own headers and values."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
     timing: Timing = field(default_factory=Timing)
@@ -237,6 +239,8 @@ class Decision:
             pairs.append(("X-Condenser-Floor", str(self.floor)))
         if self.stages:
             pairs.append(("X-Condenser-Stages", self.stages))
+        if self.warnings:
+            pairs.append(("X-Condenser-Warning", "; ".join(self.warnings)))
         if head:
             pairs.append(("X-Condenser-Head", head))
         if self.applied is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from proxy.condensing.clamping import clamped_values
 from proxy.condensing.decision import Action, Decision
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
@@ -49,6 +50,7 @@ def undecided(case: Case) -> Decision:
         overhead=measured.overhead,
         calibrated=case.calibrated,
         head_before=case.append.current_head if case.append else "",
+        warnings=(*case.request.controls.warnings, *clamped_values(case.request.controls, case.policy)),
     )
     if found.failure:
         decision.action, decision.reason = Action.DEGRADED, found.failure
@@ -82,6 +84,7 @@ def as_it_came(request: ChatRequest) -> Decision:
         body=request.body.spliced(model=request.model if request.has_suffix else None),
         action=Action.DEGRADED,
         reason=Reason.INTERNAL_ERROR,
+        warnings=request.controls.warnings,
     )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.http.headers import OWN_PREFIX
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import printable, quoted
-from proxy.request.unknown_headers import UnknownHeaders
+from proxy.request.unknown_headers import LEAST_LIKENESS, UnknownHeaders
 from strategies import Pipeline, parse
 
 KEYS = (
@@ -73,6 +74,8 @@ class Controls:
     force: bool = False
     no_store: bool = False
     dry_run: bool = False
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What is wrong with the request's headers, and was ignored."""
     params: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The header or member of the body that sets each key, for errors."""
 
@@ -99,8 +102,9 @@ _NONE = Controls()
 
 def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:
     """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
-    values = {**_from_body(extension), **_from_headers(headers)}
-    if not values:
+    from_headers, unknown = _from_headers(headers)
+    values = {**_from_body(extension), **from_headers}
+    if not (values or unknown):
         return _NONE if suffix is None else Controls(strategy=suffix)
     strategy = values.get("strategy")
     return Controls(
@@ -115,6 +119,7 @@ def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipe
         force=_flag(values.get("force")),
         no_store=_flag(values.get("no-store")),
         dry_run=_flag(values.get("dry-run")),
+        warnings=_UNKNOWN.warnings(unknown),
         params={key: param for key, (param, _) in values.items()},
     )
 
@@ -138,8 +143,10 @@ Given = tuple[str, Any]
 """The header or member that sets a key, and its value."""
 
 
-def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
+def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:
+    """What the headers set, and the names of those that are unknown."""
     found: dict[str, Given] = {}
+    unknown: list[str] = []
     for name, value in headers:
         if not (lowered := name.lower()).startswith(OWN_PREFIX):
             continue
@@ -147,8 +154,8 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Given]:
         if key in KEYS:
             found[key] = (_header(key), value.decode("latin-1").strip())
         else:
-            _UNKNOWN.warn(_header(key))
-    return found
+            unknown.append(_header(key))
+    return found, unknown
 
 
 def _header(key: str) -> str:
@@ -165,7 +172,9 @@ def _from_body(extension: object) -> dict[str, Given]:
         key = str(name).replace("_", "-").lower()
         if key not in KEYS:
             param = f"condenser.{printable(name)}"
-            raise BadRequest(f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}.", param=param)
+            near = get_close_matches(key, KEYS, 1, LEAST_LIKENESS)
+            hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
+            raise BadRequest(f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}.", param=param)
         if value is not None:
             found[key] = (f"condenser.{name}", value)
     return found

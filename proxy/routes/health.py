@@ -6,6 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -28,6 +29,13 @@ async def readyz(request: Request) -> Response:
     if request.app.state.drain.has_begun:
         return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
     return JSONResponse(await readiness(request.app.state.services))
+
+
+async def root(request: Request) -> Response:
+    """Answers `HEAD /`, by which clients probe an address; there is nothing else at the root."""
+    if request.method != "HEAD":
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return Response()
 
 
 async def metrics(request: Request) -> Response:

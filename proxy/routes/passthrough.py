@@ -10,6 +10,7 @@ from starlette.responses import Response
 from proxy.condensing.decision import Action
 from proxy.errors import ProxyError
 from proxy.http.headers import encode_headers, first, to_upstream
+from proxy.reasons import Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.routes.reading import Unread
 from proxy.services import Services
@@ -17,9 +18,12 @@ from proxy.serving import line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
-    ("completions", "responses", "messages", "embeddings", "moderations", "images", "audio", "videos", "realtime")
+    (
+        *("completions", "responses", "conversations", "messages", "threads", "embeddings", "moderations"),
+        *("images", "audio", "videos", "realtime"),
+    )
 )
-"""The first path segments under `/v1/` of endpoints that ask a model."""
+"""The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
 
 Pairs = list[tuple[str, str]]
 
@@ -29,7 +33,7 @@ async def pass_through(request: Request) -> Response:
     services: Services = request.app.state.services
     segment = request.scope["path"].removeprefix("/v1/").partition("/")[0]
     is_bypassed = request.method == "POST" and segment in GENERATING
-    own_headers = _note_bypass(request, services) if is_bypassed else []
+    own_headers = _note_bypass(request, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
     incoming = Incoming(request.receive)
     return await _relay(request, incoming, _upstream_request(request, incoming, services), own_headers)
 
@@ -41,11 +45,11 @@ async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> R
     return await _relay(request, incoming, _upstream_request(request, incoming, services, unread.body), own_headers)
 
 
-def _note_bypass(request: Request, services: Services, reason: str = "") -> Pairs:
+def _note_bypass(request: Request, services: Services, reason: Reason) -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
     services.telemetry.record_bypass()
     line_of(request.scope).outcome = Action.BYPASSED, reason
-    return [("X-Condenser-Action", Action.BYPASSED), *([("X-Condenser-Reason", reason)] if reason else [])]
+    return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
 
 async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> Response:

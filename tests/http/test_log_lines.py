@@ -84,7 +84,7 @@ def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog
     stage.upstream.reply(error(500, "no"))
     stage.post(body_of(garden(1)))
     wanted = [
-        r"200 POST /v1/responses bypassed, upstream \d+ ms, \d+ ms in all, request [0-9a-f]{16}",
+        r"200 POST /v1/responses bypassed, not-condensed-endpoint, upstream \d+ ms.* in all, request [0-9a-f]{16}",
         r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, request [0-9a-f]{16}",
         r"404 GET /nowhere, \d+ ms in all, request [0-9a-f]{16}",
         r"500 scripted-1 p[0-9a-f]{16} main .* passed.*, request [0-9a-f]{16}",

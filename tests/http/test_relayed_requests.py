@@ -239,6 +239,9 @@ GENERATING = [
     "/v1/responses",
     "/v1/responses/",
     "/v1/responses/resp_1/cancel",
+    "/v1/conversations",
+    "/v1/conversations/conv_1/items",
+    "/v1/threads",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/embeddings",
@@ -257,7 +260,20 @@ def test_the_other_generation_endpoints_are_bypassed_and_say_so(
     body = b'{"model":"m","prompt":"p","input":"i","messages":[{"role":"user","content":"hi"}]}'
     answer = wire.request(proxy.url, "POST", target, body, wire.JSON)
     assert answer.header("x-condenser-action") == "bypassed"
+    assert answer.header("x-condenser-reason") == "not-condensed-endpoint"
     assert_relayed(proxy, upstream, target, action="bypassed")
+
+
+def test_a_probe_of_the_root_with_head_is_answered_and_get_says_where_the_api_is(
+    proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    answer = wire.request(proxy.url, "HEAD", "/")
+    assert (answer.status, answer.body) == (200, b"")
+    for method in ("GET", "POST"):
+        refused = wire.request(proxy.url, method, "/")
+        assert refused.status == 404
+        assert "set base_url to" in refused.json()["error"]["message"]
+    assert not list(upstream.journal)
 
 
 @pytest.mark.parametrize("target", ["/v1/files", "/v1/responsesx", "/v1/chat/completions/chatcmpl-1"])

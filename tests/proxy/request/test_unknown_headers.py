@@ -6,7 +6,8 @@ import pytest
 
 from proxy.request.controls import KEYS
 from proxy.request.unknown_headers import UnknownHeaders
-from tests.http.talking import garden, staged
+from tests.http.talking import WINDOW, asked, garden, staged
+from tests.support import replies
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -16,19 +17,19 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest.LogCaptureFixture) -> None:
     unknown = UnknownHeaders(KEYS)
     for name in ("x-condenser-stratgy", "X-Condenser-Stratgy", "X-CONDENSER-STRATGY"):
-        unknown.warn(name)
+        unknown.warnings([name])
     assert warnings(caplog) == [
         "the request header X-Condenser-Stratgy is unknown and ignored; did the client mean X-Condenser-Strategy?"
     ]
 
 
 def test_a_name_that_is_near_to_none_is_logged_without_a_guess(caplog: pytest.LogCaptureFixture) -> None:
-    UnknownHeaders(KEYS).warn("x-condenser-quux")
+    UnknownHeaders(KEYS).warnings(["x-condenser-quux"])
     assert warnings(caplog) == ["the request header X-Condenser-Quux is unknown and ignored"]
 
 
 def test_a_name_is_cut_and_has_no_character_that_would_do_something(caplog: pytest.LogCaptureFixture) -> None:
-    UnknownHeaders(KEYS).warn("x-condenser-\n\x1b\xe9" + "y" * 10_000)
+    UnknownHeaders(KEYS).warnings(["x-condenser-\n\x1b\xe9" + "y" * 10_000])
     (line,) = warnings(caplog)
     assert "X-Condenser-???Y" in line
     assert line.isprintable()
@@ -38,7 +39,7 @@ def test_a_name_is_cut_and_has_no_character_that_would_do_something(caplog: pyte
 def test_a_client_that_invents_names_fills_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
     unknown = UnknownHeaders(KEYS, most=3)
     for number in range(1_000):
-        unknown.warn(f"x-condenser-{number}")
+        unknown.warnings([f"x-condenser-{number}"])
     assert len(warnings(caplog)) == 4
     assert warnings(caplog)[-1].endswith("no further one is logged")
     assert len(unknown._logged) == 4
@@ -53,3 +54,31 @@ def test_a_request_with_a_misspelt_header_is_served_and_its_value_is_logged_nowh
             assert stage.ask(garden(1), headers).header("x-condenser-action") == "passed"
     assert len([line for line in warnings(caplog) if "X-Condenser-Sesion " in line]) == 1
     assert "hunter2" not in caplog.text
+
+
+def test_the_reply_names_an_unknown_header_the_one_that_is_near_and_never_a_value() -> None:
+    with staged() as stage:
+        headers = [("X-Condenser-Sesion", "hunter2"), ("x-condenser-quux", "1")]
+        for _ in range(2):
+            assert stage.ask(garden(1), headers).header("x-condenser-warning") == (
+                "X-Condenser-Sesion is unknown and ignored, did you mean X-Condenser-Session?; "
+                "X-Condenser-Quux is unknown and ignored"
+            )
+        assert stage.ask(garden(1)).header("x-condenser-warning") is None
+
+
+def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
+    names = [f"X-Condenser-\r\n\x1b\xe9;{number}" + "y" * 10_000 for number in range(100)]
+    warned = UnknownHeaders(KEYS).warnings(names)
+    assert len(warned) == 4
+    assert all(each.isascii() and each.isprintable() and len(each) < 200 for each in warned)
+
+
+def test_a_window_above_the_one_that_was_learned_and_an_option_above_its_bound_are_clamped_with_a_warning() -> None:
+    with staged(window=None) as stage:
+        stage.upstream.reply(replies.overflow(WINDOW, 50_000))
+        stage.ask(garden(40), asked(session="s", window=100_000))
+        answer = stage.ask(garden(1), asked(window=100_000, strategy="extract", options="max_tokens=9000"))
+        window, option = (answer.header("x-condenser-warning") or "").split("; ")
+        assert window.startswith("the window of 100,000 tokens is clamped to 4,096: ")
+        assert option == "extract.max_tokens of 9,000 is clamped to 409: a tenth of the window"
