@@ -6,6 +6,7 @@ covers a closed list of members in a canonical form, and nothing else:
 
     role, name, content, calls (id, name, arguments), the id of the call that a result answers
 
+An assistant's name is left out: agent SDKs add it only when they send a reply back in a later turn.
 Arguments are compared as JSON if they parse; `""` is `{}`, and 1.0 is 1. `null`, `""` and `[]` are the same content;
 a list of one text part is that text. `function_call` is a call without an id, role `function` a result without one.
 
@@ -55,7 +56,7 @@ def link(previous: bytes, digest: bytes) -> bytes:
 def _fields(body: Mapping[str, object]) -> Iterable[str]:
     role = body.get("role")
     yield "tool" if role == "function" else str(role)
-    yield _word(body.get("name"))
+    yield "" if role == "assistant" else _word(body.get("name"))
     yield from _content(body.get("content"))
     for call_id, name, arguments in call_fields(body):
         yield from ("call", call_id, name, canonical_arguments(arguments))

@@ -47,6 +47,7 @@ EQUAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         assistant("hi"),
         {**assistant("hi"), "refusal": None, "annotations": [], "reasoning_content": "hm", "audio": None},
     ),
+    ("an assistant's name", assistant("hi"), {**assistant("hi"), "name": "researcher"}),
     ("an index in a call", assistant(None, CALL), assistant(None, {**CALL, "index": 0})),
     ("role function and role tool", {"role": "function", "content": "x"}, {"role": "tool", "content": "x"}),
     (
