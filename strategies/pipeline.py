@@ -9,7 +9,7 @@ must shrink for the result to be used. `run` drives the stages.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strategies.core.budget import Budget
@@ -17,7 +17,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.floor import can_help, condensable
-from strategies.core.plan import Plan, apply, check, newest_is_shortened
+from strategies.core.plan import Plan, apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement, Rule
 from strategies.core.transcript import Role
@@ -69,6 +69,7 @@ class Outcome:
 
 
 Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
+Step = Generator[tuple[Effect, ...], tuple[Result, ...], None]
 
 
 def attempt(
@@ -147,29 +148,47 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
     """Runs stages until the view is at or below `budget.goal`; yields the effects that they yield.
 
     The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger or no stage
-    has changed it: a good summary is not thrown away for the last few tokens.
+    has changed it: a good summary is not thrown away for the last few tokens. If the view does not fit even then, they
+    run once more, and what the client has put in front of its question may go. Room that is left goes to a first user
+    message that was cut.
     """
     outcome = Outcome(view)
-    for stage, enough in [*((s, budget.goal) for s in stages), *((s, budget.trigger - 1) for s in ladder)]:
-        is_enough = outcome.view.tokens <= enough and outcome.stages
-        if is_enough and not _goes_on(stage, outcome.view, budget, past):
-            continue
-        try:
-            plan = yield from stage.condense(outcome.view, budget, past)
-            after = apply(outcome.view, plan)
-            may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
-            check(after, may_cut_newest_results=may_cut)
-        except StrategyError as error:
-            outcome.note(stage, error.reason, is_idle=isinstance(error, NothingToDo))
-            if error.metadata:
-                outcome.metadata[stage.name] = error.metadata
-        except Exception as defect:  # noqa: BLE001
-            # A defect in one stage costs what that stage would have saved; the next one may still make room.
-            outcome.note(stage, "internal-error")
-            outcome.defects.append(defect)
-        else:
-            if after.tokens < outcome.view.tokens:
-                outcome.accept(stage, plan, after)
-            else:
-                outcome.note(stage, "no-progress", is_idle=True)
+    yield from _run_stages(stages, budget.goal, outcome, budget, past)
+    yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, past)
+    if ladder and outcome.view.tokens > budget.usable and outcome.view.transcript.newest_turn:
+        outcome.view = replace(outcome.view, transcript=outcome.view.transcript.with_newest_turn(0))
+        yield from _run_stages(ladder, budget.usable, outcome, budget, past)
+    wider = with_wider_task(outcome.view, budget.task_ceiling, budget.goal)
+    if wider.tokens < view.tokens:
+        outcome.view = wider
     return outcome
+
+
+def _run_stages(stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, past: Past) -> Step:
+    """Runs stages while the view has more than `enough` tokens, or none has changed it yet."""
+    for stage in stages:
+        is_enough = outcome.stages and outcome.view.tokens <= enough
+        if not is_enough or _goes_on(stage, outcome.view, budget, past):
+            yield from _run_stage(stage, outcome, budget, past)
+
+
+def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, past: Past) -> Step:
+    """Runs one stage, and records in `outcome` what came of it."""
+    try:
+        plan = yield from stage.condense(outcome.view, budget, past)
+        after = apply(outcome.view, plan)
+        may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
+        check(after, may_cut_newest_results=may_cut)
+    except StrategyError as error:
+        outcome.note(stage, error.reason, is_idle=isinstance(error, NothingToDo))
+        if error.metadata:
+            outcome.metadata[stage.name] = error.metadata
+    except Exception as defect:  # noqa: BLE001
+        # A defect in one stage costs what that stage would have saved; the next one may still make room.
+        outcome.note(stage, "internal-error")
+        outcome.defects.append(defect)
+    else:
+        if after.tokens < outcome.view.tokens:
+            outcome.accept(stage, plan, after)
+        else:
+            outcome.note(stage, "no-progress", is_idle=True)

@@ -69,7 +69,7 @@ def _numbers(policy: Policy, budget: Budget, question: Question) -> Iterator[str
     yield from _marks(policy, budget, question)
     yield f"  hard      headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
     yield f"  record    {budget.replacement_cap:,} at most (a tenth of the window)"
-    yield f"  task      {budget.task_cap:,} at most of the first user message (an eighth of the window, at most 2,000)"
+    yield f"  task      {budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
     yield f"  rules     {budget.ledger.rules:,} at most ({_ledger_origin(question, 'rules_max_tokens')})"
     yield f"  facts     {budget.ledger.facts:,} at most ({_ledger_origin(question, 'facts_max_tokens')})"
     if budget.prompt_window is not None:

@@ -16,7 +16,8 @@ from proxy.memory.rounds import Rounds
 from proxy.quoting import label
 from proxy.reply.usage import Usage
 from proxy.request.identity import MOST_SHOWN
-from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock, with_depth
+from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.session import with_depth
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Kind, Literal
 from strategies.core.view import View

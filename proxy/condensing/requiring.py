@@ -96,7 +96,7 @@ def why_no_record(decision: Decision, case: Case) -> str:
     failed = session.failed_try if session else None
     if failed is None or not failed.judged or session is None:
         return ""
-    same = failed.branch == session.branch_name_for(case.history.digests)
+    same = failed.branch == session.branch_name_for(case.history)
     return failed.reason if same and failed.applied == (decision.applied.id if decision.applied else "") else ""
 
 
@@ -156,6 +156,6 @@ def _news(case: Case) -> str:
     if case.is_aligned:
         return Reason.ALIGNED
     session = case.recognised.session
-    if session is not None and session.find_branch(case.history.digests) is None:
+    if session is not None and session.find_branch(case.history) is None:
         return Reason.NEW_BRANCH
     return ""

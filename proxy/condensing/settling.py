@@ -50,7 +50,7 @@ class Settler:
         decision.hidden_rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
             return
-        session, decision.branch = self._keeper.id_and_branch(case.recognised, case.history.digests)
+        session, decision.branch = self._keeper.id_and_branch(case.recognised, case.history)
         too_small = _is_too_small(decision, case)
         if not case.may_store or (too_small and decision.hidden_rounds is None):
             return

@@ -18,8 +18,9 @@ from proxy.errors import BadRequest
 from proxy.memory.editing import standing_for, with_card, without_cards
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
+from proxy.sessions.branch import Branch, has_node
 from proxy.sessions.histories import StoredHistory
-from proxy.sessions.session import MAIN, Branch, Session, has_node
+from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json

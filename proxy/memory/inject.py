@@ -15,7 +15,7 @@ from proxy.condensing.preparing import Background
 from proxy.memory.recall import Recall, Searchable
 from proxy.request.intake import Case
 from proxy.runtime.offload import message_load, offload
-from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.condensation import Kind, Literal, Overlay
@@ -30,7 +30,7 @@ LEAST_ROOM = 32
 def standing_block(case: Case) -> MemoryBlock | None:
     """The block that an earlier request of this turn has shown; None where this is a new user message."""
     session, history = case.recognised.session, case.history
-    branch = session.find_branch(history.digests) if session else None
+    branch = session.find_branch(history) if session else None
     if branch is None or history.last_user is None:
         return None
     return branch.block if branch.block.node == history.digests[history.last_user].hex() else None

@@ -29,9 +29,9 @@ from proxy.request.identity import Identity
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.request.wire import Body
 from proxy.sessions.append import Append, append_to
+from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.restoring import Restorer
-from proxy.sessions.session import Branch, MemoryBlock, has_node
 from proxy.sessions.stored import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -109,7 +109,7 @@ class Case(NamedTuple):
     def branch(self) -> Branch | None:
         """The branch that the request continues, if there is one."""
         session = self.recognised.session
-        return session.find_branch(self.history.digests) if session else None
+        return session.find_branch(self.history) if session else None
 
     @property
     def history(self) -> Transcript:
@@ -145,9 +145,18 @@ class Case(NamedTuple):
         case = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
             return case
-        transcript = self.measured.transcript.with_form(profile.form)
-        full = transcript if self.is_aligned else self.full_transcript and self.full_transcript.with_form(profile.form)
-        return case._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
+        return case.with_transcripts(lambda transcript: transcript.with_form(profile.form))
+
+    def with_newest_turn(self) -> Case:
+        """The case whose transcripts know where the newest turn begins, as far as the session shows it."""
+        length = self.recognised.newest_turn
+        return self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
+
+    def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> Case:
+        """The case with its transcripts changed by `change`, which leaves their messages alone."""
+        transcript = change(self.measured.transcript)
+        full = transcript if self.is_aligned else self.full_transcript and change(self.full_transcript)
+        return self._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
 
     def as_it_came(self) -> Case:
         """The case for sending the request as the client sent it."""
@@ -248,7 +257,7 @@ class Intake:
             policy = policy.off()
         case = Case(request, measured, recognised, policy, counter, measured, append)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
-        case = self._calibrate(self._add_offer(case.for_profile(policy.profile)))
+        case = self._calibrate(self._add_offer(case.for_profile(policy.profile).with_newest_turn()))
         timing.session = milliseconds_since(started) + spent_on_history
         return case
 
@@ -258,7 +267,7 @@ class Intake:
             return case
         policy = case.policy._replace(budget=case.policy.budget and case.policy.budget.unscaled)
         counted = await self._count(case._replace(policy=policy))
-        return self._calibrate(counted.for_profile(policy.profile))
+        return self._calibrate(counted.for_profile(policy.profile).with_newest_turn())
 
     async def _count(self, case: Case) -> Case:
         if not case.is_estimated:

@@ -22,8 +22,9 @@ from proxy.request.identity import session_key
 from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
+from proxy.sessions.branch import Branch
 from proxy.sessions.histories import StoredHistory
-from proxy.sessions.session import Branch, Session
+from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, StoreError

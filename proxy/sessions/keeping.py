@@ -26,8 +26,9 @@ from proxy.reply.usage import Usage
 from proxy.request import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block
+from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock, openings
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, MemoryBlock, Session
+from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.codec import encode_condensation, record_name
@@ -148,9 +149,16 @@ class Keeper:
             self._stored.outage.failed("cards were not shared", error)
 
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
-        """Marks a condensation as applied by a forwarded view; raises `StoreError`."""
-        marking = self._stored.store.mark_standing(recognised.key, record_name(condensation.digest, condensation.depth))
-        await self._stored.write(marking, recognised.patience)
+        """Marks a condensation as applied by a forwarded view; raises `StoreError`.
+
+        A fork that applies a condensation of its ancestors records it as its own: marks are kept with each session.
+        """
+        own = recognised.session.condensations if recognised.session else ()
+        if any(each.id == condensation.id for each in own):
+            name = record_name(condensation.digest, condensation.depth)
+            await self._stored.write(self._stored.store.mark_standing(recognised.key, name), recognised.patience)
+        else:
+            await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
 
     async def standing_since(self, recognised: Recognised, digests: Sequence[bytes]) -> Condensation | None:
         """A condensation for this chain that was recorded since the session was read; None if there is none."""
@@ -189,10 +197,10 @@ class Keeper:
 
         await self._stored.change(recognised.key, changed, self._ttl)
 
-    def id_and_branch(self, recognised: Recognised, digests: Sequence[bytes]) -> tuple[str, str]:
-        """The id of a request's session, and the name of the branch that its chain continues or opens."""
+    def id_and_branch(self, recognised: Recognised, transcript: Transcript) -> tuple[str, str]:
+        """The id of a request's session, and the name of the branch that its transcript continues or opens."""
         session = recognised.session
-        return (session.id, session.branch_name_for(digests)) if session else (_new_id(recognised), MAIN)
+        return (session.id, session.branch_name_for(transcript)) if session else (_new_id(recognised), MAIN)
 
     def _new(self, recognised: Recognised) -> Session:
         return Session(
@@ -221,7 +229,7 @@ class Keeper:
                 raise StoreError("store-contended", "another append to this history was stored first")
             before = recognised.session or self._new(recognised)
             session = _session_after(before, turn, self._clock())
-            index = _nodes(turn.transcript) if session.is_derived else ()
+            index = _nodes(turn) if session.is_derived else ()
             if await self._save_first(recognised.key, self._variants(before, session, turn), index):
                 return
             recognised = _forked_if_moved(recognised._replace(session=await self._stored.load(recognised.key)), turn)
@@ -248,7 +256,7 @@ class Keeper:
             return [_Variant(session, turn.blocks)]
         *shared, own = [
             new_block(turn.transcript, run.start, run.stop, keeps_text=self._keeps_text)
-            for run in before.unstored_in(turn.transcript.digests)
+            for run in before.unstored_in(turn.transcript)
         ]
         inheriting = session._replace(inherited=before.inherited)
         blocks = {name: data for block in (*shared, own) for name, data in block.items()}
@@ -291,7 +299,7 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         session is None
         or not session.is_derived
         or not session.branches
-        or session.find_branch(turn.transcript.digests) is not None
+        or session.find_branch(turn.transcript) is not None
     ):
         return recognised
     key = SessionKey(recognised.key.tenant, names.new_derived_id())
@@ -302,7 +310,7 @@ def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session
     """The session after a turn."""
     digests = turn.transcript.digests
     patched = session.with_patch(turn.patch, digests, turn.covered)
-    moved, _branch = patched.with_turn(digests, now, turn.applied, turn.block, turn.anchor, turn.reply)
+    moved, _branch = patched.with_turn(turn.transcript, now, turn.applied, turn.block, turn.anchor, turn.reply)
     settings = session.settings if session.is_derived else turn.settings
     saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
     totals = session.totals_with(
@@ -325,6 +333,12 @@ def _usage_totals(usage: Usage | None) -> dict[str, int]:
     return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
-def _nodes(transcript: Transcript) -> tuple[str, ...]:
-    """The chain digests under which a session is indexed: its head, and the node before it."""
-    return tuple(digest.hex() for digest in transcript.digests[-2:])
+def _nodes(turn: SessionUpdate) -> tuple[str, ...]:
+    """The chain digests under which a session is indexed.
+
+    They are its head, the node before it, the end of what is condensed, and the places where the newest turn may begin.
+    """
+    digests = turn.transcript.digests
+    condensed = digests[turn.covered - 1 : turn.covered]
+    nodes = (*(each.node for each in openings(turn.transcript)), *condensed, *digests[-2:])
+    return tuple(dict.fromkeys(node.hex() for node in nodes))

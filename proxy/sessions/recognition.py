@@ -18,10 +18,11 @@ from proxy.request import identity as names
 from proxy.request.identity import Identity
 from proxy.runtime.lru import Lru
 from proxy.sessions.append import History, history_at
+from proxy.sessions.branch import has_node, is_answered_alike, openings
 from proxy.sessions.histories import Histories
 from proxy.sessions.lookup import SessionLookup
 from proxy.sessions.restoring import MissingMessages
-from proxy.sessions.session import Session, has_node, is_answered_alike
+from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import Patience, StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.alignment import LEAST_RUN, align
@@ -58,6 +59,8 @@ class Recognised(NamedTuple):
     """How many first messages a new fork shares with its parent."""
     failure: str = ""
     """The reason of a `StoreError`; "" where the store has answered."""
+    newest_turn: int = 0
+    """How many of the last messages are the newest turn; 0 where it is not known what the last request had."""
     missing: MissingMessages | None = None
     """The messages that a client left out which sends a window of its history."""
     scope: Scope | None = None
@@ -71,7 +74,7 @@ class Recognised(NamedTuple):
         """
         if self.session is None:
             return "" if self.is_derived else None
-        branch = self.session.find_branch(transcript.digests)
+        branch = self.session.find_branch(transcript)
         return branch.applied if branch else None
 
     def with_fresh_patience(self) -> Recognised:
@@ -144,16 +147,21 @@ class Recogniser:
         session = await self._loaded(blank.key)
         if session is None:
             return blank
-        if blank.identity.weak and session.find_branch(transcript.digests) is None:
+        if blank.identity.weak and session.find_branch(transcript) is None:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
-        found = blank._replace(session=session, condensations=session.condensations, patches=session.patches)
+        found = blank._replace(
+            session=session,
+            condensations=session.condensations,
+            patches=session.patches,
+            newest_turn=newest_turn(session, transcript),
+        )
         if not _may_be_a_window(session, transcript):
             return found
         try:
             return found._replace(missing=await self._align(found, session, transcript))
         except StoreError as error:
-            if session.find_branch(transcript.digests) is None:
+            if session.find_branch(transcript) is None:
                 raise
             self._stored.outage.failed("a history was not aligned", error)
             return found
@@ -189,7 +197,8 @@ class Recogniser:
         if found is None:
             return blank
         path = (found.key.session, *lookup.path(found.session.parent if found.session else found.parent))
-        for node in nodes[:2]:
+        begins = openings(transcript.with_newest_turn(found.newest_turn))
+        for node in (*nodes[:2], *(each.node for each in begins)):
             self._recent_paths.put((tenant, node), path)
         return found
 
@@ -204,11 +213,12 @@ class Recogniser:
             session = await lookup.session(name)
             if session is None or not session.is_derived:
                 continue
-            branch = session.find_branch(transcript.digests)
+            branch = session.find_branch(transcript)
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
             if branch is not None and is_answered_alike(branch, transcript, must_be_known=nearest is not None):
                 recognised = await _with_records(lookup, blank, session)
-                return recognised._replace(key=SessionKey(lookup.tenant, name), shown_id=name, session=session)
+                key, newest = SessionKey(lookup.tenant, name), newest_turn(session, transcript)
+                return recognised._replace(key=key, shown_id=name, session=session, newest_turn=newest)
             # Not continued: another conversation may have sent the same messages and be ahead of this one.
             nearest = nearest or (name, session)
         if nearest is None:
@@ -220,7 +230,8 @@ class Recogniser:
         # A fork links to the nearest session that has more for it, so that chains of forks of conversations that begin
         # alike stay short.
         parent = name if session.has_more_for_fork(inherited) else session.parent
-        return recognised._replace(parent=parent, inherited=inherited)
+        newest = newest_turn(session, transcript, inherited)
+        return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
 
     async def appended_history(self, tenant: str, identity: Identity, patience: Patience) -> History:
         """The history that append mode has stored under an explicit id; raises `StoreError`."""
@@ -243,15 +254,18 @@ def _may_be_a_window(session: Session, transcript: Transcript) -> bool:
     It may also be one if it continues a branch with the last message rewritten, beside other branches: that branch may
     have begun as such a window itself.
     """
-    branch = session.find_branch(transcript.digests)
+    branch = session.find_branch(transcript)
     if branch is None:
         return bool(session.branches)
     return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)
 
 
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
-    """`blank` with the condensations and hidden rounds of a session and its ancestors."""
+    """`blank` with the condensations and hidden rounds of a session and its ancestors.
+
+    A session and its ancestor may have the same condensation: then the session's own copy says whether it stands.
+    """
     sessions = [session, *await lookup.ancestors(session)]
-    condensations = tuple(each for one in sessions for each in one.condensations)
+    condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
     patches = tuple(each for one in reversed(sessions) for each in one.patches)
     return blank._replace(condensations=condensations, patches=patches)

@@ -3,8 +3,9 @@
 A session has sticky settings, branches, and the condensations of all branches. A branch is identified by its head, the
 chain digest of the last message that a client sent on it, and by the chain digest before that, since a client may
 rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its chain; of
-several such branches it continues the longest. A transcript that diverges earlier is a fork: a new branch if the
-session has an explicit id, a new session if it is derived.
+several such branches it continues the longest. It also continues a branch whose newest turn it repeats without the
+messages in front of the question: some clients move files or context to the end of each request. A transcript that
+diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is derived.
 
 Sessions are immutable values, and everything here is pure; the driver reads and writes.
 """
@@ -12,16 +13,25 @@ Sessions are immutable values, and everything here is pure; the driver reads and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from proxy.calibration.anchor import Anchor
-from proxy.reply.ending import ending
 from proxy.sessions.append import NO_TIP, Tip
+from proxy.sessions.branch import (
+    MOST_OPENINGS,
+    NO_MEMORY_BLOCK,
+    Branch,
+    MemoryBlock,
+    common_length,
+    continues,
+    has_node,
+    node_before,
+    openings,
+    places_since,
+)
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, Literal, Overlay
-from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Role, Transcript
 from strategies.memory.merging import settled_cards
@@ -35,41 +45,7 @@ SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen 
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 
 
-class MemoryBlock(NamedTuple):
-    """A memory block: the chain digest after its user message, in hex, and the message that goes before it, as JSON."""
-
-    node: str = ""
-    raw: str = ""
-
-
-NO_MEMORY_BLOCK = MemoryBlock()
 NOTHING: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A line of history in a session."""
-
-    name: str
-    """`main`, `b2`, `b3`, …"""
-    head: bytes
-    """The chain digest of the last message that a client sent on it."""
-    before: bytes
-    """The chain digest before that message."""
-    count: int
-    """How many chain messages lead up to the head."""
-    last_used: float = 0.0
-    """When a request last moved it, in seconds since the epoch."""
-    applied: str = ""
-    """The id of the condensation in its last view; "" for none."""
-    seen: tuple[tuple[int, float], ...] = ()
-    """Pairs of a chain length and the time by which the messages up to it had come, in order."""
-    block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block of its last user message."""
-    anchor: Anchor | None = None
-    """The upstream's token count of the last view that has one."""
-    reply: str = ""
-    """How the reply to its head ends; "" where that is not known."""
 
 
 class FailedTry(NamedTuple):
@@ -139,33 +115,33 @@ class Session(NamedTuple):
         """Whether requests find it by their chain rather than by an id."""
         return self.source == "derived"
 
-    def find_branch(self, digests: Sequence[bytes]) -> Branch | None:
-        """The branch that a transcript with these chain digests continues; None where it opens a new one."""
-        continued = [branch for branch in self.branches if continues(branch, digests, answered=self.is_derived)]
+    def find_branch(self, transcript: Transcript) -> Branch | None:
+        """The branch that a transcript continues; None where it opens a new one."""
+        continued = [branch for branch in self.branches if continues(branch, transcript, answered=self.is_derived)]
         if len(continued) < 2:
             return continued[0] if continued else None
-        return max(continued, key=lambda branch: (common_length(branch, digests), branch.last_used))
+        return max(continued, key=lambda branch: (common_length(branch, transcript.digests), branch.last_used))
 
-    def branch_name_for(self, digests: Sequence[bytes]) -> str:
-        """The name of the branch that a transcript with these chain digests continues, or opens."""
-        return self._name_of(self.find_branch(digests))
+    def branch_name_for(self, transcript: Transcript) -> str:
+        """The name of the branch that a transcript continues, or opens."""
+        return self._name_of(self.find_branch(transcript))
 
     def _name_of(self, branch: Branch | None) -> str:
         return branch.name if branch else branch_name(self.branches_opened + 1)
 
-    def unstored_in(self, digests: Sequence[bytes]) -> tuple[range, ...]:
+    def unstored_in(self, transcript: Transcript) -> tuple[range, ...]:
         """Which messages of a transcript have no blocks in this session yet, as ranges; each is stored as one block.
 
         The last range ends with the transcript; one before it holds the messages that are inherited from the parent.
         """
-        end, branch = len(digests), self.find_branch(digests)
+        end, branch = len(transcript.chain), self.find_branch(transcript)
         if branch is None:
             return (range(0 if self.branches else self.inherited, end),)
-        return range(self.inherited), range(common_length(branch, digests), end)
+        return range(self.inherited), range(common_length(branch, transcript.digests), end)
 
     def with_turn(
         self,
-        digests: Sequence[bytes],
+        transcript: Transcript,
         now: float,
         applied: str = "",
         block: MemoryBlock = NO_MEMORY_BLOCK,
@@ -176,12 +152,14 @@ class Session(NamedTuple):
 
         `reply` is how the reply to the transcript ends.
         """
-        old = self.find_branch(digests)
+        digests = transcript.digests
+        old = self.find_branch(transcript)
         opened = self.branches_opened + (old is None)
         name = self._name_of(old)
         seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
-        branch = Branch(name, digests[-1], node_before(digests), len(digests), now, applied, seen, block, anchor, reply)
+        head, last = (digests[-1], node_before(digests), len(digests)), transcript.chain[-1].digest
+        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript))
         others = [each for each in self.branches if old is None or each.name != old.name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
@@ -237,39 +215,26 @@ class Session(NamedTuple):
         return self._replace(totals=self.totals_with(**more))
 
 
-def continues(branch: Branch, digests: Sequence[bytes], *, answered: bool) -> bool:
-    """Whether a transcript goes on from the branch's head, or from the node before it with the last message rewritten.
+def newest_turn(session: Session, transcript: Transcript, inherited: int = 0) -> int:
+    """How many of its last messages are the newest turn of a transcript that continues a session.
 
-    With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
-    another conversation that began alike.
+    The turn begins with the first user message that the last request did not have, or where it began at that request.
+    0 where the transcript does not have the last message of that request. A fork shares its first `inherited` messages
+    with the session.
     """
-    if has_node(digests, branch.count, branch.head):
-        return True
-    if answered and len(digests) <= branch.count:
-        return False
-    return branch.count > 1 and has_node(digests, branch.count - 1, branch.before)
-
-
-def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
-    """Whether a transcript that continues a branch may be the same conversation, if it has rewritten the last message.
-
-    Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
-    that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
-    client began is completed by the reply itself.
-    """
-    if has_node(transcript.digests, branch.count, branch.head):
-        return True
-    rewritten, *since = transcript.chain[branch.count - 1 :]
-    if rewritten.role is not Role.USER:
-        return rewritten.role is Role.ASSISTANT
-    if not branch.reply:
-        return not must_be_known
-    return bool(since) and ending(since[0].text) == branch.reply
-
-
-def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
-    """How many messages a transcript that continues a branch shares with it."""
-    return branch.count if has_node(digests, branch.count, branch.head) else branch.count - 1
+    digests = transcript.digests
+    branch = session.find_branch(transcript) or max(session.branches, key=lambda each: each.last_used, default=None)
+    if branch is None:
+        return 0
+    shared = max(common_length(branch, digests), inherited)
+    new = places_since(branch, transcript, shared)
+    if new is None:
+        return 0
+    users = [i for i in new if transcript.chain[i].role is Role.USER]
+    if users:
+        # More of them are turns that the client had with another model, and not what belongs to one question.
+        return len(digests) - users[0 if len(users) <= MOST_OPENINGS else -1]
+    return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
 
 
 def _size(patch: Overlay) -> int:
@@ -286,16 +251,6 @@ def first_seen_after(
     if recent and now - recent[-1][1] < SEEN_STEP:
         return (*old, *recent[:-1], (count, recent[-1][1]))
     return (*old, *recent, (count, now))
-
-
-def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
-    """Whether the chain has `node` after its first `count` messages."""
-    return count <= len(digests) and digests[count - 1] == node
-
-
-def node_before(digests: Sequence[bytes]) -> bytes:
-    """The chain digest before the last message."""
-    return digests[-2] if len(digests) > 1 else ROOT
 
 
 def branch_name(number: int) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from proxy.calibration import anchor as anchors
 from proxy.sessions.append import Tip
-from proxy.sessions.session import NO_MEMORY_BLOCK, Branch, FailedTry, MemoryBlock, Session
+from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, Opening
+from proxy.sessions.session import FailedTry, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation, Keep, Kind, Literal, Overlay, Piece
 from strategies.core.parsing import loads
@@ -47,6 +48,7 @@ def encode_session(session: Session) -> bytes:
                 [
                     *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
                     *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None, each.reply),
+                    *(each.last.hex(), [(opening.place, opening.node.hex()) for opening in each.openings]),
                 ]
                 for each in session.branches
             ],
@@ -109,8 +111,10 @@ def _branch(row: Sequence[Any]) -> Branch:
     block = MemoryBlock(*later[1]) if len(later) > 1 else NO_MEMORY_BLOCK
     anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
     reply = later[3] if len(later) > 3 else ""
+    last, openings = later[4:6] if len(later) > 5 else ("", ())
     nodes = bytes.fromhex(head), bytes.fromhex(before)
-    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply)
+    begins = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
+    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), begins)
 
 
 def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:

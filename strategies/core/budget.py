@@ -144,8 +144,13 @@ class Budget:
 
     @property
     def task_cap(self) -> int:
-        """The most tokens of a first user message that stays verbatim; a longer one is cut in the middle."""
+        """The tokens of the first user message that stay in every view."""
         return min(2_000, self.window // 8)
+
+    @property
+    def task_ceiling(self) -> int:
+        """The most tokens of a condensed view that shows the first user message whole: just under `trigger`."""
+        return self.goal + max(self.trigger - self.target - 1, 0)
 
     def headroom(self, tokens: int) -> int:
         """The headroom of a view of `tokens`; negative where the view does not fit."""

@@ -25,7 +25,7 @@ RULES_SHARE, FACTS_SHARE = 2 / 3, 1 / 8
 def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
     """The ledger of a replacement for the items before `end`; `gone` are those that no earlier ledger has seen."""
     earlier = previous_record(view)[1]
-    stays = {view.transcript.task, view.transcript.last_user}
+    stays = {view.transcript.task, *view.transcript.question}
     messages = [message for index, message in originals(view, gone) if index not in stays]
     said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
     return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
@@ -49,7 +49,7 @@ def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
     transcript = view.transcript
     start = 0 if earlier == Ledger() or view.replacement is None else _source(view, view.replacement + 1)
     for index in range(start, _source(view, end)):
-        is_open = index == transcript.last_user and index != transcript.task
+        is_open = index in transcript.question and index != transcript.task
         if transcript.chain[index].has_text and not is_open:
             yield transcript.chain[index]
 

@@ -1,6 +1,6 @@
 """The floor: the tokens that no condensation can remove from a view, and whether asking a model can help at all.
 
-Tools, framing and system messages, the first and the last user message, and the newest round always stay; only the
+Tools, framing and system messages, the first user message, the question, and the newest round always stay; only the
 results of the newest round may still be cut. If these alone nearly fill the window, a summary would cost a call and
 make no room.
 """
@@ -25,14 +25,12 @@ def floor(view: View, budget: Budget) -> int:
     if view.task is not None and view.task < limit:
         task = items[view.task].message.tokens
         tokens += task if view.task == view.last_user else min(task, budget.task_cap)
-    if view.last_user is not None and view.last_user < limit and view.last_user != view.task:
-        tokens += items[view.last_user].message.tokens
-    return tokens
+    return tokens + sum(items[i].message.tokens for i in view.question if i < limit and i != view.task)
 
 
 def condensable(view: View) -> int:
     """The tokens of a view that some strategy may condense; an earlier replacement does not count."""
-    kept = {view.task, view.last_user, view.replacement}
+    kept = {view.task, view.replacement, *view.question}
     return sum(item.message.tokens for i, item in enumerate(view.items[: view.limit]) if i not in kept)
 
 

@@ -190,14 +190,31 @@ def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, .
 def replace_before(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
     """The edit that puts the task and the replacement in the place of everything before item `end`.
 
-    A last user message before `end` is kept behind them. A task at or behind `end`, as after an opening message of the
-    assistant's, stays where it is.
+    What of the question stands before `end` is kept behind them. A task at or behind `end`, as after an opening message
+    of the assistant's, stays where it is.
     """
     kept: list[Piece] = [*task, replacement] if view.task is not None and view.task < end else [replacement]
-    last = view.last_user
-    if last is not None and last < end and last != view.task:
-        kept.append(view.items[last].piece)
+    kept.extend(view.items[i].piece for i in view.question if i < end and i != view.task)
     return Replace(0, end, tuple(kept))
+
+
+def with_wider_task(view: View, most: int, most_of_part: int) -> View:
+    """The view with more of a first user message that was cut.
+
+    It is whole where the view then has at most `most` tokens, else as long as `most_of_part` tokens of the view allow.
+    """
+    place, task = view.task, view.transcript.task
+    if place is None or task is None or view.item(place).intact or not view.transcript.chain[task].has_text:
+        return view
+    message, shown = view.transcript.chain[task], view.item(place).message.tokens
+    rest = view.tokens - shown
+    if rest + message.tokens <= most:
+        piece: Piece = Keep(task)
+    elif view.tokens < most_of_part:
+        piece = Literal(shorten_message(message, most_of_part - rest, view.counter), Kind.TASK, task)
+    else:
+        return view
+    return apply(view, Plan((Replace(place, place + 1, (piece,)),)))
 
 
 def task_piece(view: View, cap: int) -> tuple[Piece, ...]:

@@ -75,8 +75,8 @@ def previous_text(view: View) -> str:
 
 
 def stands_for(view: View, end: int) -> int:
-    """How many messages before item `end` a replacement stands for: all but the first and the last user message."""
+    """How many messages before item `end` a replacement stands for: all but the first user message and the question."""
     behind = next((item.source for item in view.items[end:] if item.source is not None), None)
     before = len(view.transcript.chain) if behind is None else behind
-    kept = {view.transcript.task, view.transcript.last_user}
-    return before - sum(index is not None and index < before for index in kept)
+    kept = {view.transcript.task, *view.transcript.question}
+    return before - sum(1 for index in kept if index is not None and index < before)

@@ -30,18 +30,18 @@ class Split:
         self._task = 0
         if view.task is not None:
             self._task = tokens[view.task] if view.task == view.last_user else min(tokens[view.task], task_cap)
-        self._last = tokens[view.last_user] if view.last_user is not None else 0
+        self._question = [(i, tokens[i]) for i in view.question if i != view.task]
 
     def tokens_after(self, end: int) -> int:
         """Tokens of the view if everything before `end` were condensed."""
         view = self._view
         task = 0 if view.task is None or view.task >= end else self._task
-        kept = view.last_user is not None and view.last_user < end and view.last_user != view.task
-        return view.fixed + task + self._size + (self._last if kept else 0) + self._behind[end]
+        question = sum(tokens for i, tokens in self._question if i < end)
+        return view.fixed + task + self._size + question + self._behind[end]
 
     def is_legal(self, place: int) -> bool:
-        """Whether a cut at `place` keeps all calls with their results."""
-        return self._view.structure.cuts[place]
+        """Whether a condensation may end at `place`: no later than the view's limit, all calls with their results."""
+        return place <= self._view.limit and self._view.structure.cuts[place]
 
     def turn_cuts(self) -> list[int]:
         """The legal cuts at the starts of turns, and of the rounds of the last turn, which may still go on."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strategies.core.digest import ROOT, call_fields, chain, message_digest
@@ -184,6 +185,8 @@ class Transcript:
     """Hidden memory rounds, in order. A view shows those that no head covers."""
     form: Form | None = None
     """What the upstream accepts, by which views are written out; None if it accepts anything."""
+    newest_turn: int = 0
+    """How many of the last chain messages are the newest turn; 0 where it is not known what the last request had."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
@@ -227,6 +230,12 @@ class Transcript:
         """The same messages with these hidden memory rounds."""
         return self._with(patches=patches)
 
+    def with_newest_turn(self, length: int) -> Transcript:
+        """The same messages, of which the last `length` are the newest turn."""
+        other = self._with(newest_turn=length)
+        vars(other).pop("question", None)
+        return other
+
     def _with(self, **fields: Any) -> Transcript:
         """The transcript with other fields that leave its messages alone, so all cached values stay valid."""
         other = replace(self, **fields)
@@ -251,8 +260,23 @@ class Transcript:
     @cached_property
     def last_user(self) -> int | None:
         """The chain index of the last user message."""
+        return next(iter(self.last_users(1)), None)
+
+    def last_users(self, most: int) -> list[int]:
+        """The chain indices of the last user messages, at most `most`, in order."""
         backwards = range(len(self.chain) - 1, -1, -1)
-        return next((i for i in backwards if self.chain[i].role is Role.USER), None)
+        return list(islice((i for i in backwards if self.chain[i].role is Role.USER), most))[::-1]
+
+    @property
+    def opening(self) -> int | None:
+        """The chain index at which the newest turn begins: with its question, or what the client put in front of it."""
+        return len(self.chain) - self.newest_turn if self.newest_turn else None
+
+    @cached_property
+    def question(self) -> range:
+        """The chain indices of the last user message and of what the client has put in front of it."""
+        last = self.last_user
+        return range(0) if last is None else range(last if self.opening is None else min(self.opening, last), last + 1)
 
     @cached_property
     def system_tokens(self) -> int:

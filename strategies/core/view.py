@@ -168,6 +168,12 @@ class View:
         return self.item_of(self.transcript.last_user)
 
     @cached_property
+    def question(self) -> tuple[int, ...]:
+        """The items that are the last user message, and what the client put in front of it in this request."""
+        items = (self.item_of(index) for index in self.transcript.question)
+        return tuple(item for item in items if item is not None)
+
+    @cached_property
     def replacement(self) -> int | None:
         """The item that is the replacement; a view holds at most one."""
         return next((i for i, item in enumerate(self.lead) if item.is_replacement), None)
@@ -176,13 +182,14 @@ class View:
     def limit(self) -> int:
         """The item before which every condensation ends: the last user message or the newest round.
 
-        Where the view ends with a user message, nothing from that message on may be condensed. In a turn that is still
-        going on, all rounds but the newest may be, and the user's message is kept among the pieces.
+        Where the view ends with a user message, nothing from that message on may be condensed, and nothing that the
+        client has put in front of it since its last request. In a turn that is still going on, all rounds but the
+        newest may be, and the question is kept among the pieces.
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
         if self.ends_with_user:
-            return min(before_round, self.last_user or 0)
+            return min(before_round, *self.question)
         return before_round
 
     @property

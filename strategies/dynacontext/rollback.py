@@ -54,8 +54,7 @@ def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:
 
 def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -> tuple[int, int]:
     """The items to drop: none of those that the model must answer."""
-    last = view.last_user
-    most = view.limit if last is None or last < view.head else min(view.limit, last)
+    most = min([view.limit, *(i for i in view.question if i >= view.head)])
     if options.on_drift == "rollback":
         return view.head, most
     start, end = view.item_of(judged - excluded), view.item_of(judged - options.keep_last)

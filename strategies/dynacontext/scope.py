@@ -111,7 +111,7 @@ def _candidates(view: View, lead: int, end: int) -> Iterator[int]:
     recorded = -1 if view.replacement is None else view.replacement
     for i in chain(opening, range(lead, end)):
         source = view.items[i].source
-        if i > recorded and i != view.last_user and source is not None:
+        if i > recorded and i not in view.question and source is not None:
             yield source
 
 
@@ -120,8 +120,7 @@ def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[i
     lead = min(_lead(view, options.keep_first), end)
     candidates = tuple(_candidates(view, lead, recorded))
     first = _first(view, lead, end, task_cap)
-    last = view.last_user
-    kept_last = (view.items[last].piece,) if last is not None and lead <= last < end else ()
+    kept_last = tuple(view.items[i].piece for i in view.question if lead <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
     return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)

@@ -102,7 +102,7 @@ def _task(view: View, budget: Budget | None) -> Iterator[str]:
 def _excerpt(excerpt: Message, task: Message, budget: Budget) -> Iterator[str]:
     if task.tokens <= budget.task_cap:
         yield "a first user message within its cap was cut"
-    if excerpt.tokens > max(budget.task_cap, 60):
+    if excerpt.tokens > max(budget.task_cap, 60, budget.task_ceiling):
         yield f"the excerpt of the first user message has {excerpt.tokens} tokens"
     if excerpt.text[:5] != task.text[:5] and budget.task_cap > 100:
         yield "the excerpt of the first user message has another beginning"

@@ -180,7 +180,7 @@ def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> No
         "  step      4,300 (0.15 of usable, default)",
         "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
         "  record    3,276 at most (a tenth of the window)",
-        "  task      2,000 at most of the first user message (an eighth of the window, at most 2,000)",
+        "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  rules     1,000 at most (default)",
         "  facts     300 at most (default)",
         "  strategy  mask+half-window (default)",

@@ -130,7 +130,7 @@ async def forked(shared: str, most: int) -> AsyncIterator[tuple[Sessions, Sessio
 
 
 async def test_a_fork_that_may_not_store_what_it_shares_goes_on_to_inherit_it() -> None:
-    async with forked(SHARED, most=3_200) as (sessions, fork):
+    async with forked(SHARED, most=3_600) as (sessions, fork):
         for length in (3, 5):
             await settled(sessions, f"{SHARED[:-1]}{'12345'[:length]}")
         assert sorted(await sessions.texts(fork)) == [*"12345"]

@@ -11,42 +11,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.reply.ending import ending
+from proxy.sessions.branch import is_answered_alike, node_before
 from proxy.sessions.records import Records
-from proxy.sessions.session import MOST_BRANCHES, Session, branch_name, is_answered_alike, node_before, with_depth
+from proxy.sessions.session import MOST_BRANCHES, Session, branch_name, with_depth
 from proxy.store.base import Snapshot
 from proxy.store.codec import encode_session
-from strategies.core.digest import ROOT, chain, message_digest
+from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
+from strategies.core.transcript import Transcript
 from tests.support.transcripts import assistant, tool, transcript_of, user
 
 NEW = Session("s", "X-Condenser-Session", 0.0)
 DERIVED = Session("s", "derived", 0.0)
 
 
+def said(text: str) -> Transcript:
+    """A history with one message for each letter: an assistant's for a small one from `p` on, else a user's."""
+    return transcript_of([assistant(letter) if "p" <= letter <= "z" else user(letter) for letter in text])
+
+
 def nodes(text: str) -> list[bytes]:
     """Chain digests of a history with one message for each letter."""
-    return chain(message_digest({"role": "user", "content": letter}) for letter in text)
+    return said(text).digests
 
 
 def after(*histories: str, session: Session = NEW) -> Session:
     for now, history in enumerate(histories):
-        session, _ = session.with_turn(nodes(history), float(now))
+        session, _ = session.with_turn(said(history), float(now))
     return session
 
 
 def unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
-    return "".join(history[i] for run in session.unstored_in(nodes(history)) for i in run)
+    return "".join(history[i] for run in session.unstored_in(said(history)) for i in run)
 
 
 def branch(session: Session, history: str) -> str | None:
-    found = session.find_branch(nodes(history))
+    found = session.find_branch(said(history))
     return found.name if found else None
 
 
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
-    session, opened = NEW.with_turn(nodes("a"), 1.0)
+    session, opened = NEW.with_turn(said("a"), 1.0)
     assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
@@ -91,18 +98,18 @@ def test_names_count_on_when_branches_have_been_forgotten() -> None:
 def test_the_branches_used_last_are_kept() -> None:
     histories = [f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES)]
     session = after(*histories)
-    session, _ = session.with_turn(nodes(histories[0] + "c"), 1_000.0)
-    session, _ = session.with_turn(nodes("new"), 1_001.0)
+    session, _ = session.with_turn(said(histories[0] + "c"), 1_000.0)
+    session, _ = session.with_turn(said("new"), 1_001.0)
     assert branch(session, histories[0] + "cd") == "main"
     assert branch(session, histories[1] + "c") is None
 
 
 def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
-    session, _ = NEW.with_turn(nodes("ab"), 0.0, "c1")
-    found = session.find_branch(nodes("abc"))
+    session, _ = NEW.with_turn(said("ab"), 0.0, "c1")
+    found = session.find_branch(said("abc"))
     assert found is not None
     assert found.applied == "c1"
-    assert session.with_turn(nodes("abc"), 1.0)[1].applied == ""
+    assert session.with_turn(said("abc"), 1.0)[1].applied == ""
 
 
 def test_totals_add_up() -> None:
@@ -165,10 +172,10 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])
-    moved, branch = DERIVED.with_turn(before.digests, 0.0, reply=ending(reply))
+    moved, branch = DERIVED.with_turn(before, 0.0, reply=ending(reply))
     assert is_answered_alike(branch, before)
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
-    assert moved.find_branch(later.digests) == branch
+    assert moved.find_branch(later) == branch
     assert is_answered_alike(branch, later) == alike
 
 
@@ -185,10 +192,10 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
 
 
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
-    session, branch = DERIVED.with_turn(nodes("abc"), 1.0, reply="0123456789abcdef")
+    session, branch = DERIVED.with_turn(said("abc"), 1.0, reply="0123456789abcdef")
     document = json.loads(encode_session(session))
     assert Records().session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
-    document["branches"][0].pop()
+    del document["branches"][0][9:]
     older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
-    assert older.branches == (replace(branch, reply=""),)
+    assert older.branches == (replace(branch, reply="", last=b"", openings=()),)
