@@ -28,7 +28,7 @@ from proxy.commands.admin_client import (
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
-VOTES = "judge_votes"
+VOTES, REASONING = "judge_votes", "reasoning"
 COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
 
 
@@ -125,12 +125,13 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
             ("source", session["source"]),
             ("parent", session["parent"] or "none"),
             ("created", _moment(session["created_at"])),
+            ("strategy", session["context_strategy"] or "not known"),
             ("settings", settings or "none"),
             ("totals", totals or "none"),
         ]
     )
     for condensation in session["condensations"]:
-        yield from _condensation_lines(condensation)
+        yield from _condensation_lines(condensation, is_latest=condensation["id"] == session["latest_condensation"])
     yield from _judging_lines(session)
     if failed := session["failed_try"]:
         wanted = " after a judge's YES" if failed["judged"] else ""
@@ -148,13 +149,16 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _message_lines(session["appended"])
 
 
-def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
+def _condensation_lines(each: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:
+    duration = each["metadata"].get("compressionDuration")
+    took = f", took {duration:,} ms" if duration is not None else ""
     yield ""
-    yield (
-        f"condensation {each['id']}: {each['strategy']} by {each['trigger']}, {each['covered']} messages,"
-        f" {each['tokens_before']:,} -> {each['tokens_after']:,} tokens of {each['window']:,},"
-        f" {'standing' if each['standing'] else 'prepared'}, {_moment(each['created_at'])}"
+    yield from _wrapped(
+        f"condensation {each['id']}{' (latest)' if is_latest else ''}: {each['strategy']} by {each['trigger']},"
+        f" {each['covered']} messages, {each['tokens_before']:,} -> {each['tokens_after']:,} tokens of"
+        f" {each['window']:,}, {'standing' if each['standing'] else 'prepared'}, {_moment(each['created_at'])}"
     )
+    yield f"  saved {each['saved_tokens']:,} tokens so far, cost {each['own_tokens']:,} tokens{took}"
     for piece in each["pieces"]:
         if isinstance(piece, list):
             yield f"  kept {piece[0]} to {piece[1] - 1}"
@@ -166,18 +170,34 @@ def _condensation_lines(each: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
-    """A strategy's telemetry: all its members, wrapped, and a line for each vote."""
-    values = ", ".join(f"{name} {_cut(json.dumps(value))}" for name, value in telemetry.items() if name != VOTES)
-    yield from wrap(values, WIDTH, initial_indent=title, subsequent_indent="    ", break_on_hyphens=False)
+    """A strategy's telemetry: all its members, and each vote with its reasoning."""
+    values = {name: value for name, value in telemetry.items() if name != VOTES}
+    yield from _wrapped(f"{title}{_members(values)}")
     yield from _vote_lines(telemetry)
+
+
+def _members(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items())
+
+
+def _value(value: object) -> str:
+    """A value on one line. What judges said is left out: it stands with their votes."""
+    if isinstance(value, Mapping):
+        return f"({_members({name: each for name, each in value.items() if name != REASONING})})"
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _wrapped(text: str) -> list[str]:
+    indent = text[: len(text) - len(text.lstrip())] + "    "
+    return wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
     for vote in telemetry.get(VOTES, ()):
         parsed = "parsed" if vote.get("parsed_ok") else "not parsed"
         problem = f", {vote['error_type']}" if vote.get("error_type") else ""
-        reasoning = f": {_cut(str(vote['reasoning']))}" if vote.get("reasoning") else ""
-        yield f"    vote {vote.get('decision') or 'none'}, {parsed}{problem}{reasoning}"
+        reasoning = f": {printable(str(vote[REASONING]))}" if vote.get(REASONING) else ""
+        yield from _wrapped(f"    vote {vote.get('decision') or 'none'}, {parsed}{problem}{reasoning}")
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
@@ -203,8 +223,8 @@ def _message_lines(messages: Sequence[Any]) -> Iterator[str]:
 
 
 def _cut(text: str) -> str:
-    plain = printable(text)
-    return plain if len(plain) <= SHOWN else plain[: SHOWN - 1] + "…"
+    plain, more = printable(text), len(text) - SHOWN
+    return plain if more <= 0 else f"{plain[:SHOWN]}… ({more:,} more characters)"
 
 
 def _moment(seconds: float) -> str:

@@ -100,6 +100,7 @@ def _update_for(decision: Decision, case: Case) -> SessionUpdate:
     return SessionUpdate(
         case.history,
         dict(case.policy.session_settings),
+        str(case.policy.pipeline),
         decision.tokens_before,
         decision.forwarded_tokens,
         decision.own_tokens,

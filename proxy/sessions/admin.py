@@ -90,7 +90,7 @@ class Admin:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
         try:
-            return await asyncio.to_thread(_document, key, session, blocks)
+            return await asyncio.to_thread(session_document, key, session, blocks)
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
@@ -204,8 +204,11 @@ def _head(key: SessionKey, session: Session) -> Document:
     }
 
 
-def _document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+def session_document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+    """All that is stored of a session; its condensations are in the order of time."""
     stored = StoredHistory.of(blocks)
+    condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
+    latest = condensations[-1] if condensations else None
     return {
         "object": "session",
         **_head(key, session),
@@ -214,10 +217,12 @@ def _document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) ->
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
+        "context_strategy": session.strategy,
         "condensations": [
-            {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)}
-            for each in session.condensations
+            {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)} for each in condensations
         ],
+        "latest_condensation": latest and latest.id,
+        "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
         "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": json.loads(to_json(session.cards())),

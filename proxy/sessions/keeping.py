@@ -49,6 +49,8 @@ class SessionUpdate(NamedTuple):
     """The history that the client sent, or in append mode all of it."""
     settings: dict[str, object]
     """Settings that stick to a session with an explicit id."""
+    strategy: str
+    """The pipeline of the request."""
     tokens_before: int
     """Tokens of the transcript."""
     tokens_after: int
@@ -323,7 +325,7 @@ def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session
     )
     refused = session.rewriting_refused or turn.rewriting_refused
     done = moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
-    return done._replace(rewriting_refused=refused)
+    return done._replace(rewriting_refused=refused, strategy=turn.strategy)
 
 
 def _usage_totals(usage: Usage | None) -> dict[str, int]:

@@ -77,6 +77,8 @@ class Session(NamedTuple):
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
     """Settings that stick to the session."""
+    strategy: str = ""
+    """The pipeline of the last turn, whoever chose it; "" where an earlier version wrote the session."""
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MOST_BRANCHES`."""
     branches_opened: int = 0

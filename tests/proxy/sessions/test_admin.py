@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,13 @@ from pydantic import ValidationError
 
 from proxy.commands.admin_client import table
 from proxy.commands.sessions import lines_of
-from proxy.sessions.admin import TOKEN_FILE, Admin, admin_token, known_token
+from proxy.sessions.admin import TOKEN_FILE, Admin, admin_token, known_token, session_document
+from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Write
+from strategies.core.condensation import Condensation
 from tests.http.talking import Stage, asked, garden, on_file
 from tests.proxy.commanding import run
 from tests.support.ports import free_port
@@ -138,6 +141,8 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
     assert "branch main: 25 messages" in by_id[1]
     assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
     assert "mask+half-window by" in by_id[1]
+    assert re.search(r"^  saved [\d,]+ tokens so far, cost [\d,]+ tokens, took [\d.]+ ms$", by_id[1], re.MULTILINE)
+    assert re.search(r"^strategy +mask\+half-window$", by_id[1], re.MULTILINE)
     assert all(len(line) < 200 for line in by_id[1].splitlines())
 
 
@@ -216,6 +221,9 @@ BARE: dict[str, Any] = {
     **{key: {} for key in ("settings", "totals", "judging")},
     **{key: [] for key in ("condensations", "verdicts", "branches", "appended")},
     "created_at": 0.0,
+    "context_strategy": "",
+    "latest_condensation": None,
+    "failed_try": None,
 }
 
 
@@ -225,7 +233,8 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
         {"decision": None, "parsed_ok": False, "error_type": "timeout", "reasoning": ""},
     ]
     told = {"hard_trigger": False, "tail_exclusion_count": 1, "event_ids": list(range(500)), "judge_votes": votes}
-    sizes = dict.fromkeys(("covered", "tokens_before", "tokens_after", "window", "created_at"), 7)
+    names = ("covered", "tokens_before", "tokens_after", "window", "created_at", "saved_tokens", "own_tokens")
+    sizes = dict.fromkeys(names, 7)
     made = {
         **sizes,
         **dict.fromkeys(("id", "strategy"), "dynacontext"),
@@ -242,6 +251,50 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
     assert any(line.startswith("  dynacontext: hard_trigger false, tail_exclusion_count 1") for line in lines)
     assert 'judging: should_judge false, last_skip_reason "early-turns"' in lines
     assert all(len(line) <= 120 for line in lines)
+
+
+def test_what_a_judge_said_is_printed_whole_and_once_and_as_it_was_written() -> None:
+    said = "阶段已完成。" * 40 + "\nEnd of it."
+    votes = [{"decision": "YES", "parsed_ok": True, "error_type": None, "reasoning": said}]
+    counts = {"valid_votes": 1, "reasoning": [said]}
+    verdict = {"yes": True, "count": 9, "tokens": 700, "at": 0.0, "metadata": {"judge_votes": votes}}
+    judging = {"should_judge": True, "last_judge_metadata": counts}
+    lines = list(lines_of({**BARE, "verdicts": [verdict], "judging": judging}))
+    assert "judging: should_judge true, last_judge_metadata (valid_votes 1)" in lines
+    assert "".join(line.strip() for line in lines).count("阶段已完成。" * 40 + " End of it.") == 1
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_condensations_are_in_order_of_time_with_the_latest_marked_and_what_they_cost_and_save() -> None:
+    moments = {"c1-1": 30.0, "c2-2": 10.0, "c3-3": 20.0}
+    records = [
+        Condensation(
+            *(name, b"d", 1, 1, (), 100, "mask", "soft", "threshold", 90, 50, at, 9),
+            metadata={"stages": ["mask"], "compressionDuration": at},
+        )
+        for name, at in moments.items()
+    ]
+    session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})
+    session = session._replace(condensations=tuple(records))
+    document = session_document(SessionKey("tenant", "s"), session, {})
+    assert [each["id"] for each in document["condensations"]] == ["c2-2", "c3-3", "c1-1"]
+    assert document["latest_condensation"] == "c1-1"
+    assert document["condenser_meta_latest"] == {"stages": ["mask"], "compressionDuration": 30.0}
+    assert document["context_strategy"] == "mask+half-window"
+    lines = list(lines_of(document))
+    assert [line.split(":")[0] for line in lines if line.startswith("condensation ")] == [
+        "condensation c2-2",
+        "condensation c3-3",
+        "condensation c1-1 (latest)",
+    ]
+    assert "  saved 1,234 tokens so far, cost 9 tokens, took 20.0 ms" in lines
+    assert any(line.split() == ["strategy", "mask+half-window"] for line in lines)
+
+
+def test_a_text_that_is_cut_says_how_much_is_missing() -> None:
+    branch = {"name": "main", "count": 1, "last_used": 0.0, "messages": [{"role": "user", "content": "x" * 300}]}
+    (line,) = [line for line in lines_of({**BARE, "branches": [branch]}) if "user:" in line]
+    assert line.endswith("… (202 more characters)")
 
 
 def test_what_was_said_is_printed_without_control_characters() -> None:
