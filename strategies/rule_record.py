@@ -2,7 +2,8 @@
 
 It counts the kinds of events, and picks from each event the line that mentions an error, else the line that mentions a
 success, a hundred characters of each. The user's words come first, because standing rules are what is lost most
-easily. The sections are those that the model would have written.
+easily. The sections are those that the model would have written; one without content is left out. The open items are
+the user's wishes and tasks, as the ledger finds them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from strategies.core.excerpt import cut_text
 from strategies.core.paths import target
+from strategies.core.rules import find_rules, is_weak
 from strategies.core.transcript import Counter, Message, Role
 from strategies.scoring import Kind, MessageImportanceScorer, body
 
@@ -28,6 +30,7 @@ class Names(NamedTuple):
     context: str
     progress: str
     state: str
+    open: str
     findings: str
     said: str
     success: str
@@ -40,6 +43,7 @@ ENGLISH = Names(
     "Task context",
     "Key progress",
     "Technical state",
+    "Open items",
     "Important findings",
     "User",
     "Success",
@@ -57,6 +61,7 @@ CHINESE = Names(
     "任务上下文",
     "关键进展",
     "技术状态",
+    "待处理项",
     "重要发现",
     "用户",
     "成功",
@@ -81,11 +86,11 @@ def rule_record(
     sections = _sections(messages, names, scorer)
     fitted: dict[str, str] = {}
     # The most important sections get their room first; in the record they have the usual order.
-    for title in (names.context, names.findings, names.progress, names.state):
+    for title in (names.context, names.findings, names.open, names.progress, names.state):
         text = _fitted(title, sections[title], remaining, counter)
         remaining -= counter.text(text) + 2
         fitted[title] = text
-    order = (names.context, names.progress, names.state, names.findings)
+    order = (names.context, names.progress, names.state, names.open, names.findings)
     return "\n\n".join(part for part in (carried, *(fitted[title] for title in order)) if part)
 
 
@@ -95,6 +100,7 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
         names.context: [f"- {names.said}: {line[:_SAID]}" for line in _user_lines(messages)],
         names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
         names.state: list(_state(messages, names, scorer)),
+        names.open: [f"- {unit}" for unit in _open_items(messages)],
         names.findings: [f"- {names.error}: {line}" for is_error, line in picked if line and is_error][::-1],
     }
 
@@ -103,6 +109,13 @@ def _user_lines(messages: Sequence[Message]) -> Iterator[str]:
     for message in messages:
         if message.role is Role.USER:
             yield from (line.strip() for line in message.text.splitlines() if line.strip())
+
+
+def _open_items(messages: Sequence[Message]) -> Iterator[str]:
+    """The user's wishes and tasks, newest first: rules cannot tell which of them are done."""
+    for message in reversed(messages):
+        if message.role is Role.USER:
+            yield from (unit[:_SAID] for unit in find_rules(message.text) if is_weak(unit))
 
 
 def _pick_line(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:

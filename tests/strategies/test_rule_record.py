@@ -37,6 +37,23 @@ def test_the_sections_are_the_documents_in_their_order() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "names", "items"),
+    [
+        (
+            ["TODO: add a changelog entry.", "Never touch tests/."],
+            ENGLISH,
+            "Open items:\n- TODO: add a changelog entry.",
+        ),
+        (["待办：补充文档。", "待办：修复测试。"], CHINESE, "待处理项:\n- 待办：修复测试。\n- 待办：补充文档。"),
+    ],
+)
+def test_open_items_are_the_tasks_that_the_user_gave_newest_first(said: list[str], names: Names, items: str) -> None:
+    text = record([*map(user, said), tool("a", "error 1")], names=names)
+    assert items in text.split("\n\n")
+    assert text.index(names.state) < text.index(names.open) < text.index(names.findings)
+
+
 def test_in_chinese_its_names_are_chinese() -> None:
     text = record([user("请修复"), tool("a", "运行失败\n第二行"), tool("b", "成功")], names=CHINESE)
     assert text == (
