@@ -17,7 +17,8 @@ RUN python -m venv /opt/tools && \
 COPY deploy/fetch_ranks.py deploy/
 RUN python deploy/fetch_ranks.py --into proxy/tokens/ranks
 
-COPY README.md pyproject.toml ./
+COPY README.md pyproject.toml LICENSE ./
+COPY deploy/build_hook.py deploy/
 COPY config config/
 COPY strategies strategies/
 COPY proxy proxy/

@@ -54,3 +54,10 @@ def redacted(url: str) -> str:
     user, at, address = place.rpartition("@")
     address, options, _ = address.partition("?")
     return f"{scheme}://{'***@' if user or at else ''}{address}{'?***' if options else ''}"
+
+
+def in_words(error: Exception) -> str:
+    """What an error says, without Python's own form of an error of the system."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

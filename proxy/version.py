@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 def _version() -> str:
     try:
-        return version("condenser")
+        return version("condenser-proxy")
     except PackageNotFoundError:
         return "0+unknown"
 

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, Reply, ask
 from proxy.commands.running import find_proxy
+from proxy.quoting import in_words
 from proxy.request.loose_json import json_or_none
 from proxy.sessions.admin import known_token, read_token
 from proxy.settings import load_settings
@@ -44,7 +45,7 @@ def run_action(action: Callable[[argparse.Namespace], None], arguments: argparse
     try:
         action(arguments)
     except (CommandFailed, OSError) as error:
-        print(f"condenser: {error}", file=sys.stderr)
+        print(f"condenser: {in_words(error)}", file=sys.stderr)
         return FAILED
     return OK
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from pathlib import Path
 
 from proxy.cli import FAILED, OK
@@ -19,7 +20,7 @@ from proxy.commands.options import add_settings_arguments, command_line_settings
 from proxy.commands.values import NamedModel, model
 from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import UpstreamUnavailable
-from proxy.quoting import redacted
+from proxy.quoting import in_words, redacted
 from proxy.request.measure import BY_LENGTH
 from proxy.services import Services, open_services
 from proxy.settings import Settings, sources
@@ -56,7 +57,7 @@ async def _check(settings: Settings, question: Question | None, *, offline: bool
                 open_services_without_files(settings) if offline else open_services(settings)
             )
         except (StoreError, OSError, ValueError) as error:
-            print(f"store       {redacted(settings.store.url)}: {error}")
+            print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
             good = await _check_parts(settings, built, offline=offline)
             print_created(missing)
@@ -104,19 +105,21 @@ async def _ask_server(built: Services) -> None:
 async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
     good = await _check_store(settings, built, offline=offline)
     for row in built.tokenizers.status():
-        print(f"tokenizer   {row.name}: {_tokenizer_state(row, settings.tokenizer.ranks_dir)}")
+        problem = _tokenizer_problem(row, settings.tokenizer.ranks_dir)
+        ready = row.state if row.state == "loaded" else "ready, loaded when it is first needed"
+        print(f"tokenizer   {row.name}: {problem or ready}")
+        good = good and not problem
     return good if offline else await _check_upstream(built) and good
 
 
-def _tokenizer_state(row: EncodingStatus, ranks_dir: Path | None) -> str:
-    """The state of a tokenizer; for one that was not needed yet, whether it can be loaded."""
-    if row.state != "not loaded":
-        return row.problem or row.state
+def _tokenizer_problem(row: EncodingStatus, ranks_dir: Path | None) -> str:
+    """Why a tokenizer cannot count, also one that was not needed yet; "" where it can."""
     try:
-        vocabulary(row.name, ranks_dir)
+        if row.state == "not loaded":
+            vocabulary(row.name, ranks_dir)
     except RanksUnavailable as error:
         return str(error)
-    return "ready, loaded when it is first needed"
+    return row.problem
 
 
 async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
@@ -157,6 +160,9 @@ async def _check_upstream(built: Services) -> bool:
     except UpstreamUnavailable as error:
         print(f"upstream    {url}: {error.message}")
         return False
-    note = " (it wants a credential, which callers bring)" if status in (401, 403) else ""
+    has_key = built.settings.upstream.api_key is not None
+    note = ""
+    if status in (401, 403):
+        note = " (it refuses upstream.api_key)" if has_key else " (it wants a credential, which callers bring)"
     print(f"upstream    {url}: answers {status}{note}")
-    return True
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)

@@ -23,7 +23,7 @@ from proxy.commands.running import HOST, PORT, Note, client_url, configured_url,
 from proxy.http.connection import Connection
 from proxy.http.server import Server, ServerConfig, Supervisor
 from proxy.log import LOGGER, configure_logging
-from proxy.quoting import redacted
+from proxy.quoting import in_words, redacted
 from proxy.request.identity import tenant_key
 from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
@@ -124,7 +124,7 @@ async def store_problem(settings: Settings) -> str:
         tenant_key(settings)
         admin_token(settings)
     except (StoreError, OSError, ValueError) as error:
-        return f"store.url is {redacted(settings.store.url)}, which cannot be opened: {error}"
+        return f"store.url is {redacted(settings.store.url)}, which cannot be opened: {in_words(error)}"
     return ""
 
 

@@ -137,7 +137,8 @@ class Breaker:
             self._enter(self._circuit.after_success(ticket))
             return
         if ticket == self._circuit.age:
-            self._last_error = str(error) or type(error).__name__
+            said = str(error) or type(error).__name__
+            self._last_error = said.removeprefix("store-unavailable: ")
         self._enter(self._circuit.after_failure(ticket, self._clock()))
 
     def _enter(self, circuit: Circuit) -> None:

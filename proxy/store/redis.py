@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.ClusterDownError, "store-unavailable"),
     (OSError, "store-unavailable"),
 )
+_CONNECTING = re.compile(r"^Error -\d+ connecting to [^ ]+ ")
+_SYSTEM = re.compile(r"\bErr(?:or|no) (\d+)\b")
 CLIENT_ERRORS = (exceptions.RedisError, OSError)
 """Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
 
@@ -205,10 +208,17 @@ def cause_of(error: Exception) -> Exception | None:
 def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:
     """The StoreError for an exception of the client."""
     reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
-    name = type(error).__name__
     # A server's message about credentials or permissions quotes them.
-    detail = name if reason == "store-refused" else f"{name}: {error}"
-    return kind(reason, f"{shown} {detail}")
+    detail = "" if reason == "store-refused" else _in_words(error)
+    return kind(reason, f"{shown} {detail}".rstrip())
+
+
+def _in_words(error: Exception) -> str:
+    """What the system or the server said, without the client's and asyncio's words around it."""
+    told = str(error)
+    if number := _SYSTEM.search(told):
+        return os.strerror(int(number[1]))
+    return _CONNECTING.sub("", told).rstrip(".") or type(error).__name__
 
 
 def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnectionPool:

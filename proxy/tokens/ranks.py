@@ -99,11 +99,13 @@ def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
     return {a2b_base64(token): int(rank) for token, rank in pairs}
 
 
-_REMEDY = "fetch it with deploy/fetch_ranks.py or point tokenizer.ranks_dir at a directory that has it"
+_REMEDY = (
+    "install condenser-proxy again (in a checkout: `make ranks`), or point tokenizer.ranks_dir at a folder that has it"
+)
 
 
 def _read(name: str, directory: Path) -> bytes:
     try:
         return (directory / f"{name}.tiktoken").read_bytes()
     except OSError as error:
-        raise RanksUnavailable(f"{error}; {_REMEDY}") from error
+        raise RanksUnavailable(f"{directory}/{name}.tiktoken cannot be read: {error.strerror}; {_REMEDY}") from error

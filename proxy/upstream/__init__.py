@@ -11,7 +11,7 @@ import logging
 from functools import lru_cache
 
 from proxy.errors import BadRequest, UpstreamUnavailable
-from proxy.http.headers import Headers
+from proxy.http.headers import Headers, to_upstream
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
@@ -35,6 +35,8 @@ class Upstream:
         self._shown = redacted(settings.base_url)
         self._base = address(settings.base_url)
         self._calls = Calls(settings, tls, transport)
+        key = settings.api_key
+        self._own_headers = to_upstream([], key.get_secret_value() if key else None)
         self._forwarder = None if transport else Forwarder(settings, tls)
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
@@ -68,8 +70,11 @@ class Upstream:
         return await self._calls.ask(f"{base.server}{base.path}/embeddings", headers, data, timeout)
 
     async def probe(self) -> int:
-        """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`."""
-        return (await self.page("/models", [], _PROBE_TIMEOUT, 0)).status
+        """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`.
+
+        It has the operator's key, if there is one.
+        """
+        return (await self.page("/models", self._own_headers, _PROBE_TIMEOUT, 0)).status
 
     async def page(
         self, path: str, headers: Headers, timeout: float, most_bytes: int, *, beside_v1: bool = False

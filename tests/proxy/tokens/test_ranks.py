@@ -58,7 +58,7 @@ def test_our_encoding_is_the_one_tiktoken_builds(
 
 
 def test_a_missing_file_is_named_with_its_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ranks.RanksUnavailable, match=r"o200k_base\.tiktoken.*fetch_ranks"):
+    with pytest.raises(ranks.RanksUnavailable, match=r"o200k_base\.tiktoken.*make ranks"):
         ranks.load("o200k_base", tmp_path)
 
 
