@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError, http_error_body
+from proxy.http.admission import PLACE
 from proxy.quoting import printable
 from proxy.reply.keepalive import error_response
 from proxy.routes.admin import admin
@@ -81,8 +82,8 @@ def create_app(
     app.state.new_request_id = new_request_id
     app.router.routes.extend(
         [
-            *(Route(path, chat, methods=["POST"]) for path in _COMPLETIONS),
-            Route("/v1/{path:path}", _AnyMethod(pass_through)),
+            *(Route(path, _Admitted(chat), methods=["POST"]) for path in _COMPLETIONS),
+            Route("/v1/{path:path}", _Admitted(pass_through)),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/", _AnyMethod(root)),
             Route("/livez", livez),
@@ -111,6 +112,7 @@ class _FastPath:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._chat = _Admitted(chat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_completion(scope):
@@ -118,13 +120,12 @@ class _FastPath:
             return
         request = Request(scope, receive, send)
         try:
-            response = await chat(request)
+            await self._chat(scope, receive, send)
         except ProxyError as error:
-            response = await _on_proxy_error(request, error)
+            await (await _on_proxy_error(request, error))(scope, receive, send)
         except Exception as error:
             await (await _on_unexpected_error(request, error))(scope, receive, send)
             raise  # the server logs it
-        await response(scope, receive, send)
 
 
 def _is_completion(scope: Scope) -> bool:
@@ -142,6 +143,19 @@ class _AnyMethod:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
+
+
+class _Admitted(_AnyMethod):
+    """An endpoint under `/v1/`, whose requests have a place until their reply has ended (`proxy/http/admission.py`)."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services, client = scope["app"].state.services, scope.get("client")
+        tenant = services.tenants.tenant(scope["headers"], client[0] if client else None)
+        place = scope[PLACE] = await services.admission.enter(tenant)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            place.leave()
 
 
 async def _on_proxy_error(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
      ├── HistoryUnavailable        503     server_error            history_unavailable
+     ├── Overloaded                503     server_error            overloaded
      ├── ShuttingDown              503     server_error            shutting_down
      └── UpstreamUnavailable       502     upstream_error          upstream_unreachable, upstream_timeout
 
@@ -21,6 +22,7 @@ from http import HTTPStatus
 from proxy.quoting import quoted
 
 DEFECT = "The proxy failed; its log says why."
+RETRY_AFTER = 1
 
 
 class ProxyError(Exception):
@@ -104,6 +106,17 @@ class ShuttingDown(ProxyError):
 
     def __init__(self) -> None:
         super().__init__("The proxy is shutting down; send the request again.")
+
+
+class Overloaded(ProxyError):
+    """The proxy has as much work as it takes; the request may be sent again after `RETRY_AFTER` seconds."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers = [("Retry-After", str(RETRY_AFTER))]
 
 
 class UpstreamUnavailable(ProxyError):

@@ -23,6 +23,7 @@ from proxy.condensing.preparing import Background, Preparer
 from proxy.condensing.retrying import Retrier
 from proxy.condensing.settling import Settler
 from proxy.discovery import Discovered
+from proxy.http.admission import Admission
 from proxy.learning.learned_windows import LearnedWindows
 from proxy.learning.lessons import Lessons
 from proxy.learning.profiles import Profiles
@@ -80,6 +81,7 @@ class Services:
     background: Background
     asking: Asking
     telemetry: Telemetry
+    admission: Admission
     admin: Admin
     memory_admin: MemoryAdmin
     clock: Callable[[], float]
@@ -109,8 +111,7 @@ async def open_services(
     """Builds all parts of an app. A `store` that is passed in is not closed, a `summarizer` replaces the real one."""
     async with AsyncExitStack() as stack:
         if store is None:
-            store = await _open_store(settings, clock)
-            stack.push_async_callback(store.close)
+            store = await stack.enter_async_context(_opened_store(settings, clock))
         upstream = await _upstream(settings, transport)
         stack.push_async_callback(upstream.close)
         pool = CountingPool()
@@ -154,6 +155,7 @@ async def open_services(
             background=tasks,
             asking=asking,
             telemetry=telemetry,
+            admission=_admission(settings, telemetry),
             admin=Admin(stored, admin_token(settings)),
             memory_admin=_memory_admin(settings, stored, clock),
             clock=clock,
@@ -166,9 +168,14 @@ async def _upstream(settings: Settings, transport: Transport | None) -> Upstream
     return Upstream(settings.upstream, transport)
 
 
-async def _open_store(settings: Settings, clock: Callable[[], float]) -> SessionStore:
+@asynccontextmanager
+async def _opened_store(settings: Settings, clock: Callable[[], float]) -> AsyncIterator[SessionStore]:
     quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
-    return await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
+    store = await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _asking(
@@ -211,6 +218,14 @@ def _writing(settings: Settings, stored: StoredSessions, tasks: Background, cloc
 def _meanings(settings: Settings, asking: Asking, keeper: Keeper, clock: Callable[[], float]) -> Meanings | None:
     model = settings.memory.embeddings_model
     return Meanings(asking, keeper, model, settings.background.allowance, clock) if model else None
+
+
+def _admission(settings: Settings, telemetry: Telemetry) -> Admission:
+    # Every request that is served then has a connection to the upstream: it waits for a place, and for nothing else.
+    most = min(settings.limits.in_flight, settings.upstream.max_connections)
+    admission = Admission(settings.limits, most, telemetry.record_refusal)
+    telemetry.watch_queue(lambda: admission.waiting)
+    return admission
 
 
 def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:

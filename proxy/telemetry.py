@@ -6,6 +6,7 @@ calling one of the `record_*` methods of `Telemetry`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Action, Decision, Trigger
+from proxy.http.admission import Refusal
 from proxy.runtime.shared_context import SharedContext
 
 MOST_MODELS = 256
@@ -58,6 +60,17 @@ class Telemetry:
         self._under_way = SharedContext(self._begun, self._ended)
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
         flights.set_function(lambda: self._in_flight)
+
+        self._refusals = self._counter("refusals_total", "Requests that were refused, by what ran out.", "reason")
+        self._queue = Gauge("condenser_queue", "Requests that wait to be served.", registry=self.registry)
+
+    def watch_queue(self, waiting: Callable[[], float]) -> None:
+        """Has the number of waiting requests read from `waiting`."""
+        self._queue.set_function(waiting)
+
+    def record_refusal(self, reason: Refusal) -> None:
+        """Records a request that was not served."""
+        self._refusals.labels(reason).inc()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"condenser_{name}", text, labels, registry=self.registry)

@@ -20,7 +20,7 @@ from proxy.app import create_app
 from proxy.cli import USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
-from proxy.http.connection import Connection
+from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.server import Server, ServerConfig, Supervisor
 from proxy.log import LOGGER, configure_logging
 from proxy.quoting import in_words, redacted
@@ -200,7 +200,7 @@ def server_config(settings: Settings) -> ServerConfig:
         port=settings.port,
         workers=settings.workers,
         lifespan="on",
-        http=Connection,
+        http=partial(Connection, ConnectionBounds.of(settings.limits)),
         ws="none",
         access_log=False,
         log_config=None,

@@ -1,18 +1,202 @@
-"""The server's side of a client connection: uvicorn's protocol with joined heads and errors in the proxy's form."""
+"""The server's side of a client connection: uvicorn's protocol with joined heads, bounds, and errors in our form.
+
+Before the application sees a request, this bounds what a sender may cost: bytes of a head and the time until it is
+complete, the time that a body may take, and the number of connections. A body may take `limits.body_timeout` seconds
+and one more for each `limits.body_rate` bytes of it; while the proxy itself does not read, no time passes.
+
+When all connections are taken, one that waits for a request is closed for a new one, so that idle connections keep
+nobody out. Only if all of them have a request is a new one refused.
+"""
 
 from __future__ import annotations
 
-from proxy.errors import error_body
-from proxy.http.joining import JoiningProtocol
+import asyncio
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Any
 
-_HEAD = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from proxy.errors import Overloaded, ProxyError
+from proxy.http.joining import JoiningProtocol
+from proxy.runtime.spell import Spell
+from proxy.settings import LimitSettings
+
+OTHER_DESCRIPTORS = 40
+"""Files and sockets that are open for other things than clients and their upstreams."""
+_CHUNKED = b"chunked"
+
+
+class BadHttp(ProxyError):
+    """What came over the connection cannot be served as HTTP; the connection is closed."""
+
+    type = "invalid_request_error"
+    code = "bad_http"
+
+    def __init__(self, message: str, status: int = 400, code: str = "bad_http") -> None:
+        super().__init__(message, code=code)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """The bounds of all connections of a server; `max_connections` is what `limits` and the system allow."""
+
+    limits: LimitSettings
+    max_connections: int
+    refusals: Spell = field(default_factory=lambda: Spell("connections"))
+
+    @classmethod
+    def of(cls, limits: LimitSettings) -> ConnectionBounds:
+        """The bounds in this process, which asks the system for as many descriptors as it may have.
+
+        A client takes one descriptor, and one more for its upstream.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        return cls(limits, min(limits.connections, max((soft - OTHER_DESCRIPTORS) // 2, 1)))
 
 
 class Connection(JoiningProtocol):
     """One connection of a client."""
 
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _is_in_head = True
+    """Whether a head comes next, or the rest of one; else a body."""
+    _body_bytes = 0
+    _body_began = 0.0
+
+    def __init__(self, bounds: ConnectionBounds, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._bounds = bounds
+        self._limits = bounds.limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called with the transport of a new connection."""
+        super().connection_made(transport)
+        bounds = self._bounds
+        if len(self.connections) > bounds.max_connections and not self._close_an_idle_one():
+            bounds.refusals.refuse(f"all {bounds.max_connections} have a request")
+            self._refuse(Overloaded("All connections of the proxy are taken."))
+        else:
+            bounds.refusals.serve()
+            self._set_deadline(self._limits.header_timeout, self._end_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called when the connection is closed."""
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called with the next bytes; those of a head are counted before they are parsed."""
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            room = self._limits.header_bytes - self._head_bytes
+            self._head_bytes += len(data)
+            if len(data) > room:
+                super().data_received(data[:room])
+                data = data[room:]
+                if self._is_in_head:
+                    message = f"The head of a request may have {self._limits.header_bytes:,} bytes."
+                    self._refuse(BadHttp(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"))
+                if self.transport.is_closing():
+                    return
+        super().data_received(data)
+        if self._deadline is None and not self.transport.is_closing():
+            self._await_rest()
+
+    def on_headers_complete(self) -> None:
+        """Called when a head is complete; raises for a transfer encoding that HTTP/1.1 servers must refuse."""
+        self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
+        self._cancel_deadline()
+        if any(name == b"transfer-encoding" and value.strip().lower() != _CHUNKED for name, value in self.headers):
+            self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Called with the next bytes of a body."""
+        self._body_bytes += len(body)
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Called when a request is complete."""
+        self._is_in_head = True
+        self._cancel_deadline()
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are not HTTP, which uvicorn refuses before they reach the application."""
-        body = error_body(msg, "invalid_request_error", None, "bad_http")
-        self.transport.write(_HEAD % len(body) + body)
+        self._refuse(BadHttp(msg))
+
+    def _refuse(self, error: ProxyError) -> None:
+        """Answers with an error and closes the connection."""
+        if self.transport.is_closing():
+            return
+        body, more = error.to_json(), "".join(f"{name}: {value}\r\n" for name, value in error.headers)
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n{more}connection: close\r\n\r\n".encode() + body)
         self.transport.close()
+
+    def _close_an_idle_one(self) -> bool:
+        """Closes another connection that has no request, if there is one."""
+        for each in self.connections:
+            if each is not self and isinstance(each, Connection) and each.is_idle:
+                each.transport.close()
+                return True
+        return False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for the head of a request."""
+        cycle: RequestResponseCycle | None = self.cycle
+        has_request = cycle is not None and not cycle.response_complete
+        return self._is_in_head and not has_request and not self.transport.is_closing()
+
+    def _await_rest(self) -> None:
+        """Sets the deadline for a request that has come in part."""
+        if not self._is_in_head:
+            self._body_began = monotonic()
+            self._set_deadline(self._limits.body_timeout, self._check_body)
+        elif self._head_bytes:
+            self._set_deadline(self._limits.header_timeout, self._end_head)
+
+    def _set_deadline(self, seconds: float, end: Callable[[], None]) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(seconds, end)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end_head(self) -> None:
+        """Ends a connection whose head did not come in time; one that never began a request gets no answer."""
+        if self._head_bytes:
+            self._refuse(BadHttp("The head of the request did not come in time.", HTTPStatus.REQUEST_TIMEOUT))
+        else:
+            self.transport.close()
+
+    def _check_body(self) -> None:
+        """Ends a connection whose body comes too slowly, else looks again when it could have become too slow."""
+        self._deadline = None
+        if self.flow.read_paused:  # the proxy does not read: the sender is not to blame
+            self._body_began, self._body_bytes = monotonic(), 0
+        limits = self._limits
+        left = self._body_began + limits.body_timeout + self._body_bytes / limits.body_rate - monotonic()
+        if left > 0:
+            self._set_deadline(left, self._check_body)
+        elif self.cycle.response_started:
+            self.transport.close()
+        else:
+            message = "The body of the request came too slowly."
+            self._refuse(BadHttp(message, HTTPStatus.REQUEST_TIMEOUT, "body_timeout"))

@@ -9,13 +9,9 @@ except one that begins like a head, and that no longer either.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as ServerProtocol
-else:
-    # Only known at run time: uvicorn uses another protocol where httptools is not installed.
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as ServerProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEAD_START = b"HTTP/1."
 
@@ -53,7 +49,7 @@ class JoiningTransport:
             self._transport.write(head)
 
 
-class JoiningProtocol(ServerProtocol):
+class JoiningProtocol(HttpToolsProtocol):
     """The server's side of a connection, with a `JoiningTransport`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

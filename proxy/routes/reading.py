@@ -9,6 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from proxy.errors import BadRequest, BodyTooLarge
+from proxy.http.admission import PLACE, Place
 from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
 from proxy.http.headers import Headers, first, to_upstream
 from proxy.reasons import Reason
@@ -38,9 +39,13 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         _check_may_go_unread(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
     _check_length(headers, limit)
-    data = await _receive_body(incoming, limit)
+    place: Place = request.scope[PLACE]
+    data = await _receive_body(incoming, limit, place)
     try:
-        plain = data if decoder is None else await decode_body(data, decoder, limit)
+        plain = data
+        if decoder is not None:
+            plain = await decode_body(data, decoder, limit)
+            place.hold(len(plain))
         body = await wire.read_in_turns(plain, services.message_cache, services.bounds)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
@@ -59,7 +64,7 @@ def _check_length(headers: Headers, limit: int) -> None:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
 
 
-async def _receive_body(incoming: Incoming, limit: int) -> bytes:
+async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
     parts: list[bytes] = []
     size = 0
@@ -67,6 +72,7 @@ async def _receive_body(incoming: Incoming, limit: int) -> bytes:
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
+        place.hold(len(part))
         parts.append(part)
     return b"".join(parts)
 

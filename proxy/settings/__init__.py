@@ -6,12 +6,13 @@
 from proxy.errors import SettingsError
 from proxy.settings.loading import Settings, load_settings
 from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, environment_tree, sources
-from proxy.settings.tables import DrainSettings, LogSettings
+from proxy.settings.tables import DrainSettings, LimitSettings, LogSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
     "PREFIX",
     "DrainSettings",
+    "LimitSettings",
     "LogSettings",
     "Settings",
     "SettingsError",

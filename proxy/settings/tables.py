@@ -277,6 +277,24 @@ class LimitSettings(Table):
     """Members of the body itself."""
     values: int = Field(250_000, ge=1_000)
     """JSON values in a body, nested ones included; one message or member may have a tenth of them."""
+    header_bytes: int = Field(64 * 1024, ge=1_024)
+    header_timeout: float = Field(15.0, gt=0)
+    """Seconds until the head of a request must be complete."""
+    body_timeout: float = Field(30.0, gt=0)
+    """Seconds that a body may take, with one more for each `body_rate` bytes of it."""
+    body_rate: int = Field(8 * 1024, gt=0)
+    connections: int = Field(1_000, gt=0)
+    """Open connections of clients, as far as the system gives so many descriptors."""
+    in_flight: int = Field(512, gt=0)
+    """Requests under `/v1/` that are served at the same time, each until its reply has ended."""
+    per_tenant: int = Field(256, gt=0)
+    """The same for one tenant."""
+    queue: int = Field(512, ge=0)
+    """Requests that wait to be served."""
+    queue_timeout: float = Field(10.0, gt=0)
+    """Seconds that a request may wait to be served."""
+    bodies: int = Field(512 * 1024 * 1024, gt=0)
+    """Bytes of all bodies that are held at the same time, unpacked."""
 
 
 class PriceSettings(Table):

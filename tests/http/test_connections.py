@@ -1,15 +1,18 @@
-"""What comes over a connection and is no HTTP is refused in the form of all our errors."""
+"""What a connection may cost: what is no HTTP, too large, too slow or too much is refused in the form of our errors."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.http.strict import assert_openai_error
-from tests.support.proxy import Proxy
-from tests.support.signals import BOUND
+from tests.support.proxy import Proxy, proxying
+from tests.support.replies import hang
+from tests.support.signals import BOUND, Signal
+from tests.support.upstream import ScriptedUpstream
 
 GARBAGE = {
     "no request line": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
@@ -18,13 +21,32 @@ GARBAGE = {
 }
 
 
-def answer_to(data: bytes, proxy: Proxy) -> tuple[bytes, bytes]:
-    """Head and body of what comes back until the connection is closed."""
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+REQUEST = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+def connected(proxy: Proxy) -> socket.socket:
     address = urlsplit(proxy.url)
-    with socket.create_connection((str(address.hostname), int(address.port or 0)), BOUND) as connection:
-        connection.sendall(data)
-        head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
+    return socket.create_connection((str(address.hostname), int(address.port or 0)), BOUND)
+
+
+def rest_of(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Head and body of what comes back until the connection is closed."""
+    head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
     return head, body
+
+
+def answer_to(data: bytes, proxy: Proxy) -> tuple[bytes, bytes]:
+    with connected(proxy) as connection:
+        connection.sendall(data)
+        return rest_of(connection)
+
+
+@pytest.fixture
+def upstream() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream() as scripted:
+        yield scripted
 
 
 @pytest.mark.parametrize("name", GARBAGE)
@@ -40,3 +62,63 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_arrives(proxy: Pr
     head, body = answer_to(request + b"content-length: 10000000000\r\n\r\n", proxy)
     assert head.startswith(b"HTTP/1.1 413 ")
     assert assert_openai_error(body)["code"] == "body_too_large"
+
+
+def test_a_head_that_is_too_large_is_refused(proxy: Proxy) -> None:
+    head, body = answer_to(POST + b"x-a: " + b"a" * 70_000, proxy)
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert assert_openai_error(body)["code"] == "headers_too_large"
+
+
+def test_a_large_body_may_come_with_its_head(proxy: Proxy) -> None:
+    text = BODY.replace(b"hi", b"hi " * 50_000)
+    head, _ = answer_to(POST + b"content-length: %d\r\n\r\n" % len(text) + text, proxy)
+    assert head.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_transfer_encoding_that_is_not_known_is_501(proxy: Proxy) -> None:
+    head, body = answer_to(POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", proxy)
+    assert head.startswith(b"HTTP/1.1 501 ")
+    assert assert_openai_error(body)["code"] == "bad_http"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"), [(b"", b""), (POST, b"HTTP/1.1 408 ")], ids=["a connection without a request", "half a head"]
+)
+def test_a_head_that_does_not_come_in_time_closes_the_connection(
+    sent: bytes, status: bytes, upstream: ScriptedUpstream
+) -> None:
+    with proxying(upstream.url, limits={"header_timeout": 0.05}) as proxy:
+        head, _ = answer_to(sent, proxy)
+        assert head.startswith(status)
+
+
+def test_a_body_that_comes_too_slowly_is_refused(upstream: ScriptedUpstream) -> None:
+    with proxying(upstream.url, limits={"body_timeout": 0.05, "body_rate": 1_000_000_000}) as proxy:
+        head, body = answer_to(POST + b"content-length: 100\r\n\r\n{", proxy)
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert assert_openai_error(body)["code"] == "body_timeout"
+        assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_idle_connection_makes_room_for_a_new_one(upstream: ScriptedUpstream) -> None:
+    with proxying(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as idle:
+        assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
+        assert rest_of(idle) == (b"", b"")
+
+
+def test_a_connection_is_refused_when_all_others_have_a_request(
+    upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = Signal("the test has seen the refusal")
+    upstream.reply(hang(answered))
+    with proxying(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as busy:
+        busy.sendall(REQUEST)
+        upstream.journal.await_arrival()
+        for _ in range(3):
+            head, body = answer_to(b"", proxy)
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"Retry-After: 1" in head
+            assert assert_openai_error(body)["code"] == "overloaded"
+        answered.set()
+    assert sum("connections are refused" in each for each in caplog.messages) == 1

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -61,7 +62,7 @@ def proxying(
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
-    from proxy.http.connection import Connection
+    from proxy.http.connection import Connection, ConnectionBounds
     from proxy.settings import Settings
 
     upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
@@ -69,7 +70,7 @@ def proxying(
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
-    with serve(tap, http=Connection) as url:
+    with serve(tap, http=partial(Connection, ConnectionBounds.of(built.limits))) as url:
         quiet = lambda bound=BOUND: watched.quiet(app.state.services.background.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
 

@@ -1,0 +1,137 @@
+"""Admits requests: how many are served at the same time, in all and for one tenant, and how many wait.
+
+A request is admitted before its body is read. If no place is free it waits in a queue; a full queue, or a wait that
+takes too long, is `Overloaded`. Places go to those who have waited longest, past those whose tenant has all it may
+have. An admitted request accounts for the bytes of its body, of which all together are bounded too.
+
+    place = await admission.enter(tenant)
+    try: ...
+    finally: place.leave()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+
+from proxy.errors import Overloaded
+from proxy.runtime.spell import Spell
+from proxy.settings import LimitSettings
+
+PLACE = "condenser.place"
+"""The key of a request's place in its ASGI scope."""
+
+
+class Refusal(StrEnum):
+    """Why a request was not served."""
+
+    QUEUE_FULL = "queue-full"
+    QUEUE_TIMEOUT = "queue-timeout"
+    BODIES = "bodies"
+
+
+_SENTENCES = {
+    Refusal.QUEUE_FULL: "The proxy serves as many requests as it may, and its queue is full.",
+    Refusal.QUEUE_TIMEOUT: "The proxy serves as many requests as it may, and none ended in time.",
+    Refusal.BODIES: "The bodies of the requests that are served take as much memory as they may.",
+}
+
+
+class Place:
+    """The place of one admitted request; `leave` gives it back."""
+
+    __slots__ = ("_admission", "_bytes", "_tenant")
+
+    def __init__(self, admission: Admission, tenant: str) -> None:
+        self._admission = admission
+        self._tenant = tenant
+        self._bytes = 0
+
+    def hold(self, count: int) -> None:
+        """Accounts for more bytes of the body; raises `Overloaded` if all bodies together have too many."""
+        self._bytes += count
+        self._admission.hold(count)
+
+    def leave(self) -> None:
+        """Ends the request."""
+        self._admission.leave(self._tenant, self._bytes)
+
+
+class Admission:
+    """The places of one app; `most` is the number of requests that are served at the same time.
+
+    `report` is called with each refusal.
+    """
+
+    def __init__(self, limits: LimitSettings, most: int, report: Callable[[Refusal], None]) -> None:
+        self._most = most
+        self._per_tenant = limits.per_tenant
+        self._most_waiting = limits.queue
+        self._timeout = limits.queue_timeout
+        self._most_bytes = limits.bodies
+        self._bytes = 0
+        self._served = 0
+        self._tenants: Counter[str] = Counter()
+        self._waiting: dict[asyncio.Future[Place], str] = {}
+        self._spell = Spell("requests")
+        self._report = report
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._waiting)
+
+    async def enter(self, tenant: str) -> Place:
+        """A place, as soon as one is free; raises `Overloaded`."""
+        # A place that is free for this tenant is one that nobody who waits may have: `leave` passes places on.
+        if self._is_free(tenant):
+            return self._take(tenant)
+        if len(self._waiting) >= self._most_waiting:
+            raise self._refused(Refusal.QUEUE_FULL)
+        place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = tenant
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await place
+        except BaseException as error:
+            if place.done() and not place.cancelled():
+                place.result().leave()
+            if isinstance(error, TimeoutError):
+                raise self._refused(Refusal.QUEUE_TIMEOUT) from None
+            raise
+        finally:
+            self._waiting.pop(place, None)
+
+    def hold(self, count: int) -> None:
+        """Accounts for bytes of bodies; raises `Overloaded` if there are too many."""
+        self._bytes += count
+        if self._bytes > self._most_bytes:
+            raise self._refused(Refusal.BODIES)
+
+    def leave(self, tenant: str, count: int) -> None:
+        """Gives a place back, to the first in the queue that may have it."""
+        self._bytes -= count
+        self._served -= 1
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+        for place, waiting in self._waiting.items():
+            if self._is_free(waiting) and not place.done():
+                place.set_result(self._take(waiting))
+                return
+
+    def _is_free(self, tenant: str) -> bool:
+        return self._served < self._most and self._tenants[tenant] < self._per_tenant
+
+    def _take(self, tenant: str) -> Place:
+        self._spell.serve()
+        self._served += 1
+        self._tenants[tenant] += 1
+        return Place(self, tenant)
+
+    def _refused(self, why: Refusal) -> Overloaded:
+        self._report(why)
+        self._spell.refuse(f"{why}, {self._served} are served and {len(self._waiting)} wait")
+        return Overloaded(_SENTENCES[why])

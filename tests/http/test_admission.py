@@ -1,0 +1,56 @@
+"""Requests beyond what the proxy serves wait, or are refused in time, and are counted."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.http.strict import assert_openai_error
+from tests.support.proxy import proxying
+from tests.support.recording import CHAT
+from tests.support.replies import completion, hang
+from tests.support.signals import Signal
+from tests.support.upstream import ScriptedUpstream
+from tests.support.wire import post_json, request
+
+HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"limits": {"in_flight": 1, "queue": 0}},
+        {"limits": {"per_tenant": 1, "queue": 0}},
+        {"limits": {"queue": 0}, "upstream": {"max_connections": 1}},
+        {"limits": {"in_flight": 1, "queue_timeout": 0.05}},
+    ],
+    ids=["full", "a tenant's share is taken", "no connection to the upstream", "too long in the queue"],
+)
+def test_a_request_that_cannot_be_served_in_time_is_503_with_retry_after(path: str, settings: dict[str, Any]) -> None:
+    answered = Signal("the test has seen the refusal")
+    with ScriptedUpstream() as upstream, proxying(upstream.url, **settings) as proxy, ThreadPoolExecutor(1) as pool:
+        upstream.reply(hang(answered))
+        pool.submit(post_json, proxy.url, CHAT, HI)
+        upstream.journal.await_arrival()
+        answer = post_json(proxy.url, path, {**HI, "input": "x"})
+        assert (answer.status, answer.header("retry-after")) == (503, "1")
+        assert assert_openai_error(answer.body)["code"] == "overloaded"
+        assert len(upstream.journal) == 1
+        metrics = request(proxy.url, "GET", "/metrics").body.decode()
+        assert "condenser_refusals_total{" in metrics
+        assert request(proxy.url, "GET", "/livez").status == 200
+        answered.set()
+
+
+def test_a_request_in_the_queue_is_served_when_another_ends() -> None:
+    ended = Signal("the first reply ends")
+    with ScriptedUpstream() as upstream, proxying(upstream.url, limits={"in_flight": 1}) as proxy:
+        upstream.reply(hang(ended), completion("second"))
+        with ThreadPoolExecutor(2) as pool:
+            answers = [pool.submit(post_json, proxy.url, CHAT, HI) for _ in range(2)]
+            upstream.journal.await_arrival()
+            ended.set()
+            assert [each.result().status for each in answers] == [200, 200]
