@@ -50,7 +50,7 @@ class Settler:
         decision.hidden_rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
             return
-        session, decision.branch = self._keeper.id_and_branch(case.recognised, case.history)
+        session, decision.branch = self._keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)
         too_small = _is_too_small(decision, case)
         if not case.may_store or (too_small and decision.hidden_rounds is None):
             return
@@ -106,6 +106,7 @@ def _update_for(decision: Decision, case: Case) -> SessionUpdate:
         decision.own_tokens,
         _last_applied(decision, case),
         block=decision.memory_block,
+        has_tools=case.has_tools,
         covered=decision.view.covered,
         rewriting_refused=_is_refused(decision),
     )

@@ -139,6 +139,11 @@ class Case(NamedTuple):
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
 
+    @property
+    def has_tools(self) -> bool:
+        """Whether the client's request offers tools."""
+        return bool(self.request.body.get("tools") or self.request.body.get("functions"))
+
     def for_profile(self, profile: Profile) -> Case:
         """The case for an upstream with this profile: its views are written in the form that the profile asks for."""
         is_same = profile is self.policy.profile

@@ -65,6 +65,8 @@ class Branch:
     """The digest of its last message by itself; empty where an older version stored the branch."""
     openings: tuple[Opening, ...] = ()
     """Where its newest turn begins; several places, newest last, where that is not known."""
+    may_be_side: bool = False
+    """Whether it may be a side call, such as for a title: one request without tools, which none has continued."""
 
     @property
     def turn(self) -> int | None:

@@ -73,6 +73,8 @@ class SessionUpdate(NamedTuple):
     """What calibration keeps of the usage for the branch's next request."""
     reply: str = ""
     """How the reply ends."""
+    has_tools: bool = False
+    """Whether the request offered tools."""
     covered: int = 0
     """How many messages the view's head covers."""
     patch: Overlay | None = None
@@ -199,10 +201,12 @@ class Keeper:
 
         await self._stored.change(recognised.key, changed, self._ttl)
 
-    def id_and_branch(self, recognised: Recognised, transcript: Transcript) -> tuple[str, str]:
+    def id_and_branch(self, recognised: Recognised, transcript: Transcript, *, has_tools: bool) -> tuple[str, str]:
         """The id of a request's session, and the name of the branch that its transcript continues or opens."""
         session = recognised.session
-        return (session.id, session.branch_name_for(transcript)) if session else (_new_id(recognised), MAIN)
+        if session is None:
+            return _new_id(recognised), MAIN
+        return session.id, session.branch_name_for(transcript, has_tools=has_tools)
 
     def _new(self, recognised: Recognised) -> Session:
         return Session(
@@ -312,7 +316,8 @@ def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session
     """The session after a turn."""
     digests = turn.transcript.digests
     patched = session.with_patch(turn.patch, digests, turn.covered)
-    moved, _branch = patched.with_turn(turn.transcript, now, turn.applied, turn.block, turn.anchor, turn.reply)
+    what = turn.applied, turn.block, turn.anchor, turn.reply
+    moved, _branch = patched.with_turn(turn.transcript, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings
     saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
     totals = session.totals_with(

@@ -13,6 +13,7 @@ Sessions are immutable values, and everything here is pure; the driver reads and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -124,12 +125,16 @@ class Session(NamedTuple):
             return continued[0] if continued else None
         return max(continued, key=lambda branch: (common_length(branch, transcript.digests), branch.last_used))
 
-    def branch_name_for(self, transcript: Transcript) -> str:
+    def branch_name_for(self, transcript: Transcript, *, has_tools: bool) -> str:
         """The name of the branch that a transcript continues, or opens."""
-        return self._name_of(self.find_branch(transcript))
+        return self._name_of(self.find_branch(transcript), has_tools=has_tools)
 
-    def _name_of(self, branch: Branch | None) -> str:
-        return branch.name if branch else branch_name(self.branches_opened + 1)
+    def _name_of(self, branch: Branch | None, *, has_tools: bool) -> str:
+        if branch is not None:
+            return branch.name
+        # A side call that came first gives the name up to the conversation.
+        is_free = has_tools and any(each.name == MAIN and each.may_be_side for each in self.branches)
+        return MAIN if is_free else branch_name(self.branches_opened + 1)
 
     def unstored_in(self, transcript: Transcript) -> tuple[range, ...]:
         """Which messages of a transcript have no blocks in this session yet, as ranges; each is stored as one block.
@@ -149,20 +154,24 @@ class Session(NamedTuple):
         block: MemoryBlock = NO_MEMORY_BLOCK,
         anchor: Anchor | None = None,
         reply: str = "",
+        *,
+        has_tools: bool = False,
     ) -> tuple[Session, Branch]:
         """The session with the transcript's branch moved to its end, or opened, and that branch.
 
-        `reply` is how the reply to the transcript ends.
+        `reply` is how the reply to the transcript ends; `has_tools` says that the request offered tools.
         """
         digests = transcript.digests
         old = self.find_branch(transcript)
         opened = self.branches_opened + (old is None)
-        name = self._name_of(old)
+        name = self._name_of(old, has_tools=has_tools)
         seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
         head, last = (digests[-1], node_before(digests), len(digests)), transcript.chain[-1].digest
-        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript))
+        alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
+        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone)
         others = [each for each in self.branches if old is None or each.name != old.name]
+        others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in others]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0

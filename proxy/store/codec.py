@@ -50,6 +50,7 @@ def encode_session(session: Session) -> bytes:
                     *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
                     *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None, each.reply),
                     *(each.last.hex(), [(opening.place, opening.node.hex()) for opening in each.openings]),
+                    each.may_be_side,
                 ]
                 for each in session.branches
             ],
@@ -114,9 +115,10 @@ def _branch(row: Sequence[Any]) -> Branch:
     anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
     reply = later[3] if len(later) > 3 else ""
     last, openings = later[4:6] if len(later) > 5 else ("", ())
+    side = len(later) > 6 and bool(later[6])
     nodes = bytes.fromhex(head), bytes.fromhex(before)
-    begins = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
-    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), begins)
+    opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
+    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side)
 
 
 def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:

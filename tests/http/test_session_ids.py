@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.settings import Settings
-from tests.http.talking import Stage, body_of, garden, staged
+from tests.http.talking import Message, Stage, asked, body_of, garden, staged, workshop
 
 NAMES = [*Settings().sessions.headers, "x-some-tool-session-id"]
 LONG = "chat/" + "0123456789abcdef" * 30
@@ -78,3 +78,42 @@ def test_ids_in_the_body_reach_the_upstream_also_in_a_condensed_one(stage: Stage
     assert stage.forwarded[-1].json()["metadata"] == {"session_id": "id-1", "other": 1}
     assert stage.forwarded[-1].json()["prompt_cache_key"] == "k"
     assert len(stage.last_view) < len(garden(12))
+
+
+TITLE: list[Message] = [
+    {"role": "system", "content": "You write titles."},
+    {"role": "user", "content": "Write a title."},
+    {"role": "user", "content": "Fix the door."},
+]
+TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def branch(stage: Stage, messages: list[Message], *, tools: bool = True) -> str | None:
+    members = {"tools": TOOLS} if tools else {}
+    return stage.ask(messages, asked(session="s", strategy="mask"), **members).header("x-condenser-branch")
+
+
+def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: Stage) -> None:
+    for _ in range(2):
+        branch(stage, TITLE, tools=False)
+    assert [branch(stage, workshop(rounds)) for rounds in (0, 1, 2)] == ["main"] * 3
+    assert branch(stage, TITLE, tools=False) == "b2"
+
+
+def test_a_title_that_is_asked_for_later_is_a_branch_of_its_own(stage: Stage) -> None:
+    assert branch(stage, workshop(0)) == "main"
+    assert branch(stage, TITLE, tools=False) == "b2"
+    assert branch(stage, workshop(1)) == "main"
+
+
+def test_a_conversation_without_tools_that_has_gone_on_keeps_main(stage: Stage) -> None:
+    assert [branch(stage, garden(rounds), tools=False) for rounds in (0, 1)] == ["main"] * 2
+    assert branch(stage, workshop(0)) == "b2"
+    assert branch(stage, garden(2), tools=False) == "main"
+
+
+def test_only_the_first_conversation_with_tools_is_given_main(stage: Stage) -> None:
+    branch(stage, TITLE, tools=False)
+    assert branch(stage, workshop(0)) == "main"
+    assert branch(stage, [{"role": "user", "content": "Look for paint."}]) == "b3"
+    assert branch(stage, workshop(1)) == "main"

@@ -198,4 +198,4 @@ def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> N
     del document["branches"][0][9:]
     older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
-    assert older.branches == (replace(branch, reply="", last=b"", openings=()),)
+    assert older.branches == (replace(branch, reply="", last=b"", openings=(), may_be_side=False),)
