@@ -31,7 +31,7 @@ class Machine(RuleBasedStateMachine):
         self.opened_at: list[float] = []
         self.probe: int | None = None
 
-    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 2.5, 11.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.25, 1.0, 2.5, 11.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
