@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CLIENTS := tests/clients/node tests/clients/resend/node
 UPSTREAM ?=
 ARGS ?=
@@ -12,6 +12,9 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
+
+# base, demo and dev: each holds the one before, so the largest that is installed does for the smaller ones too.
+INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VENV)/.stamp-$(each)),$(each))) $(lastword $(1)))
 
 # Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
 NODE_READY := $(if $(shell command -v npm),$(foreach each,$(CLIENTS),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
@@ -23,10 +26,10 @@ help: ## list the targets
 
 setup: $(VENV)/.stamp-dev ranks $(NODE_READY) ## everything to develop and test with, in .venv
 
-demo: $(VENV)/.stamp-demo ranks ## show what the proxy does, without a key or a model (ARGS=...)
+demo: $(call INSTALLED,dev demo) ranks ## show what the proxy does, without a key or a model (ARGS=...)
 	@$(BIN)/condenser demo $(ARGS)
 
-serve: $(VENV)/.stamp-base ranks ## run the proxy (UPSTREAM=... ARGS=...)
+serve: $(call INSTALLED,dev demo base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
@@ -64,12 +67,15 @@ $(VENV)/.stamp-venv: deploy/check_python.py
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# base, demo and dev: each is a superset of the one before.
+# A line for each package as it comes, since the first time takes a minute. The pipe hides whether pip fails; the stamp
+# tells.
 $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(VENV)/.stamp-venv
-	@echo "installing requirements/$*.txt"
-	@$(PIP) install --require-hashes -r requirements/$*.txt -r requirements/build.txt
-	@$(PIP) install --no-deps --no-build-isolation -e .
-	@touch $@
+	@echo "installing the $$(grep -c '==' requirements/$*.txt) packages of requirements/$*.txt"
+	@rm -f $@
+	@{ $(PIP) install --require-hashes -r requirements/$*.txt -r requirements/build.txt && \
+	    $(PIP) -qq install --no-deps --no-build-isolation -e . && touch $@; } | \
+	    awk '/^Collecting/ { printf "  %3d %s\n", ++n, $$2; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
+	@test -e $@
 
 %/node_modules/.package-lock.json: %/package-lock.json
 	@echo "installing $*"

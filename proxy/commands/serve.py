@@ -37,7 +37,8 @@ whoever reaches the port could use your key. Ways out, one of them:
   - listen on this machine only: --host 127.0.0.1
   - leave upstream.api_key out, so that callers bring their own credential
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
-  - say that it is meant: open_to_all = true"""
+  - say that it is meant: open_to_all = true, or CONDENSER_OPEN_TO_ALL=true; so a container listens whose port is
+    published on this machine only (-p 127.0.0.1:8484:8484)"""
 STORE_NOT_SHARED = """condenser: refusing to start several workers with memory://, which is the memory of one of them:
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 NOT_STARTED = 3

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +18,14 @@ from pydantic import BaseModel
 
 from tests.deploy import repository
 from tests.deploy.dockerfile import stages
+from tests.support.ports import free_port
+from tests.support.redis_server import await_true
+from tests.support.signals import BOUND
 
 COMPOSE: dict[str, Any] = yaml.safe_load((repository.ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROXY, REDIS = SERVICES["proxy"], SERVICES["redis"]
-DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
+DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
 def test_the_two_services_are_the_proxy_and_its_store() -> None:
@@ -38,7 +48,8 @@ def test_a_service_runs_with_no_more_rights_than_it_needs(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is True
     assert service["tmpfs"] == ["/tmp"]
-    assert not {"privileged", "cap_add", "pid", "network_mode", "env_file"} & set(service)
+    assert not {"privileged", "cap_add", "pid", "network_mode"} & set(service)
+    assert {"mem_limit", "pids_limit"} <= set(service)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -64,14 +75,44 @@ def test_the_store_keeps_its_data_over_a_restart_and_never_evicts() -> None:
     assert REDIS["volumes"] == ["history:/data"]
 
 
+def test_the_store_has_room_for_twice_what_it_may_hold() -> None:
+    command = interpolated(REDIS["command"])
+    assert command[command.index("--maxmemory") + 1] == "512mb"
+    assert interpolated([REDIS["mem_limit"]]) == ["1g"]
+
+
 def test_every_volume_and_network_that_is_named_is_declared() -> None:
     for service in SERVICES.values():
-        assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= set(COMPOSE["volumes"])
+        named = {volume.split(":")[0] for volume in service.get("volumes", []) if not volume.startswith("./")}
+        assert named <= set(COMPOSE["volumes"])
         assert set(service["networks"]) <= set(COMPOSE["networks"])
 
 
-def test_the_store_url_names_the_store_service() -> None:
-    assert PROXY["environment"]["CONDENSER_STORE__URL"] == "redis://redis:6379/0"
+def test_the_store_url_names_the_store_service_with_its_password() -> None:
+    (url,) = interpolated([PROXY["environment"]["CONDENSER_STORE__URL"]], REDIS_PASSWORD="p1")
+    assert url == "redis://:p1@redis:6379/0"
+    command = interpolated(REDIS["command"], REDIS_PASSWORD="p1")
+    assert command[command.index("--requirepass") + 1] == "p1"
+    assert interpolated(list(REDIS["environment"].values()), REDIS_PASSWORD="p1") == ["p1"]
+
+
+def test_a_model_server_on_this_machine_can_be_reached() -> None:
+    assert PROXY["extra_hosts"] == ["host.docker.internal:host-gateway"]
+
+
+@pytest.mark.parametrize(
+    "name", ["UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN", "WINDOW", "STRATEGY", "LOG_FORMAT"]
+)
+def test_secrets_and_usual_settings_are_passed_on_and_never_empty(name: str) -> None:
+    """A name without a value is passed on where it is set; `${NAME:-}` would pass an empty one, which is refused."""
+    assert PROXY["environment"][f"CONDENSER_{name}"] is None
+    assert PROXY["env_file"] == [{"path": "condenser.env", "required": False}]
+
+
+def test_secrets_in_files_lie_where_git_and_the_image_do_not_take_them() -> None:
+    assert "./secrets:/run/secrets:ro" in PROXY["volumes"]
+    ignored = (repository.ROOT / ".gitignore").read_text().split()
+    assert {"/secrets/", "/condenser.env", "/.env"} <= set(ignored)
 
 
 def test_the_upstream_comes_from_the_environment_and_has_a_default() -> None:
@@ -84,7 +125,47 @@ def test_the_proxys_environment_makes_valid_settings() -> None:
 
     names = {**PROXY["environment"], **image_environment()}
     for name in names:
-        assert is_setting(Settings, name.removeprefix("CONDENSER_").lower().split("__")), name
+        path = name.removeprefix("CONDENSER_").removesuffix("_FILE").lower().split("__")
+        assert path == ["log_format"] or is_setting(Settings, path), name
+
+
+@pytest.mark.parametrize("key", [{}, {"CONDENSER_UPSTREAM__API_KEY": "sk-operator"}])
+def test_the_stack_starts_and_is_healthy_on_whatever_port_it_serves(key: dict[str, str], tmp_path: Path) -> None:
+    """The commands of both services run here, with the environment that Compose would give them."""
+    image, store = stages((repository.ROOT / "Dockerfile").read_text())[-1], free_port()
+    set_here = dict(zip(PROXY["environment"], interpolated(list(PROXY["environment"].values())), strict=True))
+    environment = {name: value for name, value in {**set_here, **key}.items() if value is not None}
+    environment["CONDENSER_STORE__URL"] = environment["CONDENSER_STORE__URL"].replace(
+        "redis:6379", f"127.0.0.1:{store}"
+    )
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    redis = [*interpolated(REDIS["command"]), "--port", str(store), "--dir", str(tmp_path)]
+    serve = [*image.last("ENTRYPOINT").words(), *image.last("CMD").words(), "--port", str(free_port())]
+    with running(redis, environment), running(serve, environment):
+        check = PROXY["healthcheck"]["test"][1:]
+        await_true(lambda: subprocess.run(check, env=environment, check=False).returncode == 0, "the proxy is healthy")
+        status = subprocess.run(["condenser", "status"], env=environment, check=True, capture_output=True, text=True)
+    assert "(ok)" in status.stdout
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    if shutil.which(command[0], path=environment["PATH"]) is None:
+        pytest.skip(f"no {command[0]} here")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(2 * BOUND)
+
+
+def interpolated(values: list[Any], **given: str) -> list[Any]:
+    """The values as Compose fills them in; None is a variable that is passed on if it is set."""
+    return [
+        None if value is None else DEFAULT.sub(lambda found: given.get(found[1], found[2]), str(value))
+        for value in values
+    ]
 
 
 def image_environment() -> dict[str, str]:

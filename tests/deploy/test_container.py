@@ -160,8 +160,7 @@ def test_the_started_image_answers_its_health_check(runtime: image.BuiltStage) -
 @contextmanager
 def started(built: image.BuiltStage, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
     """The image's own command on a free port, told to stop at the end as `docker stop` tells it."""
-    built.environment["CONDENSER_PORT"] = str(free_port())
-    command = [*stage.last("ENTRYPOINT").words(), *stage.last("CMD").words()]
+    command = [*stage.last("ENTRYPOINT").words(), *stage.last("CMD").words(), "--port", str(free_port())]
     with subprocess.Popen(command, cwd=built.folder, env=built.environment) as server:
         try:
             yield server

@@ -193,3 +193,38 @@ def names_an_address(lock: Path) -> bool:
     """An npm lock may say who is to be paid for a package; nothing else in a lock has an address."""
     text = lock.read_text()
     return bool(re.search(r"://", re.sub(r'"(url|funding)": "[^"]*"', "", text)))
+
+
+@pytest.mark.parametrize(("there", "target"), [("demo", "serve"), ("dev", "serve"), ("dev", "demo"), ("base", "serve")])
+def test_what_is_installed_is_not_installed_again_for_a_target_that_needs_less(
+    fresh: Path, there: str, target: str
+) -> None:
+    stamp(fresh, "venv", there)
+    assert "requirements/" not in make("-n", target, folder=fresh).stdout
+
+
+def test_a_target_that_needs_more_installs_it(fresh: Path) -> None:
+    stamp(fresh, "venv", "base")
+    assert "requirements/demo.txt" in make("-n", "demo", folder=fresh).stdout
+
+
+def stamp(folder: Path, *names: str) -> None:
+    """Marks as made what `make` would make."""
+    (folder / ".venv").mkdir()
+    for name in names:
+        (folder / ".venv" / f".stamp-{name}").touch()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_installation_names_each_package_and_fails_where_pip_does(fresh: Path, fails: bool) -> None:
+    stamp(fresh, "venv")
+    python = fresh / ".venv" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\necho 'Collecting one==1 (from x)'\necho noise\nexit {int(fails)}\n")
+    python.chmod(0o755)
+    said = make(".venv/.stamp-base", folder=fresh)
+    assert (said.returncode != 0, (fresh / ".venv" / ".stamp-base").exists()) == (fails, not fails)
+    assert re.fullmatch(
+        r"installing the \d+ packages of requirements/base\.txt\n    1 one==1\n.*", said.stdout, re.DOTALL
+    )
+    assert "noise" not in said.stdout
