@@ -16,6 +16,7 @@ from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Action, Decision, Trigger
 from proxy.http.admission import Refusal
+from proxy.quoting import label
 from proxy.runtime.shared_context import SharedContext
 
 MOST_MODELS = 256
@@ -97,8 +98,11 @@ class Telemetry:
                 self._calibration(self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
-        """The label of a model. Clients choose model names, so all beyond the first `MOST_MODELS` share one label."""
-        if len(self._models) < MOST_MODELS:
+        """The label of a model: its name, if that is a short plain one among the first `MOST_MODELS`; else `OTHER`.
+
+        Clients choose model names, and `/metrics` shows them to everyone who can read it.
+        """
+        if len(self._models) < MOST_MODELS and label(model) == model:
             self._models.add(model)
         return model if model in self._models else OTHER
 

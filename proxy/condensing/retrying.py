@@ -26,6 +26,7 @@ from proxy.learning.profiles import Profiles, sends_options
 from proxy.memory.offering import is_about_tools
 from proxy.overflow import Kind, Refusal
 from proxy.overflow.numbers import LEAST
+from proxy.quoting import label
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.request.intake import ChatRequest, milliseconds_since
 from proxy.upstream import UpstreamReply
@@ -121,9 +122,9 @@ class Retrier:
             return FinalAnswer(answer.reply, decision)
         refused = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
         if second_reply.status < HTTPStatus.BAD_REQUEST:
-            _log.warning(refused, request.model, status, f"session {original.session} is not rewritten any more")
+            _log.warning(refused, label(request.model), status, f"session {original.session} is not rewritten any more")
         else:
-            _log.info(refused, request.model, status, f"it refused the original with {second_reply.status}")
+            _log.info(refused, label(request.model), status, f"it refused the original with {second_reply.status}")
         return FinalAnswer(second_reply, original)
 
     async def _send_in_accepted_form(self, request: ChatRequest, decision: Decision, send: Send) -> OpenedReply:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from strategies.core.form import Form
 
@@ -125,7 +126,7 @@ class Profiles:
         taught = profile_after(status, body, known, options=options)
         if taught != known:
             self._learned.put(model, taught)
-            _log.info("the upstream refuses the form of a request for %s; from now on: %s", model, taught)
+            _log.info("the upstream refuses the form of a request for %s; from now on: %s", label(model), taught)
         return taught
 
 

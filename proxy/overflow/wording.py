@@ -1,8 +1,9 @@
 """Finds the meaning of an error in its codes and its words.
 
-Codes are exact, but few servers send them. Words vary, so the patterns look for their form: something that a prompt has
-(tokens, a context length) is compared with a bound. Three questions are asked, in this order: is the error about rates
-or payment; is it about the length of the reply; is it about the length of the prompt.
+Codes are exact, but few servers send them; one that names another error outweighs all words. Words vary, so the
+patterns look for their form: something that a prompt has (tokens, a context length) is compared with a bound. Three
+questions are asked, in this order: is the error about rates or payment; is it about the length of the reply; is it
+about the length of the prompt.
 
 Every repetition that something follows is bounded, so that the cost grows in proportion to the length of a text.
 """
@@ -58,6 +59,16 @@ _OTHER_CODES = frozenset(
         "billing_error",
         "overloaded_error",
     )
+)
+
+# Codes and words of errors about one value. Such an error quotes the value, which may be any text.
+_VALUE_CODES = re.compile(
+    r"(?:invalid|unsupported|unknown|missing|missing_required)_(?:value|type|enum|tool|model|role)"
+    r"|\w*_not_found(?:_error)?|\w+_(?:parsing|type)|literal_error|enum|missing|extra_forbidden"
+)
+_VALUE_WORDS = re.compile(
+    r"\bdoes(?: not|nt) exist\b|\bnot found\b|\binvalid value\b|\bsupported values are\b|\binput should be \w"
+    r"|\btype: \w+, loc: |\binput(?:_value)?[:=] ?(?!\d)"
 )
 
 _RATE = re.compile(
@@ -187,7 +198,14 @@ def meaning_of(content: BodyContent) -> Meaning | None:
     if content.codes & _OTHER_CODES or any(_RATE.search(text) for text in content.texts):
         return None
     found = {_meaning(text) for text in content.texts}
+    if _is_about_a_value(content):
+        return Meaning.OUTPUT if Meaning.OUTPUT in found else None
     return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
+
+
+def _is_about_a_value(content: BodyContent) -> bool:
+    by_code = any(_VALUE_CODES.fullmatch(code) for code in content.codes)
+    return by_code or any(_VALUE_WORDS.search(text) for text in content.texts)
 
 
 def _meaning(text: str) -> Meaning | None:

@@ -10,6 +10,7 @@ from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers, first
 from proxy.learning.learned_windows import MOST_MODELS, LearnedWindows
 from proxy.learning.truncation import CountedReply, setting_of
+from proxy.quoting import label
 from proxy.reply.capture import Capture
 from proxy.reply.relay import Settle
 from proxy.reply.usage import Usage, UsageReader
@@ -111,5 +112,5 @@ class Watcher:
         _log.warning(
             "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
             " settings give one. A longer one is set by %s.",
-            *(model, kept, setting_of(f"{self._upstream} {server} {watched.usage.head}")),
+            *(label(model), kept, setting_of(f"{self._upstream} {server} {watched.usage.head}")),
         )

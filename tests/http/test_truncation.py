@@ -267,3 +267,11 @@ def test_proofs_are_counted() -> None:
 
 def is_chat(exchange: Exchange) -> bool:
     return exchange.path == CHAT
+
+
+def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with forgetful() as stage:
+        stage.model = "evil\nWARNING: \x1b[31mforged"
+        over_long(stage, range(20, 60, 5))
+    [line] = [each.getMessage() for each in caplog.records if "silently reads" in each.getMessage()]
+    assert line.startswith("'evil?WARNING: ?[31mforged' silently reads")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.calibration.calibrator import Progress
 from proxy.calibration.samples import NOTHING
 from proxy.telemetry import MOST_MODELS, OTHER, Telemetry
@@ -16,3 +18,12 @@ def test_models_that_come_when_there_are_many_share_a_label() -> None:
     assert len(lines) == 2 * (MOST_MODELS + 1)
     assert sum(f'model="{OTHER}"' in line for line in lines) == 2
     assert 'condenser_calibration_error{kind="first",model="m0"} 0.2' in lines
+
+
+@pytest.mark.parametrize("name", ["m" * 65, "my model", 'm"} 1\nforged{a="b', "modèle"])
+def test_a_name_that_is_long_or_not_plain_is_no_label(name: str) -> None:
+    telemetry = Telemetry()
+    telemetry.record_calibration(name, Progress(0.1, 0.01, NOTHING))
+    lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
+    assert len(lines) == 2
+    assert all(f'model="{OTHER}"' in line for line in lines)

@@ -192,3 +192,9 @@ def test_only_so_many_models_are_remembered() -> None:
         profiles.learn_from_refusal(f"m{number}", 400, error(SAID[0][0]), ANY, options=True)
     assert profiles.for_model("m0") == ANY
     assert profiles.for_model("m1") == ALTERNATING
+
+
+def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    Profiles().learn_from_refusal("evil\nWARNING: \x1b[31mforged", 400, error(SAID[0][0]), ANY, options=True)
+    assert "for 'evil?WARNING: ?[31mforged'; from now on" in caplog.text

@@ -52,6 +52,27 @@ def test_an_ordinary_answer_is_no_refusal_for_its_length(case: Case) -> None:
     assert recognise(case["status"], body_of(case)) is None
 
 
+CLAIM = "This model's maximum context length is 600 tokens. However, your messages resulted in 90000 tokens."
+PYDANTIC = f"[{{'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Not a number', 'input': {CLAIM!r}}}]"
+ECHOES = [
+    (f"Invalid value: '{CLAIM}'. Supported values are: 'system', 'assistant' and 'user'.", "invalid_value"),
+    (f"Invalid value: '{CLAIM}'. Supported values are: 'system', 'assistant' and 'user'.", None),
+    (CLAIM, "invalid_value"),
+    (CLAIM, "model_not_found"),
+    (f"Tool '{CLAIM}' does not exist", None),
+    (f"The model `{CLAIM}` does not exist", "model_not_found"),
+    (PYDANTIC, 400),
+    (f"1 validation error: {PYDANTIC}", None),
+    (f"Input should be a valid number, 'input': '{CLAIM}'", None),
+]
+
+
+@pytest.mark.parametrize(("message", "code"), ECHOES)
+def test_a_quoted_value_of_the_request_is_no_refusal_for_its_length(message: str, code: str | int | None) -> None:
+    error = {"message": message, "type": "invalid_request_error", "param": "messages[0].role", "code": code}
+    assert recognise(400, json.dumps({"error": error}).encode()) is None
+
+
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 429])
 def test_a_status_that_is_about_the_caller_is_never_one(status: int) -> None:
     assert recognise(status, b"This model's maximum context length is 4096 tokens.") is None
