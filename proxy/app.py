@@ -24,6 +24,7 @@ from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
 from proxy.reply.keepalive import error_response
+from proxy.request.identity import OWNER
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz, root
@@ -150,8 +151,8 @@ class _Admitted(_AnyMethod):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, client = scope["app"].state.services, scope.get("client")
-        tenant = services.tenants.tenant(scope["headers"], client[0] if client else None)
-        place = scope[PLACE] = await services.admission.enter(tenant)
+        owner = scope[OWNER] = services.tenants.owner(scope["headers"], client[0] if client else None)
+        place = scope[PLACE] = await services.admission.enter(owner.tenant)
         try:
             await super().__call__(scope, receive, send)
         finally:

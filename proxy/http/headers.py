@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+
+from proxy.errors import BadRequest
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -59,10 +61,19 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     return None
 
 
-def credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The caller's credential as it stands in its header, or None."""
-    by_name = {name.lower(): value for name, value in headers}
-    return next((by_name[name].decode("latin-1") for name in CREDENTIALS if name in by_name), None)
+def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[bytes, str]:
+    """The values of these headers, empty ones left out, by their names in lower case; `names` has them as written.
+
+    Raises `BadRequest` for one that stands twice: the proxy and the upstream might take different ones.
+    """
+    found: dict[bytes, str] = {}
+    for name, value in headers:
+        if (lowered := name.lower()) not in names:
+            continue
+        if lowered in found:
+            raise BadRequest(f"The header {names[lowered]} stands twice.", param=names[lowered])
+        found[lowered] = value.decode("latin-1").strip()
+    return {name: value for name, value in found.items() if value}
 
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:

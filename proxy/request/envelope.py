@@ -90,18 +90,18 @@ class Envelopes:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
-        self._kept: SizedLru[tuple[bytes, bytes], Envelope] = SizedLru(most_bytes)
+        self._kept: SizedLru[tuple[str, bytes, bytes], Envelope] = SizedLru(most_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def read(self, before: bytes, after: bytes, tally: Tally) -> Envelope | None:
-        """The envelope of a body whose messages stand between these bytes; None if that place is not its `messages`.
+    def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
+        """The envelope of a tenant's body whose messages stand between these bytes; None if these are not `messages`.
 
         Raises `ValueError`, `RecursionError`, `BadRequest` or `BodyTooLarge` if the two together cannot be parsed as a
         body within the tally's bounds.
         """
-        key = before, after
+        key = owner, before, after
         if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
@@ -114,7 +114,7 @@ class Envelopes:
         return envelope
 
 
-def _cost(key: tuple[bytes, bytes]) -> int:
+def _cost(key: tuple[str, bytes, bytes]) -> int:
     """About the bytes of memory that an envelope takes."""
     return _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
 

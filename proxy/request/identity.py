@@ -13,15 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.http.headers import credential, first
+from proxy.http.headers import values_once
 from proxy.http.trusted_proxies import TrustedProxies
 from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
 
 OWN_HEADER = "X-Condenser-Session"
+OWNER = "condenser.owner"
+"""The key of a request's owner in its ASGI scope."""
 DERIVED = "derived"
 MOST_SHOWN = 256
 """The most characters of an id that headers and logs show as it is."""
@@ -43,28 +45,49 @@ class Identity:
     weak: bool = False
 
 
+class Owner(NamedTuple):
+    """Whose request it is; both are keyed digests, so that no store ever holds a credential."""
+
+    tenant: str
+    """Who owns the sessions."""
+    credential: str
+    """What the caller authenticates with; the same for all callers without a credential."""
+
+
 class Tenants:
-    """Names tenants by a keyed digest of the credential or header, so that no store ever holds a credential."""
+    """Names the owners of requests by their headers."""
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._source = settings.tenant.source
+        self._header = self._source.partition(":")[2]
+        self._credentials = lowered_names(["Authorization", *settings.tenant.headers])
+        self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
         self._trusted = TrustedProxies(settings.tenant.trusted_proxies)
         self._key = key[:64]
 
-    def tenant(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> str:
-        """The tenant of a request from the address `peer`.
+    def owner(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> Owner:
+        """The owner of a request from the address `peer`.
 
-        Raises `BadRequest` if a header must name the tenant and is missing, or does not come from a trusted proxy.
+        Raises `BadRequest` if a header must name the tenant and is missing, or does not come from a trusted proxy, and
+        if such a header, or one with a credential, stands twice.
         """
-        if self._source == "fixed":
-            return "fixed"
+        values = values_once(headers, self._names)
+        credential = self._digest("credential", self._credential(values))
         if self._source == "credential":
-            return self._digest("credential", credential(headers) or "")
-        name = self._source.removeprefix("header:")
-        value = first(headers, name.lower().encode())
+            return Owner(credential, credential)
+        if not self._header:
+            return Owner(self._source, credential)
+        value = values.get(self._header.lower().encode())
         if value is None or peer not in self._trusted:
-            raise BadRequest(f"The header {name} from a trusted proxy must name the tenant.", param=name)
-        return self._digest("header", value)
+            raise BadRequest(
+                f"The header {self._header} from a trusted proxy must name the tenant.", param=self._header
+            )
+        return Owner(self._digest("header", value), credential)
+
+    def _credential(self, values: Mapping[bytes, str]) -> str:
+        """All credentials of a request as one text: the first by its value alone, wherever it stands."""
+        value, *others = [(values[name], name) for name in self._credentials if name in values] or [("", b"")]
+        return "\0".join([value[0], *(f"{name.decode()}\0{other}" for other, name in others)])
 
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")

@@ -2,8 +2,9 @@
 
 What is read from a message depends on its bytes alone and is cached with them (`proxy/request/message_cache.py`), so
 that a turn costs its new messages only. Digests and counts are cached for longer, by a hash of the bytes and without
-any text, because they are expensive and small. New messages that are long are counted outside of the event loop. If
-the length of the body already proves that it fits, nothing is tokenized and the counts are estimates.
+any text, because they are expensive and small; they too are kept for each tenant alone. New messages that are long are
+counted outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the
+counts are estimates.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Measurer:
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
-        keys = [_hash(each.data, counter.cache_key) for each in elements]
+        keys = [_hash(each.data, counter.cache_key, counter.owner) for each in elements]
         # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
         cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
         uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in cached}
@@ -161,7 +162,7 @@ class Measurer:
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""
-        key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}")
+        key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}", counter.owner)
         tokens = self._overheads.get(key)
         if tokens is None:
             chars = sum(len(body.raw_value(key)) for key in COUNTED_MEMBERS)
@@ -170,8 +171,8 @@ class Measurer:
         return tokens
 
 
-def _hash(data: bytes, name: str) -> bytes:
-    return blake2b(data, digest_size=_KEY_BYTES, key=name.encode()[:64]).digest()
+def _hash(data: bytes, name: str, owner: str) -> bytes:
+    return blake2b(data, digest_size=_KEY_BYTES, key=f"{owner} {name}".encode()[:64]).digest()
 
 
 def _counted_document(body: Body, transcript: Transcript) -> Mapping[str, Any]:

@@ -4,7 +4,8 @@ A chat client sends its whole history with each request, and nearly all of it ca
 keeps the bytes of every message, the messages read from them, and which message came next the last time. While a new
 body continues with the bytes of the expected next message, it contains that message: no longer JSON value begins with a
 complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or counted again.
-If a guess fails, one message is parsed and looked up by its bytes, and guessing continues after it. `SPAN_LENGTH`
+If a guess fails, one message is parsed and looked up by its bytes, and guessing continues after it. Nothing is
+shared by two tenants, so that no timing tells one of them what another has sent. `SPAN_LENGTH`
 messages that stood side by side twice form a span. The bytes of a span are joined and compared at once, because copying
 them takes less time than a step for each message.
 
@@ -25,6 +26,7 @@ from weakref import ref
 
 from proxy.request.bounds import Tally, decode_object
 from proxy.request.envelope import Envelopes
+from proxy.runtime.lru import Lru
 from strategies.core.digest import message_digest
 from strategies.core.parsing import loads
 from strategies.core.transcript import Message
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from proxy.request.prefix_cache import CachedPrefix
 
 MOST_BYTES = 16 * 1024 * 1024
+MOST_TENANTS = 10_000
+"""The most tenants whose first message is remembered; of any other the first message is parsed."""
 LARGEST_SHARE = 16
 """A message that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 ENTRY_BYTES = 1_250
@@ -55,12 +59,14 @@ class Element:
     """One element of the array `messages`: its bytes, and what was read from them."""
 
     __slots__ = (
-        *("__weakref__", "_value", "cost", "data", "is_text", "last_checked", "last_used", "messages", "prefixes"),
-        *("role", "span", "successor"),
+        *("__weakref__", "_value", "cost", "data", "is_text", "last_checked", "last_used", "messages", "owner"),
+        *("prefixes", "role", "span", "successor"),
     )
 
     data: bytes
     """Its JSON text."""
+    owner: str
+    """The tenant that sent it."""
     role: str
     is_text: bool
     """Whether its content is text only, so that its bytes bound its tokens."""
@@ -79,8 +85,9 @@ class Element:
     span: Span | None
     """The span that it belongs to; only elements in the cache have one."""
 
-    def __init__(self, data: bytes, value: Mapping[str, Any]) -> None:
+    def __init__(self, data: bytes, value: Mapping[str, Any], owner: str = "") -> None:
         self.data = data
+        self.owner = owner
         self.role = value["role"]
         self.is_text = _is_text(value.get("content"))
         self.messages = {}
@@ -170,8 +177,8 @@ class MessageCache:
         self.envelopes = Envelopes()
         self._most = most_bytes
         self._size = 0
-        self._kept: OrderedDict[bytes, Element] = OrderedDict()
-        self._first: ref[Element] | None = None
+        self._kept: OrderedDict[tuple[str, bytes], Element] = OrderedDict()
+        self._first: Lru[str, ref[Element]] = Lru(MOST_TENANTS)
         self._body_number = 0
 
     def __len__(self) -> int:
@@ -182,21 +189,21 @@ class MessageCache:
         """About the bytes of memory that the kept messages take."""
         return self._size
 
-    def read_array(self, data: bytes, at: int, tally: Tally) -> Generator[None, None, ElementArray]:
-        """Reads the array of messages whose first element stands at `at`, and yields between turns of the event loop.
+    def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> Generator[None, None, ElementArray]:
+        """Reads a tenant's array of messages, whose first element stands at `at`; yields between turns of the loop.
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
         self._body_number += 1
-        first = self._match(data, at, self._first) or self._parse(data, at, 0, tally)
-        self._first = ref(first)
+        first = self._match(data, at, self._first.get(owner)) or self._parse(data, at, 0, tally, owner)
+        self._first.put(owner, ref(first))
         array = ElementArray([first], [first], [], at)
         at += len(first.data)
         turn_ends = TURN_BYTES
         while joint := _JOINT.match(data, at):
             end = self._match_successors(data, at, joint[0], array)
             if end == at:
-                element = self._parse(data, joint.end(), len(array.elements), tally)
+                element = self._parse(data, joint.end(), len(array.elements), tally, owner)
                 array.elements[-1].successor = ref(element)
                 array.elements.append(element)
                 array.singles.append(element)
@@ -215,12 +222,12 @@ class MessageCache:
         element = guess() if guess is not None else None
         return element if element is not None and data.startswith(element.data, at) else None
 
-    def _parse(self, data: bytes, at: int, index: int, tally: Tally) -> Element:
+    def _parse(self, data: bytes, at: int, index: int, tally: Tally, owner: str) -> Element:
         """The element at `at`: the one in the cache if it has the same bytes."""
         value, text = decode_object(data, at, f"messages[{index}]", tally)
         if not isinstance(value, dict) or not isinstance(value.get("role"), str):
             raise ValueError("no message with a role")  # noqa: TRY004
-        return self._kept.get(text) or Element(text, value)
+        return self._kept.get((owner, text)) or Element(text, value, owner)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.
@@ -259,7 +266,7 @@ class MessageCache:
         for element in elements:
             if element.cost:
                 element.last_used = self._body_number
-            elif other := self._kept.get(element.data):
+            elif other := self._kept.get((element.owner, element.data)):
                 other.last_used = self._body_number
             else:
                 self._add(element)
@@ -269,15 +276,15 @@ class MessageCache:
     def _add(self, element: Element) -> None:
         cost = _cost(element)
         if cost <= self._most // LARGEST_SHARE:
-            self._kept[element.data] = element
+            self._kept[element.owner, element.data] = element
             element.cost, element.last_checked = cost, self._body_number
             self._size += cost
 
     def _evict_or_spare_oldest(self) -> None:
         """Drops the oldest element, or moves it to the end if it was used since it was last the oldest."""
-        data, oldest = self._kept.popitem(last=False)
+        key, oldest = self._kept.popitem(last=False)
         if max(oldest.last_used, oldest.span.last_used if oldest.span else 0) > oldest.last_checked:
-            oldest.last_checked, self._kept[data] = self._body_number, oldest
+            oldest.last_checked, self._kept[key] = self._body_number, oldest
             # A prefix refers to all its elements and would keep those alive that were dropped.
             oldest.prefixes = tuple(each for each in oldest.prefixes if each.is_intact)
         else:

@@ -139,26 +139,26 @@ class Body:
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS) -> Body:
-    """Reads a body, without parsing again what is in the `cache`.
+def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = "") -> Body:
+    """Reads a body, without parsing again what is in the `cache` of the tenant that owns it.
 
     Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
     """
     body = None
     if cache is not None:
-        steps = _recognised(data, cache, bounds)
+        steps = _recognised(data, cache, bounds, owner)
         while body is None:
             try:
                 next(steps)
             except StopIteration as end:
                 body = end.value
                 break
-    return _parse_all(data, bounds) if body is None else body
+    return _parse_all(data, bounds, owner) if body is None else body
 
 
-async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds) -> Body:
+async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
     """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
-    steps = _recognised(data, cache, bounds)
+    steps = _recognised(data, cache, bounds, owner)
     while True:
         try:
             next(steps)
@@ -168,36 +168,38 @@ async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds) -> Bod
         await asyncio.sleep(0)
     if body is not None:
         return body
-    return await asyncio.to_thread(_parse_all, data, bounds) if len(data) > TURN_BYTES else _parse_all(data, bounds)
+    if len(data) > TURN_BYTES:
+        return await asyncio.to_thread(_parse_all, data, bounds, owner)
+    return _parse_all(data, bounds, owner)
 
 
-def _recognised(data: bytes, cache: MessageCache, bounds: Bounds) -> Generator[None, None, Body | None]:
+def _recognised(data: bytes, cache: MessageCache, bounds: Bounds, owner: str) -> Generator[None, None, Body | None]:
     """The body, read through the cache; None if only the slow path knows whether anything is wrong, and what."""
     try:
-        return (yield from _read_with_cache(data, cache, Tally(bounds)))
+        return (yield from _read_with_cache(data, cache, Tally(bounds), owner))
     except (ValueError, RecursionError, BadRequest):
         return None
 
 
-def _read_with_cache(data: bytes, cache: MessageCache, tally: Tally) -> Generator[None, None, Body | None]:
+def _read_with_cache(data: bytes, cache: MessageCache, tally: Tally, owner: str) -> Generator[None, None, Body | None]:
     """The body, its messages read through the cache; None if the first `"messages":[` is not the member `messages`."""
     opening = _MESSAGES.search(data)
     if opening is None:
         return None
     start = opening.end()
-    elements, singles, spans, end = yield from cache.read_array(data, start, tally)
-    envelope = cache.envelopes.read(data[:start], data[end:], tally)
+    elements, singles, spans, end = yield from cache.read_array(data, start, tally, owner)
+    envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
     return None if envelope is None else Body(data, envelope, elements, singles, spans, Hole(start, end))
 
 
-def _parse_all(data: bytes, bounds: Bounds) -> Body:
+def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
         envelope = Envelope.parse(text, Tally(bounds))
-        elements = _parsed_elements(envelope.members)
+        elements = _parsed_elements(envelope.members, owner)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
@@ -205,7 +207,7 @@ def _parse_all(data: bytes, bounds: Bounds) -> Body:
     return Body(data, envelope, elements, elements)
 
 
-def _parsed_elements(members: Mapping[str, Member]) -> list[Element]:
+def _parsed_elements(members: Mapping[str, Member], owner: str) -> list[Element]:
     """The messages of a fully parsed body; raises `BadRequest` that names the one that is wrong."""
     member = members.get("messages")
     if member is None:
@@ -219,7 +221,7 @@ def _parsed_elements(members: Mapping[str, Member]) -> list[Element]:
             raise BadRequest(f"messages[{i}] must be an object.", param=f"messages[{i}]")
         if not isinstance(value.get("role"), str):
             raise BadRequest(f"messages[{i}] has no 'role', or one that is no string.", param=f"messages[{i}].role")
-    return [Element(text.encode(), value) for value, text in member.value]
+    return [Element(text.encode(), value, owner) for value, text in member.value]
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:

@@ -16,6 +16,7 @@ from proxy.reasons import Reason
 from proxy.reply.relay import Incoming
 from proxy.request import controls, wire
 from proxy.request.controls import Controls
+from proxy.request.identity import OWNER, Owner
 from proxy.request.intake import ChatRequest
 from proxy.services import Services
 
@@ -39,6 +40,7 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         _check_may_go_unread(controls.read(headers, None, None), encoding)
         raise Unread(Reason.ENCODED_BODY)
     _check_length(headers, limit)
+    owner: Owner = request.scope[OWNER]
     place: Place = request.scope[PLACE]
     data = await _receive_body(incoming, limit, place)
     try:
@@ -46,14 +48,14 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
-        body = await wire.read_in_turns(plain, services.message_cache, services.bounds)
+        body = await wire.read_in_turns(plain, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
         from_headers = controls.read(headers, None, None)
         if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
         raise Unread(Reason.UNREADABLE_BODY, data) from None
-    chat_request = _chat_request(request, services, body)
+    chat_request = _chat_request(request, services, body, owner)
     return _with_encoded_body(chat_request, data) if encoding else chat_request
 
 
@@ -77,11 +79,11 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _chat_request(request: Request, services: Services, body: wire.Body) -> ChatRequest:
-    headers, client = request.scope["headers"], request.scope.get("client")
+def _chat_request(request: Request, services: Services, body: wire.Body, owner: Owner) -> ChatRequest:
+    headers = request.scope["headers"]
     model, suffix = controls.split_model(body.get("model"))
     return ChatRequest(
-        tenant=services.tenants.tenant(headers, client[0] if client else None),
+        tenant=owner.tenant,
         headers=to_upstream(headers, services.own_key),
         body=body,
         model=model or "",

@@ -216,6 +216,17 @@ class TenantSettings(Table):
 
     source: str = Field("credential", alias="from")
     trusted_proxies: Networks = ("127.0.0.1", "::1")
+    headers: HeaderNames = (
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-litellm-api-key",
+        "x-portkey-api-key",
+        "x-portkey-virtual-key",
+        "helicone-auth",
+        "cf-aig-authorization",
+    )
+    """The headers besides `Authorization` in which clients send credentials; each is part of the tenant."""
     pepper: Secret | None = None
 
     @field_validator("source")

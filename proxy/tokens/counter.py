@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -38,6 +39,9 @@ MOST_COUNTERS = 256
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
 
+CountFor = Callable[[str], Callable[[str], int]]
+"""Given a tenant, counts the tokens of a text."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,8 +55,12 @@ class Counter:
     cache_key: str
     """Counters with the same key count every message alike: encoding and price list of pictures."""
 
-    def __init__(self, name: str, text: Callable[[str], int], family: images.Family) -> None:
+    owner: str
+    """The tenant whose texts it counts."""
+
+    def __init__(self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "") -> None:
         self.name = name
+        self.owner = owner
         self.exact = name != ESTIMATE
         self.cache_key = f"{name}/{family.key}"
         self._prompt = Prompt(text, family)
@@ -87,24 +95,24 @@ class Tokenizers:
         """`ranks_dir` holds the rank files; None means the bundled ones."""
         self._directory = ranks_dir
         self._lock = threading.Lock()
-        self._encoders: dict[str, tuple[str, Callable[[str], int]]] = {}
+        self._encoders: dict[str, tuple[str, CountFor]] = {}
         self._problems: dict[str, str] = {}
-        self._counters: dict[str, Counter] = {}
+        self._counters: dict[tuple[str, str], Counter] = {}
 
-    def for_model(self, model: str) -> Counter:
-        """The counter of a model as a client names it; unknown models get the nearest encoding."""
-        counter = self._counters.get(model)
+    def for_model(self, model: str, owner: str = "") -> Counter:
+        """A tenant's counter of a model as a client names it; unknown models get the nearest encoding."""
+        counter = self._counters.get((model, owner))
         if counter is None:
             # Clients choose the names, so the cache is bounded.
             if len(self._counters) >= MOST_COUNTERS:
                 self._counters.clear()
-            counter = self._counters[model] = self._make_counter(model)
+            counter = self._counters[model, owner] = self._make_counter(model, owner)
         return counter
 
-    def _make_counter(self, model: str) -> Counter:
+    def _make_counter(self, model: str, owner: str) -> Counter:
         plain = plain_name(model)
-        name, text = self._encoder(encoding_name(plain))
-        return Counter(name, text, images.family_of(plain))
+        name, count_for = self._encoder(encoding_name(plain))
+        return Counter(name, count_for(owner), images.family_of(plain), owner)
 
     def warm(self) -> None:
         """Load the default encoding now rather than in the first request."""
@@ -119,7 +127,7 @@ class Tokenizers:
             return EncodingStatus(name, "unavailable", self._problems[name])
         return EncodingStatus(name, "loaded" if name in self._encoders else "not loaded")
 
-    def _encoder(self, encoding: str) -> tuple[str, Callable[[str], int]]:
+    def _encoder(self, encoding: str) -> tuple[str, CountFor]:
         found = self._encoders.get(encoding)
         if found is None:
             with self._lock:
@@ -127,13 +135,13 @@ class Tokenizers:
                 self._encoders[encoding] = found
         return found
 
-    def _load(self, encoding: str) -> tuple[str, Callable[[str], int]]:
+    def _load(self, encoding: str) -> tuple[str, CountFor]:
         try:
             encode = ranks.load(encoding, self._directory).encode_ordinary
         except ranks.RanksUnavailable as error:
             self._problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
-            return ESTIMATE, estimate_long
+            return ESTIMATE, lambda _owner: estimate_long
         return encoding, cached_count(lambda text: chunks.count(text, lambda chunk: len(encode(chunk)), estimate))
 
 
@@ -168,18 +176,18 @@ class CountingPool:
             workers.shutdown(wait=False, cancel_futures=True)
 
 
-def cached_count(count: Callable[[str], int]) -> Callable[[str], int]:
-    """`count` with a cache for long texts, such as the summary that is part of every view of its session.
+def cached_count(count: Callable[[str], int]) -> CountFor:
+    """For each tenant `count` with a cache for long texts, such as the summary that is in every view of its session.
 
     Results are kept by a hash, without the text, in two generations: when the younger is full, it becomes the older.
-    Threads that race lose at most an entry.
+    Threads that race lose at most an entry. The tenants share the room, but no result.
     """
     generations: list[dict[bytes, int]] = [{}, {}]
 
-    def counted(text: str) -> int:
+    def counted(text: str, owner: bytes) -> int:
         if len(text) < REMEMBERED_CHARS:
             return count(text)
-        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=owner).digest()
         young, old = generations
         tokens = young.get(key)
         if tokens is None:
@@ -189,7 +197,7 @@ def cached_count(count: Callable[[str], int]) -> Callable[[str], int]:
                 generations[:] = {}, young
         return tokens
 
-    return counted
+    return lambda owner: partial(counted, owner=owner.encode())
 
 
 def plain_name(model: str) -> str:

@@ -142,6 +142,20 @@ def test_each_credential_is_a_tenant_wherever_it_stands(stage: Stage, headers: t
     assert answer.header("x-condenser-branch") == "main+"
 
 
+def test_callers_with_one_dummy_key_are_told_apart_by_their_real_ones(stage: Stage) -> None:
+    for real, action in (("one", "condensed"), ("two", "condensed"), ("one", "replayed")):
+        named = [*wire.JSON, *asked(session="s"), ("Authorization", "Bearer EMPTY"), ("X-LiteLLM-Api-Key", real)]
+        answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(garden(12)), named)
+        assert answer.header("x-condenser-action") == action
+
+
+def test_two_credentials_in_one_header_are_refused_before_anything_is_forwarded(stage: Stage) -> None:
+    twice = [*wire.JSON, ("Authorization", "Bearer one"), ("Authorization", "Bearer two")]
+    answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(garden(1)), twice)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, "Authorization")
+    assert not stage.forwarded
+
+
 @SESSION
 def test_what_a_second_tenant_trims_is_not_put_back_from_the_first_ones_history(
     stage: Stage, session: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.http.headers import credential, encode_headers, first, to_client, to_upstream
+from proxy.http.headers import encode_headers, first, to_client, to_upstream
 
 HOP_BY_HOP = [
     b"Connection",
@@ -61,20 +61,6 @@ def test_order_duplicates_and_odd_bytes_stay() -> None:
 def test_the_operators_key_takes_the_place_of_every_credential() -> None:
     given = [(b"Authorization", b"Bearer a"), (b"API-Key", b"b"), (b"x-api-key", b"c"), (b"accept", b"*/*")]
     assert to_upstream(given, "own") == [(b"accept", b"*/*"), (b"authorization", b"Bearer own")]
-
-
-@pytest.mark.parametrize(
-    ("headers", "found"),
-    [
-        ([(b"Authorization", b"Bearer a"), (b"x-api-key", b"b")], "Bearer a"),
-        ([(b"X-Api-Key", b"b"), (b"api-key", b"c")], "c"),
-        ([(b"x-api-key", b"b")], "b"),
-        ([(b"cookie", b"a=b")], None),
-        ([], None),
-    ],
-)
-def test_a_credential_is_found_wherever_a_vendor_puts_it(headers: list[tuple[bytes, bytes]], found: str | None) -> None:
-    assert credential(headers) == found
 
 
 def test_the_first_value_of_a_header_is_read_in_any_case() -> None:

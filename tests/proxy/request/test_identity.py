@@ -131,30 +131,30 @@ def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
 
 def test_by_default_each_credential_is_a_tenant_and_no_digest_holds_it() -> None:
     by = tenants()
-    first = by.tenant([(b"authorization", b"Bearer sk-1")], None)
-    assert first == by.tenant([(b"Authorization", b"Bearer sk-1")], "10.0.0.1")
-    assert first != by.tenant([(b"authorization", b"Bearer sk-2")], None)
-    assert first != by.tenant([], None)
-    assert "sk-1" not in first
+    first = by.owner([(b"authorization", b"Bearer sk-1")], None)
+    assert first == by.owner([(b"Authorization", b"Bearer sk-1")], "10.0.0.1")
+    assert first != by.owner([(b"authorization", b"Bearer sk-2")], None)
+    assert first != by.owner([], None)
+    assert "sk-1" not in "".join(first)
 
 
 def test_the_digest_depends_on_the_key() -> None:
     headers = [(b"authorization", b"Bearer sk-1")]
-    assert tenants(b"one").tenant(headers, None) != tenants(b"two").tenant(headers, None)
+    assert tenants(b"one").owner(headers, None) != tenants(b"two").owner(headers, None)
 
 
 def test_fixed_makes_all_callers_one_tenant() -> None:
     by = tenants(b"k", **{"from": "fixed"})
-    assert by.tenant([(b"authorization", b"a")], None) == by.tenant([], None)
+    assert by.owner([(b"authorization", b"a")], None).tenant == by.owner([], None).tenant
 
 
 def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
     by = tenants(b"k", **{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
     headers = [(b"x-team", b"red"), (b"authorization", b"anything")]
-    assert by.tenant(headers, "10.0.0.1") == by.tenant(headers[:1], "10.0.0.1")
+    assert by.owner(headers, "10.0.0.1").tenant == by.owner(headers[:1], "10.0.0.1").tenant
     for given, peer in ((headers, "10.0.0.2"), (headers, None), (headers[1:], "10.0.0.1")):
         with pytest.raises(BadRequest) as raised:
-            by.tenant(given, peer)
+            by.owner(given, peer)
         assert raised.value.param == "X-Team"
 
 
@@ -171,10 +171,52 @@ def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer:
 
 
 def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
-    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).tenant(
-        [(b"x-team", b"same")], "::1"
-    )
-    assert header != tenants().tenant([(b"authorization", b"same")], "p")
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).owner([(b"x-team", b"same")], "::1")
+    assert header.tenant != tenants().owner([(b"authorization", b"same")], "p").tenant
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"api-key", b"x-api-key"])
+def test_a_caller_with_one_credential_is_the_tenant_that_the_store_knows(name: bytes) -> None:
+    assert tenants().owner([(name, b"Bearer sk-1")], None).tenant == "2a09c2ac9448cbfb0114fe7aa02b4384"
+
+
+@pytest.mark.parametrize("name", TenantSettings().headers)
+def test_callers_with_a_dummy_key_are_told_apart_by_their_other_credential(name: str) -> None:
+    dummy, by = (b"authorization", b"Bearer EMPTY"), tenants()
+    owners = [by.owner([dummy, (name.encode(), value)], None) for value in (b"one", b"two", b"")]
+    assert len(set(owners)) == 3
+    assert owners[2] == by.owner([dummy], None)
+
+
+def test_only_the_headers_of_the_setting_are_credentials() -> None:
+    by = tenants(headers=["x-portal-key"])
+    assert by.owner([(b"x-portal-key", b"a")], None) != by.owner([(b"x-portal-key", b"b")], None)
+    assert by.owner([(b"x-api-key", b"a")], None) == by.owner([], None)
+
+
+def test_the_order_of_two_credentials_makes_no_difference_but_their_places_do() -> None:
+    given, by = [(b"authorization", b"one"), (b"api-key", b"two")], tenants()
+    assert by.owner(given, None) == by.owner(given[::-1], None)
+    assert by.owner(given, None) != by.owner([(b"authorization", b"two"), (b"api-key", b"one")], None)
+    assert by.owner([*given, (b"x-api-key", b"3")], None) != by.owner([*given, (b"helicone-auth", b"3")], None)
+
+
+@pytest.mark.parametrize("source", ["credential", "fixed", "header:X-Team"])
+@pytest.mark.parametrize("name", ["Authorization", "x-litellm-api-key"])
+def test_a_credential_that_stands_twice_is_refused(source: str, name: str) -> None:
+    twice = [(name.encode(), b"one"), (b"x-team", b"red"), (name.lower().encode(), b"one")]
+    with pytest.raises(BadRequest) as raised:
+        tenants(b"k", **{"from": source}).owner(twice, "127.0.0.1")
+    assert raised.value.param == name
+    assert "one" not in raised.value.message
+
+
+def test_a_header_that_names_the_tenant_may_stand_once_and_not_be_empty() -> None:
+    by = tenants(b"k", **{"from": "header:X-Team"})
+    for given in ([(b"x-team", b"acme"), (b"X-Team", b"evil")], [(b"x-team", b"")], [(b"x-team", b" ")]):
+        with pytest.raises(BadRequest) as raised:
+            by.owner(given, "127.0.0.1")
+        assert raised.value.param == "X-Team"
 
 
 def test_the_key_stands_beside_an_embedded_store_and_is_made_once(tmp_path: Path) -> None:

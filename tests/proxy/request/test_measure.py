@@ -67,6 +67,14 @@ def test_a_turn_costs_its_new_messages_only() -> None:
     assert again.transcript.digests[: len(first.transcript.digests)] == first.transcript.digests
 
 
+def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:
+    pool = Tallying()
+    measurer = Measurer(Reader(), pool)
+    for owner in ("one", "two", "one"):
+        asyncio.run(measurer.measure(body_of(HISTORY), TOKENIZERS.for_model("gpt-4o", owner)))
+    assert pool.asked == [2, 2, 0]
+
+
 def test_other_bytes_are_counted_anew_and_other_tokenizers_too() -> None:
     pool = Tallying()
     measurer = Measurer(Reader(), pool)

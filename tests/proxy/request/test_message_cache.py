@@ -136,10 +136,27 @@ def test_the_message_unused_for_longest_is_evicted_first() -> None:
     for text in texts:
         read_and_kept(body_bytes([user("rules"), user(text)]), cache)
         assert cache.size <= 40 * (ENTRY_BYTES + 40)
-    kept = [text for text in texts if json.dumps(user(text)).encode() in cache._kept]
+    kept = [text for text in texts if ("", json.dumps(user(text)).encode()) in cache._kept]
     assert kept == texts[-len(kept) :]
     assert len(kept) > 20
-    assert json.dumps(user("rules")).encode() in cache._kept
+    assert ("", json.dumps(user("rules")).encode()) in cache._kept
+
+
+def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
+    cache = MessageCache()
+    data = body_bytes(LONG, tools=[{"type": "function"}])
+    bodies_read: dict[str, list[Body]] = {}
+    for owner in ("one", "two", "one", "two"):
+        body = read(data, cache, owner=owner)
+        cache.keep(body.singles)
+        bodies_read.setdefault(owner, []).append(body)
+    (one, one_again), (two, two_again) = bodies_read.values()
+    assert_same(one, two)
+    assert same_objects(one.elements, one_again.elements)
+    assert same_objects(two.elements, two_again.elements)
+    assert not {id(each) for each in one.elements} & {id(each) for each in two.elements}
+    assert one.envelope is one_again.envelope
+    assert one.envelope is not two.envelope
 
 
 def test_an_evicted_message_is_not_kept_alive_by_the_message_before_it() -> None:
@@ -185,7 +202,7 @@ def assert_whole(cache: MessageCache, elements: Sequence[Element]) -> None:
     for span in [each.span for each in elements if each.span]:
         assert len(span.elements) == SPAN_LENGTH
         assert [each.data for each in span.elements] == list(span.texts)
-        assert all(each.span is span and cache._kept.get(each.data) is each for each in span.elements)
+        assert all(each.span is span and cache._kept.get((each.owner, each.data)) is each for each in span.elements)
 
 
 @st.composite

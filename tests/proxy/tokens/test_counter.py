@@ -265,10 +265,23 @@ def test_a_long_text_is_counted_once_and_a_short_one_each_time() -> None:
         asked.append(text)
         return len(text)
 
-    counted = cached_count(count)
+    counted = cached_count(count)("")
     long, short = "é" * REMEMBERED_CHARS, "short"
     assert [counted(long), counted(long), counted(short), counted(short)] == [256, 256, 5, 5]
     assert asked == [long, short, short]
+
+
+def test_a_text_that_one_tenant_has_sent_is_counted_again_for_another() -> None:
+    asked: list[str] = []
+
+    def count(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    counting, long = cached_count(count), "x" * REMEMBERED_CHARS
+    for owner in ("one", "two", "one"):
+        assert counting(owner)(long) == REMEMBERED_CHARS
+    assert asked == [long, long]
 
 
 def test_texts_that_are_counted_again_and_again_outlive_those_that_are_not() -> None:
@@ -278,7 +291,7 @@ def test_texts_that_are_counted_again_and_again_outlive_those_that_are_not() -> 
         asked.append(text)
         return len(text)
 
-    counted = cached_count(count)
+    counted = cached_count(count)("")
     often = "o" * REMEMBERED_CHARS
     counted("once".ljust(REMEMBERED_CHARS))
     for number in range(2 * REMEMBERED_TEXTS):
