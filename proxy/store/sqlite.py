@@ -325,6 +325,8 @@ def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool
         row, revision, _ = find_live_row(connection, key, now)
         if row is not None:
             connection.execute("DELETE FROM sessions WHERE id = ?", (row,))
+    # Else the text would stay in the log file until it is written over. It may be busy, and is emptied later then.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return revision > 0
 
 

@@ -158,6 +158,7 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -350,3 +350,12 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
 def count(connection: sqlite3.Connection, table: str) -> int:
     number: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     return number
+
+
+async def test_nothing_of_a_deleted_session_stays_in_the_files(store: SqliteStore, path: Path) -> None:
+    text = os.urandom(64)
+    await store.save(KEY, Write(text, 0, ttl=600))
+    files = list(path.parent.glob("sessions.db*"))
+    assert any(text in each.read_bytes() for each in files)
+    await store.delete(KEY)
+    assert not any(text in each.read_bytes() for each in files)
