@@ -67,14 +67,17 @@ $(VENV)/.stamp-venv: deploy/check_python.py
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# A line for each package as it comes, since the first time takes a minute. The pipe hides whether pip fails; the stamp
-# tells.
+# A line for each package as it comes, since the first time takes a minute, and all that follows an error. The pipe hides
+# whether pip fails; the stamp tells.
 $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing the $$(grep -c '==' requirements/$*.txt) packages of requirements/$*.txt"
 	@rm -f $@
 	@{ $(PIP) install --require-hashes -r requirements/$*.txt -r requirements/build.txt && \
-	    $(PIP) -qq install --no-deps --no-build-isolation -e . && touch $@; } | \
-	    awk '/^Collecting/ { printf "  %3d %s\n", ++n, $$2; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
+	    $(PIP) -qq install --no-deps --no-build-isolation -e . && touch $@; } 2>&1 | awk ' \
+	    /^ *(ERROR|error|Traceback)/ { failed = 1 } \
+	    failed { print > "/dev/stderr" } \
+	    /^Collecting/ { printf "  %3d %s\n", ++n, $$2; fflush() } \
+	    /^Installing/ { print "  unpacking"; fflush() }'
 	@test -e $@
 
 %/node_modules/.package-lock.json: %/package-lock.json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,11 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except SettingsError as error:
         print("\n".join(f"condenser: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read the output wants no more of it, as `head` does. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     return code
 
 

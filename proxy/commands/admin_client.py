@@ -33,9 +33,14 @@ class CommandFailed(Exception):
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     """Adds the options that name the proxy, its token and a tenant."""
     action.set_defaults(parser=action)
-    action.add_argument("--tenant", help="sessions of this tenant only")
+    action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
-    action.add_argument("--token", help="by default admin.token, or the file beside the store of the settings")
+    action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
+
+
+def sentence(help_text: str) -> str:
+    """The line of a list of actions, as the description of one of them."""
+    return help_text[:1].upper() + help_text[1:] + "."
 
 
 def run_action(action: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from proxy.commands.admin_client import (
     printable,
     request_json,
     run_action,
+    sentence,
     session_path,
     table,
 )
@@ -33,7 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     listing = _action(actions, "list", "the cards of a session, oldest first")
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
     search = _action(actions, "search", "a session's cards and messages that match a query, best first")
-    search.add_argument("query", metavar="QUERY")
+    search.add_argument("query", metavar="QUERY", help="words to look for")
     search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
     add = _action(actions, "add", "write a card")
@@ -48,7 +49,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
-    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=sentence(text))
     action.add_argument("id", metavar="ID", help="the session as `sessions list` prints it, or its id, or scope:NAME")
     add_proxy_arguments(action)
     return action

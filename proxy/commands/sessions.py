@@ -22,6 +22,7 @@ from proxy.commands.admin_client import (
     printable,
     request_json,
     run_action,
+    sentence,
     session_path,
     table,
 )
@@ -41,7 +42,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ("export", "one session as JSON"),
         ("delete", "remove a session, or with --tenant alone all of a tenant"),
     ):
-        action = actions.add_parser(name, help=text, description=text)
+        action = actions.add_parser(name, help=text, description=sentence(text))
         if name != "list":
             nargs = "?" if name == "delete" else None
             action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")

@@ -376,10 +376,15 @@ def milliseconds_since(started: float) -> float:
 def _check_append(request: ChatRequest, identity: Identity, *, keeps_text: bool) -> None:
     """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
     if not keeps_text:
-        raise BadRequest('Append needs store.content = "full".', param=request.controls.param("history"))
+        raise BadRequest(
+            'X-Condenser-History: append needs store.content = "full".', param=request.controls.param("history")
+        )
     if identity.id is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if request.controls.no_store:
-        raise BadRequest("Append and no-store contradict each other.", param=request.controls.param("no-store"))
+        raise BadRequest(
+            "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
+            param=request.controls.param("no-store"),
+        )
     if request.body.get("n") not in (None, 1):
-        raise BadRequest("X-Condenser-History: append knows one choice only.", param="n")
+        raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")

@@ -220,11 +220,13 @@ def test_an_installation_names_each_package_and_fails_where_pip_does(fresh: Path
     stamp(fresh, "venv")
     python = fresh / ".venv" / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(f"#!/bin/sh\necho 'Collecting one==1 (from x)'\necho noise\nexit {int(fails)}\n")
+    end = "echo 'ERROR: it broke' >&2; echo '  here' >&2; exit 1" if fails else "exit 0"
+    python.write_text(f"#!/bin/sh\necho 'Collecting one==1 (from x)'\necho 'WARNING: noise' >&2\n{end}\n")
     python.chmod(0o755)
     said = make(".venv/.stamp-base", folder=fresh)
     assert (said.returncode != 0, (fresh / ".venv" / ".stamp-base").exists()) == (fails, not fails)
     assert re.fullmatch(
         r"installing the \d+ packages of requirements/base\.txt\n    1 one==1\n.*", said.stdout, re.DOTALL
     )
-    assert "noise" not in said.stdout
+    assert "noise" not in said.stdout + said.stderr
+    assert said.stderr.startswith("ERROR: it broke\n  here\n") is fails

@@ -155,6 +155,22 @@ def test_append_needs_an_explicit_session(client: httpx.Client) -> None:
     assert refused.json()["error"]["param"] == "X-Condenser-Session"
 
 
+@pytest.mark.parametrize(
+    ("more", "headers", "says"),
+    [
+        ({}, {"X-Condenser-No-Store": "true"}, "cannot be combined with X-Condenser-No-Store"),
+        ({"n": 2}, {}, "supports n = 1 only"),
+    ],
+)
+def test_a_refusal_of_append_names_the_header_and_what_stands_against_it(
+    more: dict[str, int], headers: dict[str, str], says: str, client: httpx.Client
+) -> None:
+    named = {"X-Condenser-History": "append", "X-Condenser-Session": "s", **headers}
+    refused = client.post(CHAT, json={"model": "m", "messages": [USER], **more}, headers=named)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == f"X-Condenser-History: append {says}."
+
+
 def test_tenants_with_one_session_id_append_to_histories_of_their_own(
     client: httpx.Client, upstream: ScriptedUpstream
 ) -> None:

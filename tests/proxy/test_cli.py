@@ -152,6 +152,20 @@ def imported(code: str) -> set[str]:
     return set(made.stderr.splitlines()[-1].split())
 
 
+def test_an_action_is_described_by_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\n\nOne session as JSON.\n" in run(capsys, "sessions", "export", "--help")[1]
+
+
+def test_a_reader_that_wants_no_more_is_no_error_to_tell_of() -> None:
+    command = [sys.executable, "-m", "proxy", "check", "--offline", "--store", "memory://", "--model", "gpt-4o"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(BOUND) == 1
+
+
 # -- addresses ---------------------------------------------------------------------------------------------
 
 
