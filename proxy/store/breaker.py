@@ -128,7 +128,8 @@ class Breaker:
         self._enter(circuit)
         if not admitted:
             again = f"again in {circuit.until - now:.1f} s" if circuit.state is State.OPEN else "by another call now"
-            raise StoreError("store-unavailable", f"{self._name} has failed and is asked {again}; {self._last_error}")
+            said = f"{self._name} has failed and is asked {again}; {self._last_error}"
+            raise StoreError("store-unavailable", said.removesuffix("; "))
         return circuit.age
 
     def end(self, ticket: int, error: BaseException | None) -> None:
@@ -138,7 +139,7 @@ class Breaker:
             return
         if ticket == self._circuit.age:
             said = str(error) or type(error).__name__
-            self._last_error = said.removeprefix("store-unavailable: ")
+            self._last_error = said.removeprefix("store-unavailable").removeprefix(": ")
         self._enter(self._circuit.after_failure(ticket, self._clock()))
 
     def _enter(self, circuit: Circuit) -> None:

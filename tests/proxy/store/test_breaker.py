@@ -239,6 +239,15 @@ async def test_the_refusal_says_how_long_and_why(store: BreakingStore, breaker: 
         await store.ping()
 
 
+@pytest.mark.anyio
+async def test_the_refusal_has_its_reason_once(store: BreakingStore, inner: ScriptedStore) -> None:
+    inner.reasons = ["store-unavailable"] * 3
+    await reasons(store, 3)
+    with pytest.raises(StoreError) as raised:
+        await store.ping()
+    assert str(raised.value).count("store-unavailable") == 1
+
+
 @pytest.mark.parametrize("reason", sorted(ANSWERS))
 @pytest.mark.anyio
 async def test_an_answer_that_is_no_is_an_answer(
