@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, Growth, stands_in
+from proxy.calibration.anchor import About, Anchor, Anchors, CountedPrompt, Growth, stands_in
 from proxy.calibration.features import Features, of_messages
 from proxy.calibration.fit import Observation
 from proxy.calibration.samples import NOTHING, FittedPrices, Samples, could_be, decoded, encoded
 from proxy.calibration.scaling import Calibration, calibration_for
+from proxy.learning.proof import Scope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
@@ -102,7 +103,7 @@ class Calibrator:
         ttl: int,
         clock: Callable[[], float],
         report: Callable[[str, Progress], None],
-        truncated_at: Callable[[str], int | None] = lambda _: None,
+        truncated_at: Callable[[Scope], int | None] = lambda _: None,
     ) -> None:
         self._upstream = upstream
         self._stored = stored
@@ -139,7 +140,7 @@ class Calibrator:
     def calibrate(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibration:
         """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
         known = self._state(prompt.about.model, prompt.counter)
-        self._forget_truncated(prompt.about.model, prompt.counter, known)
+        self._forget_truncated(prompt.about, prompt.counter, known)
         # A view that condensing has changed is counted no worse than a first request.
         mean = known.samples.error(anchored=False)
         error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
@@ -152,15 +153,15 @@ class Calibrator:
         # If both are of one length, the branch's own: another session's view may end with the same message.
         newest = self._anchors.newest(about.tenant, about.model, digests, known.length if known else 0)
         found = newest if newest is not None and stands_in(newest, digests) else known
-        return None if found is None or found.counted == self._truncated_at(about.model) else found
+        return None if found is None or found.counted == self._truncated_at(_scope(about)) else found
 
-    def _forget_truncated(self, model: str, counter: str, entry: _ModelState) -> None:
+    def _forget_truncated(self, about: About, counter: str, entry: _ModelState) -> None:
         """Drops what replies have taught whose prompts are known by now to have been truncated."""
-        kept = self._truncated_at(model)
+        kept = self._truncated_at(_scope(about))
         samples = entry.samples if kept is None else entry.samples.without(kept)
         if samples is not entry.samples:
             entry.samples = samples
-            self._fit(model, counter, entry)
+            self._fit(about.model, counter, entry)
 
     # -- after a reply -------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Calibrator:
         since = known.growth_since(sent.applied, own)
         least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
         whole = prompt.whole if sent.view.is_verbatim else prompt.fixed.plus(of_messages(sent.view.item_messages))
-        is_truncated = counted == self._truncated_at(prompt.about.model)
+        is_truncated = counted == self._truncated_at(_scope(prompt.about))
         if not digests or is_truncated or not could_be(counted, whole) or counted < least:
             return None
         self._teach(prompt, known, sent, since, whole, counted)
@@ -272,6 +273,10 @@ class Calibrator:
 
     def _state(self, model: str, counter: str) -> _ModelState:
         return self._models.use((model, counter), _ModelState)
+
+
+def _scope(about: About) -> Scope:
+    return Scope(about.model, about.tenant)
 
 
 def _reading(model: str, counter: str) -> tuple[str, str, str]:

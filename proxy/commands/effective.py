@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from proxy.condensing.clamping import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, option_tables
 from proxy.discovery import WindowLookup, no_stated_window
+from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
@@ -48,7 +49,7 @@ def _has(tree: Any, path: tuple[str, ...]) -> bool:
 def budget_lines(question: Question, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     policies = Policies(question.settings, bundled_table(config_directory() / "models.toml"), discovered)
-    policy = policies.policy(Controls(strategy=question.suffix), {}, question.model, {})
+    policy = policies.policy(Controls(strategy=question.suffix), {}, Scope(question.model), {})
     yield f"model       {question.model}"
     yield f"  window    {_window(policy.window, question)}"
     if policy.budget is None:

@@ -23,6 +23,7 @@ from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
+    from proxy.learning.proof import Scope
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
 
@@ -66,7 +67,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying.report import ReplayResults
 
     async with open_replay_proxy(_settings(arguments)) as built:
-        known = built.services.policies.window(None, arguments.model)
+        known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         tallies = [Tally(str(pipeline)) for pipeline in arguments.strategy]

@@ -17,6 +17,7 @@ from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import BadRequest
 from proxy.learning.learned_windows import LearnedWindow, Origin
 from proxy.learning.profiles import ANY, Profile
+from proxy.learning.proof import Scope
 from proxy.request.controls import MEMORY, Controls, Memory, memory_of
 from proxy.request.loose_json import count_at
 from proxy.runtime.lru import Lru
@@ -56,10 +57,12 @@ class Window(NamedTuple):
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
     def lowered(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the learned one if that is smaller; a truncation does not lower a window that is set."""
+        """This window, or the learned one if that is smaller; nothing learned lowers a window of the settings."""
+        return self if self.source.startswith(SETTINGS) else self.refused(learned)
+
+    def refused(self, learned: LearnedWindow | None) -> Window:
+        """This window, or the learned one if that is smaller, for a request that was refused."""
         if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
-            return self
-        if learned.origin is Origin.TRUNCATION and self.source.startswith(SETTINGS):
             return self
         return Window(learned.tokens, learned.source, self.max_input, learned.origin)
 
@@ -168,8 +171,8 @@ class Policies:
         settings: Settings,
         table: ModelTable,
         discovered: WindowLookup = no_stated_window,
-        learned: Callable[[str], LearnedWindow | None] = lambda _: None,
-        profile: Callable[[str], Profile] = lambda _: ANY,
+        learned: Callable[[Scope], LearnedWindow | None] = lambda _: None,
+        profile: Callable[[Scope], Profile] = lambda _: ANY,
     ) -> None:
         self._profile = profile
         self._settings = settings
@@ -178,39 +181,36 @@ class Policies:
         self._learned = learned
         self._tables = option_tables(settings)
         self._models: Lru[str, _Model] = Lru(_MOST_CACHED)
-        self._cached: Lru[Hashable, tuple[_Basis, Policy]] = Lru(_MOST_CACHED)
+        self._cached: Lru[Hashable, Policy] = Lru(_MOST_CACHED)
         self._marks: Lru[Hashable, int | None] = Lru(_MOST_CACHED)
 
-    def policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
+    def policy(self, controls: Controls, session: Mapping[str, Any], scope: Scope, body: Mapping[str, Any]) -> Policy:
         """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
 
         Requests that ask for the same, under the same windows, share one policy.
         """
-        basis = self._basis(controls.window, model)
+        basis = self._basis(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
-        key = (model, requested_reply_length(body), controls.treatment, repr(session))
-        cached_basis, policy = self._cached.use(key, lambda: (basis, self._policy(controls, session, model, body)))
-        if cached_basis != basis:
-            policy = self._policy(controls, session, model, body)
-            self._cached.put(key, (basis, policy))
-        return policy
+        key = (scope.model, basis, requested_reply_length(body), controls.treatment, repr(session))
+        return self._cached.use(key, lambda: self._policy(controls, session, scope.model, body, basis))
 
-    def _basis(self, requested: int | None, model: str) -> _Basis:
-        prompt_window = self._prompt_window(self._facts(model).summarizer)
-        return _Basis(self.window(requested, model), prompt_window, self._profile(model))
+    def _basis(self, requested: int | None, scope: Scope) -> _Basis:
+        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
+        return _Basis(self.window(requested, scope), prompt_window, self._profile(scope))
 
-    def _policy(self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any]) -> Policy:
+    def _policy(
+        self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: _Basis
+    ) -> Policy:
         entry, summarizer = self._facts(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
-        window = self.window(controls.window, model)
         strategies = self._stages(pipeline, options, controls.param("options"))
         injection = self._injection(strategies)
         return Policy(
             pipeline=pipeline,
             stages=strategies,
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
-            window=window,
-            budget=self._budget_for(strategies, summarizer, window, model, body),
+            window=basis.window,
+            budget=self._budget_for(strategies, basis.window, basis.prompt_window, model, body),
             summarizer=summarizer,
             judge=(entry.judge if entry else None) or self._settings.judge,
             session_settings={**sticks, **_memory_settings(controls)},
@@ -220,7 +220,7 @@ class Policies:
             prices=entry.prices.to_prices() if entry and entry.prices else None,
             payback_turns=self._settings.cost.payback_turns,
             scope=self._scope(controls, session),
-            profile=self._profile(model),
+            profile=basis.profile,
         )
 
     def is_off(self, controls: Controls, model: str) -> bool:
@@ -250,11 +250,11 @@ class Policies:
         memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
         return next((stage.injection for stage in strategies if isinstance(stage, Injecting)), memory)
 
-    def _prompt_window(self, summarizer: SummarizerRole) -> int | None:
+    def _prompt_window(self, summarizer: SummarizerRole, scope: Scope) -> int | None:
         """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
         if summarizer.window is not None or summarizer.model is None:
             return summarizer.window
-        return self.window(None, summarizer.model).tokens
+        return self.window(None, scope._replace(model=summarizer.model)).tokens
 
     def _choice(
         self, controls: Controls, session: Mapping[str, Any], entry: ModelSettings | None
@@ -284,27 +284,28 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
-    def lowered(self, policy: Policy, learned: LearnedWindow, model: str, body: Mapping[str, Any]) -> Policy:
+    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, body: Mapping[str, Any]) -> Policy:
         """A policy for a window that was learned from the request that the policy was made for."""
-        window = policy.window.lowered(learned)
-        budget = self._budget_for(policy.stages, policy.summarizer, window, model, body)
+        window = policy.window.refused(learned)
+        prompt_window = self._prompt_window(policy.summarizer, scope)
+        budget = self._budget_for(policy.stages, window, prompt_window, scope.model, body)
         return policy._replace(window=window, budget=budget)
 
     def _budget_for(
         self,
         pipeline: Sequence[Strategy],
-        summarizer: SummarizerRole,
         window: Window,
+        prompt_window: int | None,
         model: str,
         body: Mapping[str, Any],
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with room for their summarizer."""
         budget = self.budget(window, self._facts(model).entry, requested_reply_length(body))
-        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=self._prompt_window(summarizer))
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window)
 
-    def window(self, requested: int | None, model: str) -> Window:
+    def window(self, requested: int | None, scope: Scope) -> Window:
         """A model's window: the known one, or the learned one if that is smaller."""
-        return self._known_window(requested, model).lowered(self._learned(model))
+        return self._known_window(requested, scope.model).lowered(self._learned(scope))
 
     def _known_window(self, requested: int | None, model: str) -> Window:
         if requested is not None:
@@ -331,9 +332,9 @@ class Policies:
         summarizer = (entry.summarizer if entry else None) or settings.summarizer
         return _Model(entry, summarizer, window, listed, limit)
 
-    def lowest_mark(self, asked_window: int | None, model: str, body: Mapping[str, Any]) -> int | None:
+    def lowest_mark(self, asked_window: int | None, scope: Scope, body: Mapping[str, Any]) -> int | None:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
-        key = model, self.window(asked_window, model), requested_reply_length(body)
+        key = scope.model, self.window(asked_window, scope), requested_reply_length(body)
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:

@@ -20,11 +20,12 @@ from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Policies, requested_reply_length
-from proxy.errors import UpstreamUnavailable
-from proxy.learning.learned_windows import LearnedWindows, Origin
+from proxy.errors import ProxyError, UpstreamUnavailable
+from proxy.learning.learned_windows import LearnedWindow, LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
+from proxy.learning.proof import CallersText
 from proxy.memory.offering import is_about_tools
-from proxy.overflow import Kind, Refusal
+from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
@@ -97,7 +98,7 @@ class Retrier:
         if refusal.kind is Kind.OUTPUT:
             return FinalAnswer(reply, decision)
         try:
-            smaller = await own_work(self._decide_smaller_or_none(request, decision, refusal))
+            smaller = await own_work(self._decide_smaller_or_none(request, decision, answer, refusal))
             second_reply = await self._send_smaller(request, smaller, send) if smaller is not None else None
         except BaseException:
             await reply.close()
@@ -142,7 +143,7 @@ class Retrier:
         sent = decision.policy.profile
         options = sends_options(request.body.values, probed=decision.probed)
         taught = self._profiles.learn_from_refusal(
-            request.model, refused.reply.status, refused.error, sent, options=options
+            request.scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
         )
         if taught is None or decision.rewrite_for is None:
             return False
@@ -153,27 +154,43 @@ class Retrier:
             return False
 
     async def _decide_smaller_or_none(
-        self, request: ChatRequest, decision: Decision, refusal: Refusal
+        self, request: ChatRequest, decision: Decision, refused: OpenedReply, refusal: Refusal
     ) -> Decision | None:
         try:
-            return await self._decide_smaller(request, decision, refusal)
+            learned = self._learn_window(request, decision, refused, refusal)
+            return await self._decide_smaller(request, decision, refusal, learned)
+        except ProxyError:
+            return None  # nothing fits, so the client gets the upstream's own error
         except Exception:  # noqa: BLE001
             # A defect of ours leaves the client the upstream's own error.
             _log.exception("a refused request was not condensed")
             return None
 
-    async def _decide_smaller(self, request: ChatRequest, decision: Decision, refusal: Refusal) -> Decision | None:
+    def _learn_window(
+        self, request: ChatRequest, decision: Decision, refused: OpenedReply, refusal: Refusal
+    ) -> LearnedWindow:
+        clean = CallersText(decision.body).removed_from
+        stands = recognise(refused.reply.status, refused.error, clean) if refusal.window is not None else None
+        return self._learned.learn_from_refusal(
+            request.scope,
+            refusal,
+            decision.expected_tokens,
+            shares=not request.controls.no_store,
+            proven=stands is not None and stands.window == refusal.window,
+        )
+
+    async def _decide_smaller(
+        self, request: ChatRequest, decision: Decision, refusal: Refusal, learned: LearnedWindow
+    ) -> Decision | None:
         """The decision for a smaller view; None if nothing may be changed, or nothing gets smaller."""
         expected = decision.expected_tokens
-        shares = not request.controls.no_store
-        learned = self._learned.learn_from_refusal(request.model, refusal, expected, shares=shares)
         if decision.retry_smaller is None:
             return None
-        policy = self._policies.lowered(decision.policy, learned, request.model, request.body.values)
+        policy = self._policies.lowered(decision.policy, learned, request.scope, request.body.values)
         if policy.budget is None:
             return None
         reply_tokens = refusal.reply_tokens or requested_reply_length(request.body.values) or 0
-        passed = self._learned.longest_passed(request.model) if learned.origin is Origin.GUESS else None
+        passed = self._learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         refused = RefusedRequest(decision.tokens_after, expected, reply_tokens)
         return await decision.retry_smaller(policy, retry_budget(policy.budget, refusal, refused, passed))
 
@@ -183,13 +200,12 @@ class Retrier:
         A refusal of this view teaches too, but is not retried.
         """
         try:
-            reply, refusal, _ = await self._send_in_accepted_form(request, smaller, send)
+            answer = await self._send_in_accepted_form(request, smaller, send)
         except UpstreamUnavailable:
             return None
-        if refusal is not None and refusal.kind is Kind.INPUT:
-            shares = not request.controls.no_store
-            self._learned.learn_from_refusal(request.model, refusal, smaller.expected_tokens, shares=shares)
-        return reply
+        if answer.refusal is not None and answer.refusal.kind is Kind.INPUT:
+            self._learn_window(request, smaller, answer, answer.refusal)
+        return answer.reply
 
 
 def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, passed: int | None) -> Budget:

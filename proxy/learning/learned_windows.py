@@ -1,9 +1,10 @@
 """The windows of models, learned from an upstream that refused a prompt or silently read only a part of one.
 
-A window is kept by upstream and model: in memory, and in the store as a fact that belongs to no session, so replicas
-share it and a restart keeps it. A learned window only ever lowers the known one, and only a lower one replaces it. It
-expires, because a server may have been restarted with a larger window. A longer prompt that is read whole disproves it
-at once.
+A window is kept by upstream, model and scope: in memory, and in the store as a fact that belongs to no session, so
+replicas share it and a restart keeps it. It holds for the tenant that was taught, and for everyone only if the refusal
+is proof for everyone (`proxy/learning/proof.py`). A learned window only ever lowers the known one, and only a lower one
+replaces it. It expires, because a server may have been restarted with a larger window. A longer prompt that is read
+whole disproves it at once; now and then a request is sent as a trial of that.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers the guess further.
@@ -23,6 +24,7 @@ from hashlib import blake2b
 from typing import Any
 
 from proxy.discovery import WindowLookup, no_stated_window
+from proxy.learning.proof import Scope
 from proxy.learning.truncation import MOST_REPLIES, CountedReply, kept_by
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
@@ -31,8 +33,9 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 
 GUESS = 0.9  # of the length of a prompt that was refused without a number
+TRIAL = 900.0  # seconds between two trials of a window
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
-MOST_MODELS = 1_000
+MOST_SCOPES = 4_000
 _VERSION = 2
 
 _log = logging.getLogger(__name__)
@@ -70,8 +73,8 @@ class LearnedWindow:
 
 
 @dataclass(slots=True)
-class _ModelState:
-    """The knowledge of this process about one model."""
+class _ScopeState:
+    """The knowledge of this process about one model in one scope."""
 
     window: LearnedWindow | None = None
     replies: deque[CountedReply] = field(default_factory=lambda: deque(maxlen=MOST_REPLIES))
@@ -84,6 +87,8 @@ class _ModelState:
     """When the store was last read, in seconds since the epoch."""
     is_sharing: bool = False
     """Whether a task is writing to the store."""
+    tried_at: float = 0.0
+    """When the window was learned or last tried, in seconds since the epoch."""
 
 
 class LearnedWindows:
@@ -107,114 +112,151 @@ class LearnedWindows:
         self._ttl = ttl
         self._clock = clock
         self._loaded = loaded
-        self._models: Lru[str, _ModelState] = Lru(MOST_MODELS)
+        self._scopes: Lru[Scope, _ScopeState] = Lru(MOST_SCOPES)
 
-    def window(self, model: str) -> LearnedWindow | None:
-        """The learned window of a model, unless it has expired."""
-        state = self._models.get(model)
-        return self._unexpired(state.window) if state else None
+    def window(self, scope: Scope) -> LearnedWindow | None:
+        """The smallest unexpired window that holds for a tenant."""
+        known = [self._unexpired(state.window) for state in self._known(scope)]
+        return min(filter(None, known), key=lambda window: window.tokens, default=None)
 
-    def truncated_at(self, model: str) -> int | None:
+    def truncated_at(self, scope: Scope) -> int | None:
         """The count that the upstream gives for each prompt that it truncates; None unless it is known to truncate."""
-        window = self.window(model)
+        window = self.window(scope)
         return window.tokens if window is not None and window.origin is Origin.TRUNCATION else None
 
-    def longest_passed(self, model: str) -> int:
+    def longest_passed(self, scope: Scope) -> int:
         """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
-        state = self._models.get(model)
+        state = self._scopes.get(scope)
         return state.longest_passed if state else 0
 
-    def refresh(self, model: str) -> Sequence[Hashable]:
+    def takes_trial(self, scope: Scope) -> bool:
+        """Whether a request may now be sent as a trial of the learned window; if so, the next one waits for `TRIAL`.
+
+        A truncation is tried only by its expiry: a trial would silently cost the client its oldest messages.
+        """
+        now, states = self._clock(), self._known(scope)
+        if self.truncated_at(scope) is not None or any(0 <= now - state.tried_at < TRIAL for state in states):
+            return False
+        for state in states:
+            state.tried_at = now
+        return bool(states)
+
+    def _known(self, scope: Scope) -> list[_ScopeState]:
+        """The states in which this tenant and everyone have learned something."""
+        states = (self._scopes.get(each) for each in dict.fromkeys((scope, scope.everyone)))
+        return [state for state in states if state is not None and state.window is not None]
+
+    def refresh(self, scope: Scope) -> Sequence[Hashable]:
         """Starts reading what other processes have learned, if it is time for that.
 
-        Returns the key of the task if this is the first read for the model, so that the request can wait for it.
+        Returns the keys of the tasks that read for the first time, so that the request can wait for them.
         """
-        state, now = self._state(model), self._clock()
+        return [key for each in (scope, scope.everyone) for key in self._refresh(each)]
+
+    def _refresh(self, scope: Scope) -> Sequence[Hashable]:
+        state, now = self._state(scope), self._clock()
         if state.read_at is not None and 0 <= now - state.read_at < FRESH:
             return ()
         is_first, state.read_at = state.read_at is None, now
-        key = ("learned", model)
-        self._tasks.start(self._read(model), key)
+        key = ("learned", scope)
+        self._tasks.start(self._read(scope), key)
         return (key,) if is_first else ()
 
-    def learn_from_refusal(self, model: str, refusal: Refusal, sent: int, *, shares: bool = True) -> LearnedWindow:
+    def learn_from_refusal(
+        self, scope: Scope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
+    ) -> LearnedWindow:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
+
+        A window that is `proven` without the request's text holds for everyone, and a guess never does: its length is
+        the caller's choice.
 
         Unless it `shares`, only this process learns: nothing of a request that may not be stored reaches the store.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW
+            scope = scope.everyone if proven else scope
         else:
-            tokens, origin = max(int(GUESS * (refusal.prompt_tokens or sent)), self.longest_passed(model)), Origin.GUESS
-        learned = self._lower(model, tokens, origin)
+            tokens, origin = max(int(GUESS * (refusal.prompt_tokens or sent)), self.longest_passed(scope)), Origin.GUESS
+        learned = self._lower(scope, tokens, origin)
         if shares:
-            self._share(model)
+            self._share(scope)
         return learned
 
-    def learn_from_usage(self, model: str, expected: int, reply: CountedReply, *, shares: bool = True) -> int | None:
+    def learn_from_usage(self, scope: Scope, expected: int, reply: CountedReply, *, shares: bool = True) -> int | None:
         """Learns from the usage of a reply to a prompt that the upstream was expected to count as `expected` tokens.
 
         Returns the tokens that the upstream keeps of such a prompt if it is proven to truncate, else None.
         """
-        state, stated = self._state(model), self._loaded(model)
+        state, stated = self._state(scope), self._loaded(scope.model)
         state.replies.append(reply)
         state.highest = max(state.highest, reply.counted)
         before, kept = state.window, kept_by(state.replies, state.highest, stated.window if stated else None)
         if kept is not None:
-            self._lower(model, kept, Origin.TRUNCATION)
+            self._lower(scope, kept, Origin.TRUNCATION)
         else:
-            _note_read_whole(state, expected, reply.counted)
+            self._note_read_whole(scope, expected, reply.counted, shares=shares)
         if shares and before != state.window:
-            self._share(model)
+            self._share(scope)
         return kept
 
-    def _lower(self, model: str, tokens: int, origin: Origin) -> LearnedWindow:
-        state = self._state(model)
+    def _note_read_whole(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
+        """Takes in a prompt that was read whole, as far as is known; it may disprove windows."""
+        state, common = self._state(scope), self._state(scope.everyone)
+        state.longest_passed = max(state.longest_passed, expected)
+        if state.window is not None and state.window.disproved_by(expected, counted):
+            state.window = None
+        if common.window is not None and common.window.disproved_by(expected, counted):
+            common.window = None
+            if shares:
+                self._share(scope.everyone)
+
+    def _lower(self, scope: Scope, tokens: int, origin: Origin) -> LearnedWindow:
+        state = self._state(scope)
         learned = LearnedWindow(tokens, origin, self._clock() + self._ttl)
         before = self._unexpired(state.window)
         if before is not None and before.tokens < tokens:
             learned = replace(before, until=learned.until)
-        state.window = learned
+        state.window, state.tried_at = learned, self._clock()
         return learned
 
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
         return window if window is not None and window.until > self._clock() else None
 
-    def _state(self, model: str) -> _ModelState:
-        return self._models.use(model, _ModelState)
+    def _state(self, scope: Scope) -> _ScopeState:
+        return self._scopes.use(scope, _ScopeState)
 
-    def _name(self, model: str) -> str:
-        return f"window-{blake2b(json.dumps([self._upstream, model]).encode(), digest_size=16).hexdigest()}"
+    def _name(self, scope: Scope) -> str:
+        return f"window-{blake2b(json.dumps([self._upstream, *scope]).encode(), digest_size=16).hexdigest()}"
 
-    def _share(self, model: str) -> None:
-        """Starts writing to the store what is known of a model; an app that closes lets that finish."""
-        state = self._state(model)
+    def _share(self, scope: Scope) -> None:
+        """Starts writing to the store what is known of a scope; an app that closes lets that finish."""
+        state = self._state(scope)
         if not state.is_sharing:
             state.is_sharing = True
-            self._tasks.own(self._write(model, state), to_its_end=True)
+            self._tasks.own(self._write(scope, state), to_its_end=True)
 
-    async def _write(self, model: str, state: _ModelState) -> None:
+    async def _write(self, scope: Scope, state: _ScopeState) -> None:
         """Writes to the store what is known, including what is learned meanwhile; a failure is only logged."""
         written = b""
         try:
             while (fact := _encoded(state)) != written:
-                await self._stored.in_time(self._stored.store.put_fact(self._name(model), fact, self._ttl))
+                await self._stored.in_time(self._stored.store.put_fact(self._name(scope), fact, self._ttl))
                 written = fact
         except StoreError as error:
             self._stored.outage.failed("what was learned of a window was not stored", error)
         finally:
             state.is_sharing = False
 
-    async def _read(self, model: str) -> None:
+    async def _read(self, scope: Scope) -> None:
         try:
-            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model)))
+            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(scope)))
         except StoreError as error:
             self._stored.outage.failed("what was learned of a window was not read", error)
             return
         if fact is not None:
-            self._merge(self._state(model), fact)
+            self._merge(self._state(scope), fact)
 
-    def _merge(self, state: _ModelState, fact: bytes) -> None:
+    def _merge(self, state: _ScopeState, fact: bytes) -> None:
         """Takes over what another process knows, if its window is no larger, or ours has none."""
         try:
             window = _decoded(fact)
@@ -223,17 +265,10 @@ class LearnedWindows:
             return
         theirs, ours = self._unexpired(window), self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
-            state.window = theirs
+            state.window, state.tried_at = theirs, state.tried_at or self._clock()
 
 
-def _note_read_whole(state: _ModelState, expected: int, counted: int) -> None:
-    """Takes in a prompt that was read whole, as far as is known; it may disprove a window."""
-    state.longest_passed = max(state.longest_passed, expected)
-    if state.window is not None and state.window.disproved_by(expected, counted):
-        state.window = None
-
-
-def _encoded(state: _ModelState) -> bytes:
+def _encoded(state: _ScopeState) -> bytes:
     window = state.window and [state.window.tokens, state.window.origin, state.window.until]
     return json.dumps({"v": _VERSION, "window": window}).encode()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from proxy.calibration.calibrator import Calibrator
 from proxy.learning.learned_windows import LearnedWindows
+from proxy.learning.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import Patience
 
@@ -26,9 +27,9 @@ class Lessons:
         self._learned = learned
         self._tasks = tasks
 
-    async def refresh(self, model: str, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
+    async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
         """Reads what others know of a model's window and of these counters, if it is time for that."""
-        first = [*self._learned.refresh(model), *self.calibrator.refresh(model, *counters)]
+        first = [*self._learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
         if not (first and waits):
             return
         clock = asyncio.get_running_loop().time

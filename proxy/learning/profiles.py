@@ -1,8 +1,8 @@
 """Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
 
-What a server says of one request holds for all later ones for that model, as long as this process runs: a form that a
-stricter server accepts harms no other. A refusal teaches only what was not known, so a request is sent again at most as
-often as there is something left to learn.
+What a server says of one request holds for the tenant's later ones for that model, as long as this process runs, and
+for everyone's if it is proven without the request's text (`proxy/learning/proof.py`). A refusal teaches only what was
+not known, so a request is sent again at most as often as there is something left to learn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from proxy.learning.proof import CallersText, Scope
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from strategies.core.form import Form
 
-MOST_MODELS = 1_000
+MOST_MODELS, MOST_SCOPES = 1_000, 4_000
 MOST_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -106,28 +107,36 @@ class Profiles:
     def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
         self._set_for = set_for
         self._set: Lru[str, Profile] = Lru(MOST_MODELS)
-        self._learned: Lru[str, Profile] = Lru(MOST_MODELS)
+        self._learned: Lru[Scope, Profile] = Lru(MOST_SCOPES)
 
-    def for_model(self, model: str) -> Profile:
-        """The profile of a model's server, as far as it is known."""
-        return self._learned.get(model) or self._set.use(model, lambda: self._set_for(model))
+    def for_model(self, scope: Scope) -> Profile:
+        """The profile of a model's server, as far as it is known in a scope."""
+        learned = self._learned.get(scope) or self._learned.get(scope.everyone)
+        return learned or self._set.use(scope.model, lambda: self._set_for(scope.model))
 
     def learn_from_refusal(
-        self, model: str, status: int, body: bytes, sent: Profile, *, options: bool
+        self, scope: Scope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
     ) -> Profile | None:
         """Learns from an error to a request that was written for the profile `sent`.
 
         Returns the profile to write it for now; None if the error teaches nothing that `sent` did not say. Another
-        request may have taught it meanwhile. `options` is the value of `sends_options` for the request.
+        request may have taught it meanwhile. `options` is the value of `sends_options` for the request, and `request`
+        are the bytes that were sent.
         """
         if profile_after(status, body, sent, options=options) == sent:
             return None
-        known = self.for_model(model)
-        taught = profile_after(status, body, known, options=options)
-        if taught != known:
-            self._learned.put(model, taught)
-            _log.info("the upstream refuses the form of a request for %s; from now on: %s", label(model), taught)
+        said = CallersText(request).removed_from(body[:MOST_READ].decode("utf-8", "replace")).encode()
+        taught = profile_after(status, body, self.for_model(scope), options=options)
+        self._learn(scope.everyone, profile_after(status, said, self.for_model(scope.everyone), options=options))
+        self._learn(scope, taught)
         return taught
+
+    def _learn(self, scope: Scope, taught: Profile) -> None:
+        if taught != self.for_model(scope):
+            self._learned.put(scope, taught)
+            holds_for = "one tenant" if scope.tenant else "everyone"
+            refuses = "the upstream refuses the form of a request for %s; from now on, for %s: %s"
+            _log.info(refuses, label(scope.model), holds_for, taught)
 
 
 def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:

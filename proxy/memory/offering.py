@@ -1,6 +1,7 @@
 """Decides whether a request offers the memory tool, and which hidden rounds of earlier requests its view shows.
 
-For a while after an upstream has refused tools for a model, that model is not offered the tool.
+For a while after an upstream has refused tools for a model, that model is not offered the tool in requests of the same
+tenant; of any tenant only if it says outright that the model takes no tools.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from proxy.learning.proof import Scope
 from proxy.memory.tool import offer
 from proxy.request.intake import Case
 from proxy.runtime.lru import Lru
 from strategies.core.condensation import Overlay
 from strategies.core.transcript import Transcript
 
-MOST_MODELS = 1_000
+MOST_SCOPES = 4_000
 
 
 _ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
@@ -35,14 +37,15 @@ class Offers:
         self._top_k = top_k
         self._ttl = ttl
         self._clock = clock
-        self._refused: Lru[str, float] = Lru(MOST_MODELS)
+        self._refused: Lru[Scope, float] = Lru(MOST_SCOPES)
 
     def with_offer(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
         if not case.policy.memory.tool or case.recognised.failure:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
-        refused = (self._refused.get(case.request.model) or 0.0) > self._clock()
+        scope = case.request.scope
+        refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
         has_system = bool(transcript.systems)
         made = offer(values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k)
         case = case._replace(offer=made)
@@ -53,9 +56,9 @@ class Offers:
         whole = patched if case.is_aligned else case.full_transcript
         return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
 
-    def note_refusal(self, model: str) -> None:
+    def note_refusal(self, scope: Scope) -> None:
         """Notes that the upstream has refused tools for a model."""
-        self._refused.put(model, self._clock() + self._ttl)
+        self._refused.put(scope, self._clock() + self._ttl)
 
 
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:

@@ -17,6 +17,8 @@ from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first
 from proxy.learning.learned_windows import LearnedWindows
+from proxy.learning.profiles import MOST_READ
+from proxy.learning.proof import CallersText, Scope
 from proxy.memory.following import Following, Send
 from proxy.memory.inject import Injector
 from proxy.memory.joining import StreamedReply, join_replies
@@ -27,6 +29,7 @@ from proxy.memory.rounds import Rounds
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Reason
 from proxy.request.intake import Case
+from proxy.request.loose_json import json_or_none
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
 
@@ -73,7 +76,7 @@ class Searcher:
             runs_calls=case.offer.runs_calls,
         )
 
-    async def run_searches(self, decision: Decision, model: str, reply: UpstreamReply, send: Send) -> UpstreamReply:
+    async def run_searches(self, decision: Decision, scope: Scope, reply: UpstreamReply, send: Send) -> UpstreamReply:
         """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
 
         `send` sends a body to the upstream.
@@ -82,13 +85,13 @@ class Searcher:
         if rounds is None:
             return reply
         if not is_good(reply):
-            return await self._without_tool(decision, rounds, model, reply, send)
+            return await self._without_tool(decision, rounds, scope, reply, send)
         if (first(reply.headers, b"content-encoding") or "") not in _UNENCODED:
             return reply
         scale = decision.calibrated.scale
 
         def learn(refusal: Refusal, tokens: int) -> None:
-            self._learned.learn_from_refusal(model, refusal, scale.upstream(tokens))
+            self._learned.learn_from_refusal(scope, refusal, scale.upstream(tokens))
 
         following = Following(rounds, send, learn)
         if (first(reply.headers, b"content-type") or "").startswith("text/event-stream"):
@@ -96,7 +99,7 @@ class Searcher:
         return await join_replies(reply, rounds, following)
 
     async def _without_tool(
-        self, decision: Decision, rounds: Rounds, model: str, reply: UpstreamReply, send: Send
+        self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
     ) -> UpstreamReply:
         """The reply to the same request without the tool where the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:
@@ -104,16 +107,25 @@ class Searcher:
         error = await read_whole(reply)
         if not is_about_tools(error.data):
             return error
+        plain = rounds.plain_body()
         try:
-            again = await send(rounds.plain_body())
+            again = await send(plain)
         except UpstreamUnavailable:
             return error
         if not is_good(again):
             await again.close()
             return error
-        self._offers.note_refusal(model)
+        self._offers.note_refusal(scope.everyone if _is_proof(error.data, decision, plain) else scope)
         decision.reason, decision.hidden_rounds = Reason.MEMORY_TOOL_REFUSED, None
         return again
+
+
+def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
+    """Whether a refusal proves that the model takes no tools: neither tools nor words came from the client."""
+    values = json_or_none(plain)
+    has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
+    said = CallersText(decision.body).removed_from(error[:MOST_READ].decode("utf-8", "replace"))
+    return not has_tools and is_about_tools(said.encode())
 
 
 class Memories(NamedTuple):

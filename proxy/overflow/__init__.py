@@ -13,6 +13,7 @@ When in doubt the answer is None: the client then gets the upstream's own error,
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
@@ -47,10 +48,11 @@ class Refusal(NamedTuple):
     """The length of the reply that was asked for."""
 
 
-def recognise(status: int, body: bytes) -> Refusal | None:
+def recognise(status: int, body: bytes, clean: Callable[[str], str] | None = None) -> Refusal | None:
     """The refusal in an answer with this status and body; None if the answer does not refuse the request for its size.
 
-    An answer with a status below 400 is one only if its body, or its event, is an error.
+    An answer with a status below 400 is one only if its body, or its event, is an error. With `clean` only what that
+    leaves of the body's texts is read.
     """
     if status in _NEVER:
         return None
@@ -61,6 +63,7 @@ def recognise(status: int, body: bytes) -> Refusal | None:
     content = read_body(body)
     if status < HTTPStatus.BAD_REQUEST and not is_error(content):
         return None
+    content = content.cleaned(clean) if clean else content
     meaning = meaning_of(content)
     return None if meaning is None else _classify(meaning, numbers_in(content))
 

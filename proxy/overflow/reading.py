@@ -8,8 +8,8 @@ lengths is not refused for its length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.request.loose_json import json_or_none
@@ -65,6 +65,12 @@ class BodyContent:
     numbers: Mapping[str, int]
     document: Any
     event: str = ""
+
+    def cleaned(self, clean: Callable[[str], str]) -> BodyContent:
+        """The content with only what `clean` leaves of its texts, codes and numbers."""
+        codes = frozenset(code for code in self.codes if clean(code) == code)
+        numbers = {key: value for key, value in self.numbers.items() if clean(str(value)) == str(value)}
+        return replace(self, texts=tuple(map(clean, self.texts)), codes=codes, numbers=numbers)
 
 
 def read_body(body: bytes) -> BodyContent:

@@ -17,6 +17,7 @@ from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Action, Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
+from proxy.learning.proof import Scope
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
@@ -135,7 +136,7 @@ class Player:
     def _usable(self, body: wire.Body) -> int:
         """The tokens that the upstream has room for, also for a request that the proxy refuses itself."""
         chosen = controls.Controls(window=self._window)
-        budget = self._services.policies.policy(chosen, {}, self._model, body.values).budget
+        budget = self._services.policies.policy(chosen, {}, Scope(self._model), body.values).budget
         return budget.usable if budget else 0
 
     def _sent(self, elements: Sequence[Element]) -> list[ForwardedMessage]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers, first
-from proxy.learning.learned_windows import MOST_MODELS, LearnedWindows
+from proxy.learning.learned_windows import LearnedWindows
+from proxy.learning.profiles import MOST_MODELS
 from proxy.learning.truncation import CountedReply, setting_of
 from proxy.quoting import label
 from proxy.reply.capture import Capture
@@ -99,7 +100,7 @@ class Watcher:
             return
         reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
         shares = not request.controls.no_store
-        kept = self._learned.learn_from_usage(request.model, decision.expected_tokens, reply, shares=shares)
+        kept = self._learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
         if kept is not None:
             self._telemetry.record_truncation()
             self._log_truncation(request.model, kept, watched)

@@ -21,6 +21,7 @@ from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.http.headers import Headers
 from proxy.learning.lessons import Lessons
 from proxy.learning.profiles import Profile
+from proxy.learning.proof import Scope
 from proxy.memory.editing import forgotten_cards
 from proxy.memory.scopes import combined_cards
 from proxy.memory.tool import NO_OFFER, Offer, offer_members
@@ -65,6 +66,11 @@ class ChatRequest(NamedTuple):
     """The body as it came in if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     """The headers that describe that encoding."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of what an answer to this request teaches."""
+        return Scope(self.model, self.tenant)
 
 
 class Case(NamedTuple):
@@ -245,7 +251,7 @@ class Intake:
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
-        await self._lessons.refresh(request.model, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        await self._lessons.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         started = perf_counter()
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = milliseconds_since(started)
@@ -255,7 +261,7 @@ class Intake:
         started = perf_counter()
         recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         settings = recognised.session.settings if recognised.session else {}
-        policy = self._policies.policy(request.controls, settings, request.model, request.body.values)
+        policy = self._policies.policy(request.controls, settings, request.scope, request.body.values)
         if policy.scope:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
@@ -323,7 +329,7 @@ class Intake:
         """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
-        lowest = self._policies.lowest_mark(request.controls.window, request.model, request.body.values)
+        lowest = self._policies.lowest_mark(request.controls.window, request.scope, request.body.values)
         hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):

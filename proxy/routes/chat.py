@@ -83,7 +83,7 @@ class _Exchange:
             self.line.decision = final_decision
             self.under_way.callback(final_decision.drop_callbacks)
             again = partial(self._send, final_decision)
-            searched = await services.searcher.run_searches(final_decision, request.model, reply, again)
+            searched = await services.searcher.run_searches(final_decision, request.scope, reply, again)
         except UpstreamUnavailable as error:
             error.headers = decision.headers(accepted=False)
             raise

@@ -340,13 +340,13 @@ def test_where_not_even_that_fits_the_question_is_answered_without_the_search(st
 
 
 def test_the_window_that_a_refused_search_tells_is_known_to_the_next_request() -> None:
-    with remembering() as stage:
+    with remembering(window=None) as stage:
         narrow(stage)
         stage.upstream.reply(
             answered(None, search("plant0n1 plant2n3"), streamed=False), answered(FOUND, streamed=False)
         )
         asks(stage, False)
         limit = count(stage.forwarded[0].json()) + ROOM
-        stage.ask(question(), asked(session="s"))
+        stage.ask(question(), asked(session="s", window=4_096))
         seen = stage.proxy.journal.to()[-1].response_header("x-condenser-window")
         assert str(seen).startswith(str(limit))

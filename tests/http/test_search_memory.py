@@ -43,7 +43,7 @@ both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streame
 def remembering(**settings: Any) -> Iterator[Stage]:
     """A stage on which a fact was said, and condensed away."""
     with staged(strategy="recent", **settings) as stage:
-        stage.ask(diary(12), [*asked(session="s"), FORCE])
+        stage.ask(diary(12), [*asked(session="s", window=4_096), FORCE])
         assert FACT not in str(stage.last_view)
         stage.forget()
         yield stage

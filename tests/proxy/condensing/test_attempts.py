@@ -12,6 +12,7 @@ import pytest
 from proxy.asking import Asking, Caller
 from proxy.condensing.attempts import AttemptResult, Attempts
 from proxy.condensing.policy import Policies, Policy
+from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -56,7 +57,7 @@ def view(rounds: int) -> View:
 def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy:
     found = parse(strategy)
     assert found
-    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, "m", {})
+    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, Scope("m"), {})
 
 
 async def attempt(

@@ -12,6 +12,7 @@ from proxy.calibration.scaling import Calibration
 from proxy.condensing.decision import Action, Decision, Timing, Trigger, budget_document, short
 from proxy.condensing.policy import Policies
 from proxy.condensing.token_account import account
+from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
@@ -33,7 +34,7 @@ def view(*messages: dict[str, Any], overhead: int = 50) -> View:
 
 
 def decision(window: int | None = 8_000, **given: Any) -> Decision:
-    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, "m", {})
+    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, Scope("m"), {})
     known: dict[str, Any] = {
         "session": "conversation-4f2a",
         "session_source": "derived",

@@ -9,6 +9,7 @@ import pytest
 from proxy.condensing.policy import Policies, Policy, Window, requested_reply_length
 from proxy.discovery import StatedWindow
 from proxy.errors import BadRequest
+from proxy.learning.proof import Scope
 from proxy.request.controls import Controls, read
 from proxy.resources import config_directory
 from proxy.settings import Settings
@@ -27,7 +28,7 @@ def policy(
     made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
 ) -> Policy:
     body = given.pop("body", {})
-    return (made or policies()).policy(Controls(**given), session or {}, model, body)
+    return (made or policies()).policy(Controls(**given), session or {}, Scope(model), body)
 
 
 def pipeline(text: str) -> Pipeline:
@@ -131,7 +132,7 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
 )
 def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        policies().policy(read([], {"strategy": "mask", **body}, None), {}, "m", {})
+        policies().policy(read([], {"strategy": "mask", **body}, None), {}, Scope("m"), {})
     assert raised.value.param == param
     assert raised.value.message.startswith(param)
 
@@ -164,17 +165,17 @@ def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summa
 
 def test_the_window_is_the_requests_then_the_models_then_the_settings_then_the_tables() -> None:
     made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
-    assert made.window(5_000, "qwen") == Window(5_000, "request")
-    assert made.window(None, "qwen") == Window(7_000, "settings for 'q*'")
-    assert made.window(None, "gpt-4o") == Window(9_000, "settings")
-    assert policies().window(None, "gpt-4o") == Window(128_000, "bundled table")
+    assert made.window(5_000, Scope("qwen")) == Window(5_000, "request")
+    assert made.window(None, Scope("qwen")) == Window(7_000, "settings for 'q*'")
+    assert made.window(None, Scope("gpt-4o")) == Window(9_000, "settings")
+    assert policies().window(None, Scope("gpt-4o")) == Window(128_000, "bundled table")
 
 
 def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
     made = policies()
-    assert str(made.window(None, "no-such-model")) == "unknown"
+    assert str(made.window(None, Scope("no-such-model"))) == "unknown"
     assert policy(made, model="no-such-model").budget is None
-    assert made.lowest_mark(None, "no-such-model", {}) is None
+    assert made.lowest_mark(None, Scope("no-such-model"), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -207,9 +208,9 @@ def test_a_model_may_have_marks_of_its_own() -> None:
 
 
 def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
-    assert policies(window=8_000, reserve=0, marks={"prepare": 0.3}).lowest_mark(None, "m", {}) == 2_400
+    assert policies(window=8_000, reserve=0, marks={"prepare": 0.3}).lowest_mark(None, Scope("m"), {}) == 2_400
     # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
-    assert policies(window=8_000, reserve=0).lowest_mark(None, "m", {}) == 4_000
+    assert policies(window=8_000, reserve=0).lowest_mark(None, Scope("m"), {}) == 4_000
 
 
 def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
@@ -246,10 +247,10 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str
 def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
     stated = StatedWindow(4_096, 3_000, "stated by TGI")
     told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
-    assert told.window(None, "gpt-4o") == Window(4_096, "stated by TGI", 3_000)
-    assert told.window(None, "gpt-4") == Window(8_192, "bundled table")
-    assert told.window(5_000, "gpt-4o") == Window(5_000, "request")
-    assert Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, "gpt-4o").tokens == 9_000
+    assert told.window(None, Scope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
+    assert told.window(None, Scope("gpt-4")) == Window(8_192, "bundled table")
+    assert told.window(5_000, Scope("gpt-4o")) == Window(5_000, "request")
+    assert Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, Scope("gpt-4o")).tokens == 9_000
 
 
 @pytest.mark.parametrize(

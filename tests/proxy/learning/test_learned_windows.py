@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.learning.learned_windows import LearnedWindows, Origin
+from proxy.learning.proof import Scope
 from proxy.learning.truncation import CountedReply
 from proxy.overflow import Kind, Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -22,7 +23,7 @@ from tests.proxy.store.conftest import Clock
 
 pytestmark = pytest.mark.anyio
 
-MODEL, TTL = "m", 1_000
+MODEL, TTL = Scope("m", "tenant"), 1_000
 
 
 @asynccontextmanager
@@ -56,7 +57,7 @@ async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -
             window = learned.window(MODEL)
             assert window is not None
             assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
-        assert learned.window("another") is None
+        assert learned.window(Scope("another")) is None
 
 
 async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:
@@ -196,3 +197,32 @@ async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_bef
         assert window is not None
         assert window.tokens == 4_096
     await store.close()
+
+
+ANOTHER = MODEL._replace(tenant="another")
+
+
+async def test_a_window_holds_for_its_tenant_and_a_proven_one_for_all() -> None:
+    async with learning() as learned:
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        assert learned.window(MODEL) is not None
+        assert learned.window(ANOTHER) is None
+        learned.learn_from_refusal(MODEL, refusal(8_192), 9_000, proven=True)
+        known = learned.window(MODEL), learned.window(ANOTHER)
+        assert [each and each.tokens for each in known] == [4_096, 8_192]
+
+
+async def test_a_guess_and_a_truncation_hold_for_their_tenant_alone() -> None:
+    async with learning() as learned:
+        learned.learn_from_refusal(MODEL, refusal(None), 10_000, proven=True)
+        for own in (5_000, 6_000, 7_000):
+            told(learned, own, 4_096)
+        assert learned.truncated_at(MODEL) == 4_096
+        assert learned.window(ANOTHER) is None
+
+
+async def test_a_longer_prompt_of_anyone_disproves_what_holds_for_all() -> None:
+    async with learning() as learned:
+        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000, proven=True)
+        learned.learn_from_usage(ANOTHER, 5_000, CountedReply(5_000, 5_000))
+        assert learned.window(MODEL) is None

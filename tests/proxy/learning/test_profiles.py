@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.profiles import ANY, MOST_MODELS, MOST_READ, Profile, Profiles, profile_after, sends_options
+from proxy.learning.profiles import ANY, MOST_READ, MOST_SCOPES, Profile, Profiles, profile_after, sends_options
+from proxy.learning.proof import Scope
 from strategies.core.form import Form
 
 ALTERNATING = Profile(Form(alternate_roles=True))
@@ -167,34 +168,48 @@ def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
 
 def test_the_same_refusal_teaches_once() -> None:
     profiles = Profiles()
-    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), ANY, options=True) == ALTERNATING
-    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), ALTERNATING, options=True) is None
-    assert profiles.for_model("m") == ALTERNATING
-    assert profiles.for_model("another") == ANY
+    assert (
+        profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}")
+        == ALTERNATING
+    )
+    assert (
+        profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), ALTERNATING, options=True, request=b"{}")
+        is None
+    )
+    assert profiles.for_model(Scope("m", "t")) == ALTERNATING
+    assert profiles.for_model(Scope("another", "t")) == ANY
 
 
 def test_who_was_under_way_when_it_was_learned_is_told_all_that_is_known() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    both = profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True)
-    assert profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True) == both
-    assert profiles.learn_from_refusal("m", 400, error("no such model"), ANY, options=True) is None
+    both = profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}")
+    assert (
+        profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}")
+        == both
+    )
+    assert (
+        profiles.learn_from_refusal(Scope("m", "t"), 400, error("no such model"), ANY, options=True, request=b"{}")
+        is None
+    )
 
 
 def test_what_is_learned_adds_to_what_is_set() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    taught = profiles.learn_from_refusal("m", 400, error(SAID[0][0]), NAMELESS, options=True)
+    taught = profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}")
     assert taught == Profile(Form(alternate_roles=True, assistant_name=False))
 
 
-def test_only_so_many_models_are_remembered() -> None:
+def test_only_so_many_scopes_are_remembered() -> None:
     profiles = Profiles()
-    for number in range(MOST_MODELS + 1):
-        profiles.learn_from_refusal(f"m{number}", 400, error(SAID[0][0]), ANY, options=True)
-    assert profiles.for_model("m0") == ANY
-    assert profiles.for_model("m1") == ALTERNATING
+    for number in range(MOST_SCOPES + 1):
+        profiles.learn_from_refusal(Scope(f"m{number}", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}")
+    assert profiles.for_model(Scope("m0", "t")) == ANY
+    assert profiles.for_model(Scope("m1", "t")) == ALTERNATING
 
 
 def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    Profiles().learn_from_refusal("evil\nWARNING: \x1b[31mforged", 400, error(SAID[0][0]), ANY, options=True)
-    assert "for 'evil?WARNING: ?[31mforged'; from now on" in caplog.text
+    Profiles().learn_from_refusal(
+        Scope("evil\nWARNING: \x1b[31mforged", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}"
+    )
+    assert "for 'evil?WARNING: ?[31mforged'; from now on, for everyone:" in caplog.text
