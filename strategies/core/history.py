@@ -158,8 +158,9 @@ class _Fences:
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
     """Yields the messages as fenced entries, abridged to the limits."""
     for index, message in messages:
-        parts = [_body(message, limits)]
-        abridged = parts[0] is not message.text
+        text = message.text  # read once: it is made anew each time
+        parts = [_body(message, text, limits)]
+        abridged = parts[0] is not text
         for call in message.calls:
             arguments = _abridge(call.arguments, limits.arguments)
             abridged = abridged or arguments is not call.arguments
@@ -170,10 +171,10 @@ def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _F
         yield _Entry(fenced, fences.at_most(index, message, len(safe) - len(shown)), abridged)
 
 
-def _body(message: Message, limits: Limits) -> str:
+def _body(message: Message, text: str, limits: Limits) -> str:
     if message.role is not Role.TOOL:
-        return _abridge(message.text, limits.words)
-    return _abridge(message.text, limits.results) if limits.results else f"[a result of {message.tokens:,} tokens]"
+        return _abridge(text, limits.words)
+    return _abridge(text, limits.results) if limits.results else f"[a result of {message.tokens:,} tokens]"
 
 
 def _open(index: int, role: Role) -> str:

@@ -22,7 +22,7 @@ from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 OPENING = prompt("summary")[:40]
-SUMMARY = "Goal: words. Done: many of them."
+SUMMARY = "Goal: words, as many as it takes. Done: many of them, one after the other."
 LONG = [
     {"role": role, "content": f"{role} {i}" + " word" * 180} for i in range(12) for role in ("user", "assistant")
 ] + [{"role": "user", "content": "and now?"}]

@@ -30,7 +30,7 @@ def replying(exchange: Exchange) -> Reply | None:
     if not is_summary_call(exchange):
         return None
     said = exchange.json()["messages"][1]["content"]
-    return summary(f"Goal: go on.\nDone: {len(said)} characters of history.")
+    return summary(f"Goal: go on with the task that was given.\nDone: {len(said)} characters of history were read.")
 
 
 @contextmanager

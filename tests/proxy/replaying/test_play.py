@@ -60,7 +60,7 @@ def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
 
 
 def test_a_summary_costs_tokens_of_our_own_and_dropping_costs_none() -> None:
-    assert sum(each.own_tokens for each in play(Conversation("a", talk(20)), "half-window").requests) > 0
+    assert sum(each.own_tokens for each in play(Conversation("a", talk(40)), "half-window", 2 * WINDOW).requests) > 0
     assert sum(each.own_tokens for each in play(Conversation("a", talk(20)), "recent").requests) == 0
 
 
