@@ -34,6 +34,7 @@ from proxy.condensing.requiring import (
 )
 from proxy.condensing.settling import Settler
 from proxy.condensing.token_account import account
+from proxy.condensing.trials import trial_of
 from proxy.condensing.undecided import as_it_came, fold_view, undecided
 from proxy.condensing.viewing import is_first_of_a_truncated_window, probes, spliced, view_without_store
 from proxy.errors import ContextLengthExceeded, ProxyError
@@ -101,6 +102,19 @@ class Condenser:
 
     async def _decide_and_write(self, request: ChatRequest, timing: Timing) -> Decision:
         case = with_standing_block(await self._intake.build_case(request, timing))
+        return self._trial(case, timing) or await self._decide_case(case, timing)
+
+    def _trial(self, case: Case, timing: Timing) -> Decision | None:
+        """The decision to send a request whole as a trial; if it is refused, it is decided on as usual."""
+        found = trial_of(case, self._intake.takes_trial, probe=self._usage_probe)
+        if found is None:
+            return None
+        trial, whole = found
+        self._attach_callbacks(trial, whole)
+        trial.retry_smaller = lambda *_: self._decide_case(case, timing)
+        return trial
+
+    async def _decide_case(self, case: Case, timing: Timing) -> Decision:
         started = perf_counter()
         decision = await self._decide_or_degrade(case)
         self._write(decision, case)

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     IRREDUCIBLE = "irreducible"
     SILENT_TRUNCATION = "silent-truncation"
     REWRITE_REFUSED = "rewrite-refused"
+    WINDOW_TRIAL = "window-trial"
     MEMORY_TOOL_TAKEN = "memory-tool-taken"
     MEMORY_TOOL_REFUSED = "memory-tool-refused"
     MEMORY_TOOL_NOT_RUN = "memory-tool-not-run"

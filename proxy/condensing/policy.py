@@ -50,6 +50,8 @@ class Window(NamedTuple):
     """The limit in tokens for the prompt alone, if there is one."""
     learned_by: Origin | None = None
     """How a refusal or a truncation has taught the window, if one has."""
+    before: int | None = None
+    """The window that a learned one has replaced, if that was known."""
 
     @property
     def is_set(self) -> bool:
@@ -64,7 +66,7 @@ class Window(NamedTuple):
         """This window, or the learned one if that is smaller, for a request that was refused."""
         if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
             return self
-        return Window(learned.tokens, learned.source, self.max_input, learned.origin)
+        return Window(learned.tokens, learned.source, self.max_input, learned.origin, self.tokens)
 
     def __str__(self) -> str:
         return UNKNOWN if self.tokens is None else str(self.tokens)

@@ -20,10 +20,10 @@ def view_without_store(case: Case, budget: Budget) -> View:
     return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 
 
-def probes(view: View, case: Case) -> bool:
-    """Whether a body that is changed anyway should ask for the usage of a stream that the client did not ask for."""
+def probes(view: View, case: Case, *, is_trial: bool = False) -> bool:
+    """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
     body = case.request.body
-    if body.get("stream") is not True or not (view.is_changed or case.is_rewritten):
+    if body.get("stream") is not True or not (view.is_changed or case.is_rewritten or is_trial):
         return False
     options = body.get("stream_options")
     has_place = options is None or isinstance(options, Mapping)

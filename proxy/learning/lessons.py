@@ -24,6 +24,7 @@ class Lessons:
 
     def __init__(self, learned: LearnedWindows, calibrator: Calibrator, tasks: OwnedTasks[Any]) -> None:
         self.calibrator = calibrator
+        self.takes_trial = learned.takes_trial
         self._learned = learned
         self._tasks = tasks
 

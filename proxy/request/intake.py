@@ -237,6 +237,7 @@ class Intake:
     ) -> None:
         self._add_offer = add_offer
         self._lessons = lessons
+        self.takes_trial = lessons.takes_trial
         self._calibrator = lessons.calibrator
         self._policies = policies
         self._recogniser = recogniser

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from proxy.learning.learned_windows import TRIAL
 from tests.http.talking import Message, Stage, asked, body_of, count, garden, is_own, staged, summary
+from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.proxy import proxying
 from tests.support.recording import Exchange
@@ -141,3 +143,31 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
         stage.ask(garden(12), own)
         stage.ask(garden(14), own)
         assert SEARCH in json.dumps(stage.forwarded[-1].json().get("tools"))
+
+
+def test_a_longer_request_is_sent_whole_now_and_then_and_disproves_a_learned_window() -> None:
+    clock = Clock()
+    with echoing(window=None, clock=clock) as stage:
+        attack(stage)
+        stage.key = "sk-attacker"
+        own = asked(window=32_768)
+        assert stage.ask(garden(14), own).header("x-condenser-window") == "600"
+        clock.now += TRIAL
+        trial = stage.ask(garden(16), own)
+        assert (trial.header("x-condenser-action"), trial.header("x-condenser-reason")) == ("passed", "window-trial")
+        assert stage.last_view == garden(16)
+        stage.proxy.served()
+        assert stage.ask(garden(18), own).header("x-condenser-window") == "32768"
+
+
+def test_a_request_that_is_refused_as_a_trial_is_condensed_as_usual_and_no_other_is_tried() -> None:
+    clock = Clock()
+    with echoing(window=None, limit=1_000, clock=clock) as stage:
+        own = asked(window=32_768)
+        stage.ask(garden(12), own)
+        clock.now += TRIAL
+        for rounds in (30, 32):
+            answer = stage.ask(garden(rounds), own)
+            assert answer.header("x-condenser-action") in ("condensed", "replayed")
+            assert answer.header("x-condenser-window") == "1000"
+        assert sum(count(each.json()) > 1_000 for each in stage.forwarded) == 2
