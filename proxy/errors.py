@@ -3,6 +3,8 @@
     ProxyError                     status  type                    code
      ├── BadRequest                400     invalid_request_error   (set by the caller)
      ├── ContextLengthExceeded     400     invalid_request_error   context_length_exceeded
+     ├── CredentialUnproven        403     invalid_request_error   credential_unproven
+     ├── CredentialRefused         401     invalid_request_error   credential_refused
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
      ├── HistoryUnavailable        503     server_error            history_unavailable
@@ -20,6 +22,7 @@ import json
 from http import HTTPStatus
 
 from proxy.quoting import quoted
+from proxy.request.loose_json import json_or_none
 
 DEFECT = "The proxy failed; its log says why."
 RETRY_AFTER = 1
@@ -59,6 +62,37 @@ class ContextLengthExceeded(BadRequest):
     """The part of the request that cannot be condensed exceeds the window; the message says where the tokens are."""
 
     code = "context_length_exceeded"
+
+
+class CredentialUnproven(ProxyError):
+    """Stored text is asked for with a credential of which it is not known whether the upstream accepts it."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "credential_unproven"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
+            " minutes, and its list of models does not tell. Send any other request with it first."
+        )
+
+
+class CredentialRefused(ProxyError):
+    """The upstream refuses the caller's credential; the client gets its status and its error."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "credential_refused"
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__("The upstream refuses this credential.")
+        self.status = status
+        self._body = body
+
+    def to_json(self) -> bytes:
+        """The upstream's own error, if it is one; else ours."""
+        return self._body if json_or_none(self._body) is not None else super().to_json()
 
 
 class HeadMismatch(ProxyError):

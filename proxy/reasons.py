@@ -36,6 +36,7 @@ class Reason(StrEnum):
     SUMMARY_HTTP_ERROR = "summary-http-error"
     SUMMARY_PAUSED = "summary-paused"
     SUMMARY_EXPIRED = "summary-expired"
+    SUMMARY_NOT_ACCEPTED = "summary-not-accepted"
     SUMMARY_UNREADABLE = "summary-unreadable"
     SUMMARY_CALLED_TOOLS = "summary-called-tools"
     SUMMARY_CUT_SHORT = "summary-cut-short"

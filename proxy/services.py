@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,10 +34,11 @@ from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
 from proxy.reply.watching import Watcher
 from proxy.request.bounds import Bounds
-from proxy.request.identity import Tenants, tenant_key
+from proxy.request.identity import AUTHORIZATION, Tenants, lowered_names, tenant_key
 from proxy.request.intake import Intake
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
+from proxy.request.trust import Callers
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.sessions.admin import Admin, admin_token
 from proxy.sessions.keeping import Keeper
@@ -69,6 +70,7 @@ class Services:
     store: SessionStore
     upstream: Upstream
     tenants: Tenants
+    callers: Callers
     tokenizers: Tokenizers
     policies: Policies
     condenser: Condenser
@@ -114,8 +116,7 @@ async def open_services(
             store = await stack.enter_async_context(_opened_store(settings, clock))
         upstream = await _upstream(settings, transport)
         stack.push_async_callback(upstream.close)
-        pool = CountingPool()
-        stack.callback(pool.close)
+        pool = stack.enter_context(closing(CountingPool()))
         stored = StoredSessions(store, settings.store.timeout)
         stack.push_async_callback(stored.close)
         tasks = Background()
@@ -143,6 +144,7 @@ async def open_services(
             store=store,
             upstream=upstream,
             tenants=Tenants(settings, tenant_key(settings)),
+            callers=_callers(settings, upstream, stored, tasks, clock),
             tokenizers=tokenizers,
             policies=policies,
             condenser=_condenser(settings, writing, intake, summarizer or asking, tasks, calibrator, memories, clock),
@@ -242,6 +244,14 @@ def _discovered(settings: Settings, upstream: Upstream, tasks: Background, clock
         api_key=key.get_secret_value() if key else None,
         enabled=settings.upstream.discover,
     )
+
+
+def _callers(
+    settings: Settings, upstream: Upstream, stored: StoredSessions, tasks: Background, clock: Callable[[], float]
+) -> Callers:
+    own_key, base_url = settings.upstream.api_key is not None, settings.upstream.base_url
+    names = lowered_names([AUTHORIZATION, *settings.tenant.headers])
+    return Callers(upstream, base_url, stored, tasks, clock, names, own_key=own_key)
 
 
 def _intake(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from proxy.asking.answers import Completion
 from proxy.asking.calls import Account, Calls
-from proxy.asking.dispatch import EXPIRED
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED
 from proxy.asking.lanes import PAUSED
 from proxy.asking.questions import Caller, Roles, vote_question
 from strategies.core.ballot import Polls, read_vote
@@ -21,7 +21,7 @@ from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
 Cast = Callable[[int], Awaitable[list[Vote]]]
 
 # If a call cannot be begun for one of these reasons, neither can the next.
-_HOPELESS = (PAUSED, EXPIRED)
+_HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
 
 
 async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: Calls) -> Votes:

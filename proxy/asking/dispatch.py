@@ -4,8 +4,9 @@
 borrowed credential may still be used, makes the call, and reports how it ended. `fetch_reply` sends the request under
 the timeout of its model and tells the lane of the answer: the server refused us for its rate, or it served us.
 
-A caller's credential goes to no other address than its request did. In the background it is used for
-`CREDENTIAL_LIFE` seconds after that request and no longer.
+A key of the settings is used on behalf of those callers only whose own credential the upstream has accepted
+(`proxy/request/trust.py`). A caller's credential goes to no other address than its request did. In the background it is
+used for `CREDENTIAL_LIFE` seconds after that request and no longer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from strategies.core.effects import Failure
 
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
+NOT_ACCEPTED = "not-accepted"
 
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -108,7 +110,9 @@ class Dispatcher:
         return not self._own_key and is_lent(headers_for(model, caller), model)
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
-        """Raises `CallBlocked` where a caller's credential is no longer ours to use."""
+        """Raises `CallBlocked` where a caller's credential is not ours to use, or a key of the settings not for it."""
+        if model.api_key is not None and not caller.trust.accepted:
+            raise CallBlocked(NOT_ACCEPTED)
         if caller.background and self._is_lent(model, caller) and self._clock() > caller.asked_at + CREDENTIAL_LIFE:
             raise CallBlocked(EXPIRED)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from proxy.http.headers import CREDENTIALS, Headers
 from proxy.learning.profiles import ANY, Profile
+from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import Mode, ModelRole
 from strategies.core.effects import Ask, Ballot
@@ -41,6 +42,8 @@ class Caller:
     """The request's tools as JSON text."""
     asked_at: float = 0.0
     """When the request came, in seconds since the epoch."""
+    trust: Trust = ALWAYS
+    """Whether the upstream has accepted the request's credential."""
     background: bool = False
     """Whether the request does not wait for the answer."""
     profile: Profile = ANY

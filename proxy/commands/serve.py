@@ -29,13 +29,14 @@ from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
 from proxy.sessions.admin import admin_token, is_loopback, token_file
 from proxy.settings import Settings
+from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.store import open_store
 from proxy.store.base import SessionStore, StoreError
 
-REFUSAL = """condenser: refusing to start on {host} with upstream.api_key and no credential of the callers:
+REFUSAL = """condenser: refusing to start on {host} with {keys}:
 whoever reaches the port could use your key. Ways out, one of them:
   - listen on this machine only: --host 127.0.0.1
-  - leave upstream.api_key out, so that callers bring their own credential
+  - leave the key out, so that only the credentials of the callers are used
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
   - say that it is meant: open_to_all = true, or CONDENSER_OPEN_TO_ALL=true; so a container listens whose port is
     published on this machine only (-p 127.0.0.1:8484:8484)"""
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     configured = configured_url()
     settings = settings_from(arguments)
     if gives_the_key_away(settings):
-        print(REFUSAL.format(host=settings.host), file=sys.stderr)
+        print(REFUSAL.format(host=settings.host, keys=" and ".join(keys_of(settings))), file=sys.stderr)
         return USAGE
     if settings.workers > 1 and settings.store.url == "memory://":
         print(STORE_NOT_SHARED, file=sys.stderr)
@@ -148,8 +149,9 @@ def warnings(settings: Settings) -> list[str]:
             "tenant.pepper is not set: whoever can read the Redis can test guesses of the callers' credentials;"
             " set it to one secret on all replicas"
         )
-    if settings.open_to_all and settings.upstream.api_key is not None and not is_loopback(settings.host):
-        found.append(f"whoever reaches {settings.host}:{settings.port} can use upstream.api_key: open_to_all is true")
+    if settings.open_to_all and (keys := keys_of(settings)) and not is_loopback(settings.host):
+        place = f"{settings.host}:{settings.port}"
+        found.append(f"whoever reaches {place} can use {' and '.join(keys)}: open_to_all is true")
     return found
 
 
@@ -183,10 +185,22 @@ class _Server(Server):
 
 
 def gives_the_key_away(settings: Settings) -> bool:
-    """Whether anyone who reaches the port could spend the operator's key."""
-    has_own_key = settings.upstream.api_key is not None
+    """Whether anyone who reaches the port could spend one of the operator's keys."""
     behind_a_proxy = settings.tenant.source.startswith("header:")
-    return has_own_key and not is_loopback(settings.host) and not behind_a_proxy and not settings.open_to_all
+    is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all)
+    return is_open and bool(keys_of(settings))
+
+
+def keys_of(settings: Settings) -> list[str]:
+    """The names of the operator's keys with which calls for clients are made."""
+    holders: dict[str, UpstreamSettings | ModelRole | None] = {
+        "upstream": settings.upstream,
+        "summarizer": settings.summarizer,
+        "judge": settings.judge,
+    }
+    for i, entry in enumerate(settings.models):
+        holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
+    return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]
 
 
 def server_config(settings: Settings) -> ServerConfig:

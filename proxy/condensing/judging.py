@@ -71,7 +71,8 @@ class Judges:
             return VoteRound(None, NO_ALLOWANCE)
         view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
         work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
-        async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
+        request, patience = case.request, case.recognised.patience
+        async with self._leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
                 return VoteRound(None, HELD_ELSEWHERE)
             polling = stage.judge(view, _budget(case), past)

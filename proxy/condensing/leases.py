@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from proxy.condensing.single_flight import LINGER
+from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import Patience, StoredSessions
 from proxy.store.base import Lease, StoreError
@@ -49,13 +50,18 @@ class Leases:
         self._tasks = tasks
 
     @asynccontextmanager
-    async def turn(self, tenant: str, work: str, until: float, patience: Patience) -> AsyncIterator[LeaseTurn]:
+    async def turn(
+        self, tenant: str, work: str, until: float, patience: Patience, trust: Trust = ALWAYS
+    ) -> AsyncIterator[LeaseTurn]:
         """Waits for this caller's turn until `until`, a time of the event loop's clock.
 
         Time that others spend working does not count against the store: only the answer that ends the waiting costs
         `patience`. A held lease is renewed in the background while the context is open, and released with the turn's
-        `handover` when it closes.
+        `handover` when it closes. A caller of whom nothing may be stored yet does the work without a lease.
         """
+        if not trust.accepted:
+            yield LeaseTurn(held=True, received=b"")
+            return
         holder = uuid4().hex
         lease = await self._poll(
             lambda: self._acquire(tenant, work, holder, patience),

@@ -171,7 +171,8 @@ class Maker:
     async def _under_lease(self, job: Job) -> MakeResult:
         """Takes over what another replica has made, or makes it in what remains of the time that the client waits."""
         case = job.case
-        async with self._leases.turn(case.request.tenant, job.name, job.until, case.recognised.patience) as turn:
+        request, patience = case.request, case.recognised.patience
+        async with self._leases.turn(request.tenant, job.name, job.until, patience, request.trust) as turn:
             theirs = decoded_or_none(turn.received, standing=True)
             if theirs is not None and _shows_required(theirs, case):
                 return await self._record(MakeResult(theirs), case)

@@ -244,7 +244,8 @@ class Preparer:
             work_name(Requirement.PREPARE.value, head, applied_id(base), case),
             asyncio.get_running_loop().time(),
         )
-        async with self._leases.turn(case.request.tenant, work, now, case.recognised.patience) as turn:
+        request, patience = case.request, case.recognised.patience
+        async with self._leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held or await self._is_prepared_already(base, case, verdict):
                 return None
             result = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)

@@ -24,6 +24,7 @@ from proxy.settings import Settings
 OWN_HEADER = "X-Condenser-Session"
 OWNER = "condenser.owner"
 """The key of a request's owner in its ASGI scope."""
+AUTHORIZATION = "Authorization"
 DERIVED = "derived"
 MOST_SHOWN = 256
 """The most characters of an id that headers and logs show as it is."""
@@ -60,7 +61,7 @@ class Tenants:
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._source = settings.tenant.source
         self._header = self._source.partition(":")[2]
-        self._credentials = lowered_names(["Authorization", *settings.tenant.headers])
+        self._credentials = lowered_names([AUTHORIZATION, *settings.tenant.headers])
         self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
         self._trusted = TrustedProxies(settings.tenant.trusted_proxies)
         self._key = key[:64]

@@ -28,6 +28,7 @@ from proxy.memory.tool import NO_OFFER, Offer, offer_members
 from proxy.request.controls import Controls
 from proxy.request.identity import Identity
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
+from proxy.request.trust import ALWAYS, Trust
 from proxy.request.wire import Body
 from proxy.sessions.append import Append, append_to
 from proxy.sessions.branch import Branch, MemoryBlock, has_node
@@ -66,6 +67,8 @@ class ChatRequest(NamedTuple):
     """The body as it came in if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     """The headers that describe that encoding."""
+    trust: Trust = ALWAYS
+    """Whether the upstream has accepted the caller's credential."""
 
     @property
     def scope(self) -> Scope:
@@ -187,11 +190,10 @@ class Case(NamedTuple):
     def caller(self, *, background: bool) -> Caller:
         """The caller on whose behalf the proxy asks models."""
         request = self.request
-        tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
         policy = self.policy
-        return Caller(
-            request.model, request.headers, tools, request.received_at, background, policy.profile, policy.background
-        )
+        tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
+        whom = request.model, request.headers, tools, request.received_at, request.trust
+        return Caller(*whom, background, policy.profile, policy.background)
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
         """What strategies may know about the session; `now` in seconds since the epoch."""
@@ -254,6 +256,7 @@ class Intake:
         waits = not self._policies.is_off(request.controls, request.model)
         await self._lessons.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         started = perf_counter()
+        await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = milliseconds_since(started)
         started = perf_counter()
@@ -261,6 +264,9 @@ class Intake:
         timing.count = milliseconds_since(started)
         started = perf_counter()
         recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
+        recognised = recognised._replace(trust=request.trust)
+        if request.controls.dry_run and (recognised.session or recognised.condensations):
+            await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
         policy = self._policies.policy(request.controls, settings, request.scope, request.body.values)
         if policy.scope:
@@ -316,6 +322,8 @@ class Intake:
         if not request.controls.append:
             return request, None
         _check_append(request, identity, keeps_text=self._keeps_text)
+        if request.controls.dry_run:
+            await request.trust.prove(request.headers)
         try:
             stored = await self._recogniser.appended_history(request.tenant, identity, patience)
         except StoreError as error:

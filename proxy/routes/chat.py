@@ -113,6 +113,11 @@ class _Exchange:
             sent, headers = self.request.encoded_body, [*headers, *self.request.encoding_headers]
         request = UpstreamRequest("POST", b"/v1/chat/completions", self.request.query, headers, sent)
         reply = await self.services.upstream.send(request)
+        try:
+            await self.services.callers.note(self.request.trust, reply.status)
+        except BaseException:
+            await reply.close()
+            raise
         if reply.status in REFUSED:
             # Noted here, because not every refusal reaches the client: a request after a search may be repeated.
             self.services.asking.note_refusal(None, first(reply.headers, b"retry-after"))

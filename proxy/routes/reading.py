@@ -91,6 +91,7 @@ def _chat_request(request: Request, services: Services, body: wire.Body, owner: 
         query=request.scope["query_string"],
         controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
         received_at=services.clock(),
+        trust=services.callers.trust_in(owner.credential),
     )
 
 

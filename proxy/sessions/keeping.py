@@ -1,6 +1,7 @@
 """Writes a conversation back to the store after a request was decided.
 
-A condensation is recorded before the view made from it is sent; the first writer of a record wins. The session itself
+A condensation is recorded before the view made from it is sent; the first writer of a record wins. For a caller whom
+the upstream has not accepted yet, it waits for the head of a good reply (`proxy/request/trust.py`). The session itself
 is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its totals
 rise. The session's document has a revision, so a writer that comes too late reads the document again and applies its
 turn to that.
@@ -118,6 +119,8 @@ class Keeper:
 
         Raises `StoreError`.
         """
+        if recognised.trust.holds(self._logged(lambda: self.record_standing(recognised, condensation))):
+            return replace(condensation, standing=True)
         kept = await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
         await self._share(recognised, kept)
         return kept
@@ -130,6 +133,8 @@ class Keeper:
 
     async def record_prepared(self, recognised: Recognised, condensation: Condensation) -> Condensation:
         """Records a condensation that no view applies yet; returns the one that is stored. Raises `StoreError`."""
+        if recognised.trust.holds(self._logged(lambda: self.record_prepared(recognised, condensation))):
+            return replace(condensation, standing=False)
         name, record = record_name(condensation.digest, condensation.depth), encode_condensation(condensation)
         putting = self._stored.store.put_record(recognised.key, name, record, self._ttl)
         data = await self._stored.write(putting, recognised.patience)
@@ -157,6 +162,8 @@ class Keeper:
 
         A fork that applies a condensation of its ancestors records it as its own: marks are kept with each session.
         """
+        if recognised.trust.holds(self._logged(lambda: self.mark_standing(recognised, condensation))):
+            return
         own = recognised.session.condensations if recognised.session else ()
         if any(each.id == condensation.id for each in own):
             name = record_name(condensation.digest, condensation.depth)
@@ -184,11 +191,24 @@ class Keeper:
 
         With `creates`, a session that was not stored when its request came is created.
         """
+        if recognised.trust.holds(lambda: self.amend(recognised, change, creates=creates)):
+            return
         try:
             amending = self._in_turn(recognised.key, lambda: self._amend(recognised, change, creates=creates))
             await self._stored.write(amending, recognised.patience)
         except StoreError as error:
             self._stored.outage.failed("a session was not amended", error)
+
+    def _logged(self, write: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+        """A write that is made later, when nobody waits for its failure."""
+
+        async def logged() -> None:
+            try:
+                await write()
+            except StoreError as error:
+                self._stored.outage.failed("what waited for the upstream was not stored", error)
+
+        return logged
 
     async def _in_turn(self, key: SessionKey, work: Callable[[], Awaitable[None]]) -> None:
         async with self._locks.setdefault(key, asyncio.Lock()):

@@ -16,6 +16,7 @@ from proxy.http.headers import Headers
 from proxy.memory.scopes import Scope, cards_of_scope, scope_key
 from proxy.request import identity as names
 from proxy.request.identity import Identity
+from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.sessions.append import History, history_at
 from proxy.sessions.branch import has_node, is_answered_alike, openings
@@ -65,6 +66,8 @@ class Recognised(NamedTuple):
     """The messages that a client left out which sends a window of its history."""
     scope: Scope | None = None
     """The scope in which the session shares memory cards."""
+    trust: Trust = ALWAYS
+    """Whether anything may be stored yet."""
 
     def last_applied(self, transcript: Transcript) -> str | None:
         """The id of the condensation in the last view of this transcript's branch; None where that is not known.

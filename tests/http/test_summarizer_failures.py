@@ -197,6 +197,7 @@ def test_a_summarizer_of_its_own_is_asked_with_its_own_key() -> None:
     with staged() as helper:
         role = {"base_url": helper.upstream.base_url, "model": "small", "api_key": "sk-role"}
         with staged(summarizer=role) as stage:
+            stage.ask(garden(1))
             stage.ask(garden(12))
         assert helper.upstream.journal.only().header("authorization") == "Bearer sk-role"
 

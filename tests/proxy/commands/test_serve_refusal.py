@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.serve import gives_the_key_away
+from proxy.commands.serve import gives_the_key_away, keys_of
 from proxy.settings import Settings
 
 WITH_KEY = {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk-operator"}
@@ -22,6 +22,21 @@ def settings(**given: Any) -> Settings:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "proxy.example"])
 def test_an_operators_key_beyond_loopback_is_refused(host: str) -> None:
     assert gives_the_key_away(settings(host=host))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"summarizer": {"api_key": "sk-operator"}}, "summarizer.api_key"),
+        ({"judge": {"api_key": "sk-operator"}}, "judge.api_key"),
+        ({"models": [{"match": "*", "summarizer": {"api_key": "sk-operator"}}]}, "models[0].summarizer.api_key"),
+        ({"models": [{"match": "*", "judge": {"api_key": "sk-operator"}}]}, "models[0].judge.api_key"),
+    ],
+)
+def test_every_key_of_the_settings_is_the_operators(given: dict[str, Any], named: str) -> None:
+    built = settings(host="0.0.0.0", **{"upstream": {"base_url": "http://127.0.0.1:1/v1"}, **given})
+    assert gives_the_key_away(built)
+    assert keys_of(built) == [named]
 
 
 WAYS_OUT = [

@@ -1,0 +1,184 @@
+"""Trust: what a request may do depends on whether the upstream has accepted its caller's credential.
+
+A credential is a text until the upstream has answered a request that carries it. Before that nothing of its caller is
+stored, and no model is asked with a key of the settings. A request whose caller is unknown is condensed by rules; what
+it would store waits in its `Trust` until the head of a good reply, and is dropped with the request otherwise.
+
+Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
+share and a restart keeps. The upstream's next refusal makes a credential unknown again. A dry run asks the upstream
+nothing, so what it may show of the store takes a credential that was accepted in the last minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Any
+
+from proxy.errors import CredentialRefused, CredentialUnproven
+from proxy.http.headers import Headers
+from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.stored import Patience, StoredSessions
+from proxy.store.base import StoreError
+from proxy.upstream import Upstream
+
+LIFE = 3_600
+"""Seconds for which an accepted credential is remembered."""
+FRESH = 600.0
+"""Seconds for which it proves enough to show what is stored."""
+RENEWED = 60.0
+"""Seconds until the store is told again that a credential was accepted."""
+MOST_CREDENTIALS = 10_000
+_log = logging.getLogger(__name__)
+_TIMEOUT = 10.0  # seconds
+_MOST_BYTES = 64 * 1024
+_REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+class Trust:
+    """What is known of the caller of one request, and the writes that wait until its credential is accepted."""
+
+    __slots__ = ("_callers", "_held", "accepted_at", "credential")
+
+    def __init__(self, credential: str, accepted_at: float, callers: Callers | None = None) -> None:
+        self.credential = credential
+        self.accepted_at = accepted_at
+        self._callers = callers
+        self._held: list[Callable[[], Awaitable[object]]] = []
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the upstream has accepted the credential."""
+        return self.accepted_at > -math.inf
+
+    async def look_up(self, patience: Patience) -> None:
+        """Asks the store about a credential that this process does not know."""
+        if self._callers is not None and not self.accepted:
+            self.accepted_at = await self._callers.stored_time(self.credential, patience)
+
+    async def prove(self, headers: Headers) -> None:
+        """Makes sure that the credential in a request's headers may be shown what is stored; raises `ProxyError`."""
+        if self._callers is not None:
+            await self._callers.prove(self, headers)
+
+    def holds(self, write: Callable[[], Awaitable[object]]) -> bool:
+        """Whether a write must wait; then it is kept, and made when the credential is accepted."""
+        if not self.accepted:
+            self._held.append(write)
+        return not self.accepted
+
+    async def accept(self, now: float) -> None:
+        """Takes in that the upstream has accepted the credential, and makes the writes that waited for that."""
+        self.accepted_at = max(self.accepted_at, now)
+        held, self._held = self._held, []
+        for write in held:
+            await write()
+
+
+ALWAYS = Trust("", math.inf)
+"""The trust in callers who all use the operator's key: nobody asks for a credential of theirs."""
+
+
+class Callers:
+    """Remembers whose credentials the upstream has accepted; one per app.
+
+    `credentials` are the names of headers with credentials, in lower case. With `own_key` requests carry the operator's
+    key, and all callers are trusted. `clock` gives seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        base_url: str,
+        stored: StoredSessions,
+        tasks: OwnedTasks[Any],
+        clock: Callable[[], float],
+        credentials: Iterable[bytes],
+        *,
+        own_key: bool,
+    ) -> None:
+        self._upstream = upstream
+        self._base_url = base_url
+        self._stored = stored
+        self._tasks = tasks
+        self._clock = clock
+        self._credentials = frozenset(credentials)
+        self._own_key = own_key
+        self._accepted: Lru[str, float] = Lru(MOST_CREDENTIALS)
+        self._shared: Lru[str, float] = Lru(MOST_CREDENTIALS)
+
+    def trust_in(self, credential: str) -> Trust:
+        """What this process knows of a credential."""
+        return ALWAYS if self._own_key else Trust(credential, self._unexpired(self._accepted.get(credential)), self)
+
+    async def stored_time(self, credential: str, patience: Patience) -> float:
+        """When the store was last told that a credential was accepted, which this process then knows too."""
+        try:
+            fact = await patience.read(self._stored.store.get_fact(self._name(credential)))
+            at = self._unexpired(float(fact) if fact else None)
+        except StoreError as error:
+            self._stored.outage.failed("it was not read whether a credential was accepted", error)
+            return -math.inf
+        except ValueError:
+            _log.warning("it cannot be read whether a credential was accepted")
+            return -math.inf
+        if at > -math.inf:
+            self._accepted.put(credential, at)
+        return at
+
+    async def note(self, trust: Trust, status: int) -> None:
+        """Learns from the status with which the upstream has answered a request, and makes the writes that waited."""
+        if trust is ALWAYS:
+            return
+        now = self._clock()
+        if 200 <= status < 300:
+            self._accepted.put(trust.credential, now)
+            if now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
+                self._share(trust.credential, now)
+            await trust.accept(now)
+        elif status in _REFUSALS and trust.accepted:
+            trust.accepted_at = -math.inf
+            self._accepted.put(trust.credential, -math.inf)
+            self._share(trust.credential, -math.inf)
+
+    async def prove(self, trust: Trust, headers: Headers) -> None:
+        """Makes sure that the upstream accepts a credential now, or did so lately, before stored text is shown.
+
+        It is asked for its list of models. A list that everybody may read proves nothing, unless there is no
+        credential to prove. Raises `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
+        """
+        if trust.accepted_at >= self._clock() - FRESH:
+            return
+        credentials = [pair for pair in headers if pair[0] in self._credentials]
+        reply = await self._upstream.page("/models", credentials, _TIMEOUT, _MOST_BYTES)
+        if reply.status in _REFUSALS:
+            await self.note(trust, reply.status)
+            raise CredentialRefused(reply.status, reply.body)
+        if not 200 <= reply.status < 300 or (credentials and not await self._guards_models()):
+            raise CredentialUnproven
+        if credentials:
+            await self.note(trust, reply.status)
+
+    async def _guards_models(self) -> bool:
+        """Whether the upstream shows its models only to those whom it knows."""
+        return (await self._upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
+
+    def _unexpired(self, at: float | None) -> float:
+        return at if at is not None and self._clock() - LIFE < at else -math.inf
+
+    def _name(self, credential: str) -> str:
+        return f"accepted-{blake2b(f'{self._base_url} {credential}'.encode(), digest_size=16).hexdigest()}"
+
+    def _share(self, credential: str, at: float) -> None:
+        self._shared.put(credential, at)
+        self._tasks.own(self._write(credential, at), to_its_end=True)
+
+    async def _write(self, credential: str, at: float) -> None:
+        try:
+            await self._stored.in_time(self._stored.store.put_fact(self._name(credential), str(at).encode(), LIFE))
+        except StoreError as error:
+            self._stored.outage.failed("it was not stored whether a credential is accepted", error)
