@@ -17,7 +17,7 @@ from proxy.calibration.anchor import NO_PROMPT, About, CountedPrompt
 from proxy.calibration.scaling import UNCALIBRATED, Calibration
 from proxy.condensing.decision import Timing
 from proxy.condensing.policy import Policies, Policy
-from proxy.errors import BadRequest, HistoryUnavailable
+from proxy.errors import HistoryUnavailable
 from proxy.http.headers import Headers
 from proxy.learning.lessons import Lessons
 from proxy.learning.profiles import Profile
@@ -30,7 +30,7 @@ from proxy.request.identity import Identity
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.request.trust import ALWAYS, Trust
 from proxy.request.wire import Body
-from proxy.sessions.append import Append, append_to
+from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.restoring import Restorer
@@ -321,7 +321,7 @@ class Intake:
         """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
-        _check_append(request, identity, keeps_text=self._keeps_text)
+        check_append(request.controls, request.body, identity, keeps_text=self._keeps_text)
         if request.controls.dry_run:
             await request.trust.prove(request.headers)
         try:
@@ -386,20 +386,3 @@ def _needs_counts(case: Case) -> bool:
 def milliseconds_since(started: float) -> float:
     """Milliseconds since `started`, a reading of `perf_counter`."""
     return (perf_counter() - started) * 1000
-
-
-def _check_append(request: ChatRequest, identity: Identity, *, keeps_text: bool) -> None:
-    """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
-    if not keeps_text:
-        raise BadRequest(
-            'X-Condenser-History: append needs store.content = "full".', param=request.controls.param("history")
-        )
-    if identity.id is None:
-        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
-    if request.controls.no_store:
-        raise BadRequest(
-            "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
-            param=request.controls.param("no-store"),
-        )
-    if request.body.get("n") not in (None, 1):
-        raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")

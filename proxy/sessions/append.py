@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.errors import HeadMismatch
+from proxy.errors import BadRequest, HeadMismatch
+from proxy.request.controls import Controls
+from proxy.request.identity import Identity
 from proxy.request.message_cache import Element
+from proxy.request.wire import Body
 from proxy.sessions.blocks import VERSION
 from strategies.core.digest import ROOT, chain
 from strategies.core.transcript import dump
@@ -122,3 +125,18 @@ def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> 
             raise HeadMismatch(stored.tip.head, if_head)
     history = (*before, *sent)
     return Append(base, tuple(sent), head_after(history), stored.tip.head), history
+
+
+def check_append(controls: Controls, body: Body, identity: Identity, *, keeps_text: bool) -> None:
+    """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
+    if not keeps_text:
+        raise BadRequest('X-Condenser-History: append needs store.content = "full".', param=controls.param("history"))
+    if identity.id is None:
+        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
+    if controls.no_store:
+        raise BadRequest(
+            "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
+            param=controls.param("no-store"),
+        )
+    if body.get("n") not in (None, 1):
+        raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")

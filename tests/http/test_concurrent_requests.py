@@ -92,6 +92,10 @@ def two_replicas(upstream: ScriptedUpstream, redis: RedisServer) -> Iterator[tup
         proxying(upstream.url, store={"url": redis.url}, strategy=STRATEGY, window=WINDOW) as proxy,
     ):
         await_true(lambda: is_live(other), "a replica answers")
+        for url in (other, proxy.url):  # the upstream accepts the caller, so that replicas may share what is its own
+            short = {**BODY, "messages": [{"role": "user", "content": "Hello."}]}
+            assert httpx.post(url + CHAT, json=short).is_success
+        upstream.journal._exchanges.clear()
         yield other, process, proxy.url
 
 
