@@ -67,7 +67,7 @@ class Services:
     """The parts of an app that its endpoints use."""
 
     settings: Settings
-    store: SessionStore
+    stored: StoredSessions
     upstream: Upstream
     tenants: Tenants
     callers: Callers
@@ -87,6 +87,11 @@ class Services:
     admin: Admin
     memory_admin: MemoryAdmin
     clock: Callable[[], float]
+
+    @property
+    def store(self) -> SessionStore:
+        """Where sessions are stored."""
+        return self.stored.store
 
     @property
     def own_key(self) -> str | None:
@@ -117,7 +122,8 @@ async def open_services(
         upstream = await _upstream(settings, transport)
         stack.push_async_callback(upstream.close)
         pool = stack.enter_context(closing(CountingPool()))
-        stored = StoredSessions(store, settings.store.timeout)
+        telemetry = Telemetry()
+        stored = StoredSessions(store, settings.store.timeout, telemetry.record_write)
         stack.push_async_callback(stored.close)
         tasks = Background()
         stack.push_async_callback(tasks.close)
@@ -130,7 +136,6 @@ async def open_services(
         table = bundled_table(config_directory() / "models.toml")
         profiles = Profiles(settings.profile_of)
         policies = Policies(settings, table, discovered.window, learned.window, profiles.for_model)
-        telemetry = Telemetry()
         asking = _asking(settings, upstream, discovered, telemetry, clock)
         calibrator = _calibrator(settings, stored, tasks, telemetry, learned, clock)
         writing = _writing(settings, stored, tasks, clock)
@@ -141,7 +146,7 @@ async def open_services(
         intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, lessons, searcher)
         yield Services(
             settings=settings,
-            store=store,
+            stored=stored,
             upstream=upstream,
             tenants=Tenants(settings, tenant_key(settings)),
             callers=_callers(settings, upstream, stored, tasks, clock),

@@ -56,6 +56,11 @@ class Telemetry:
             registry=self.registry,
         )
         self._calibration = cache(calibration.labels)
+        self._failed_writes = self._counter("store_failed_writes_total", "Writes that the store failed.", "reason")
+        self._writable = Gauge(
+            "condenser_store_writable", "Whether the last write to the store worked.", registry=self.registry
+        )
+        self._writable.set(1)
         self._models: set[str] = set()
         self._in_flight = 0
         self._under_way = SharedContext(self._begun, self._ended)
@@ -130,6 +135,12 @@ class Telemetry:
         self._overflows.labels(outcome).inc()
         if decision.trigger is Trigger.OVERFLOW:
             self._condensations.labels(decision.trigger).inc()
+
+    def record_write(self, failure: str) -> None:
+        """Records a write to the store; `failure` is the reason why it failed, "" if it did not."""
+        self._writable.set(not failure)
+        if failure:
+            self._failed_writes.labels(failure).inc()
 
     def record_truncation(self) -> None:
         """Records that a `usage` proves a truncated prompt."""

@@ -12,14 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from proxy.calibration.calibrator import Calibrator, Forwarded
-from proxy.condensing.decision import Decision
+from proxy.condensing.decision import Action, Decision
 from proxy.condensing.preparing import Preparer
+from proxy.errors import HistoryUnavailable
 from proxy.memory.searching import Memories
 from proxy.reasons import Reason
 from proxy.reply.usage import Usage
 from proxy.request.intake import Case
 from proxy.sessions.append import Append
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
+from proxy.sessions.recognition import Recognised
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ class Settler:
         They are `learn`, `settle` and `follow_up`. A request that may not be stored gets no `settle` and no
         `follow_up`.
         """
+        if case.append is not None and case.recognised.failure and not case.request.controls.dry_run:
+            raise HistoryUnavailable(f"This turn could not be stored now ({case.recognised.failure}).")
         decision.learn = self._learn_callback(decision, case)
         decision.hidden_rounds = self._memories.searcher.rounds(decision, case)
         if not case.history.chain:
@@ -58,6 +62,8 @@ class Settler:
         decision.head = case.append.head if case.append else ""
         decision.settle = self._settle_callback(decision, case, _update_for(decision, case), too_small=too_small)
         decision.follow_up = lambda: self._follow_up(decision, case)
+        if refused := self._keeper.refused:
+            _degrade(decision, refused)
 
     def _learn_callback(self, decision: Decision, case: Case) -> Callable[[Usage], None]:
         """A callback that takes in the usage of the reply to what is sent now."""
@@ -79,12 +85,32 @@ class Settler:
             complete = _with_reply(update, decision)
             if too_small and complete.patch is None:
                 return
-            if case.append is None:
+            if case.append is not None:
+                await self._settle_append(decision, case.recognised, complete, case.append, reply)
+            else:
                 await self._keeper.settle(case.recognised, complete)
-            elif reply is not None:
-                await self._keeper.settle(case.recognised, _with_appended(complete, case.append, reply))
 
         return settle
+
+    async def _settle_append(
+        self,
+        decision: Decision,
+        recognised: Recognised,
+        update: SessionUpdate,
+        append: Append,
+        reply: Mapping[str, Any] | None,
+    ) -> None:
+        """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
+        if reply is None:
+            why = "its reply has no message that can be stored, or is too large"
+        elif failure := await self._keeper.settle(recognised, _with_appended(update, append, reply)):
+            _degrade(decision, failure)
+            why = failure
+        else:
+            return
+        error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
+        error.headers = decision.headers(accepted=False)
+        raise error
 
     def _follow_up(self, decision: Decision, case: Case) -> None:
         try:
@@ -139,6 +165,12 @@ def _with_appended(update: SessionUpdate, append: Append, reply: Mapping[str, An
     """The update of append mode, which stores the request's messages and the reply."""
     tip, block = append.block(reply)
     return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
+
+
+def _degrade(decision: Decision, failure: str) -> None:
+    """Notes in a decision why its session is not stored; a refused rewriting stays the reason."""
+    decision.action = Action.DEGRADED
+    decision.reason = decision.reason if _is_refused(decision) else failure
 
 
 def _is_refused(decision: Decision) -> bool:

@@ -7,6 +7,8 @@ since a status can no longer be sent; in the middle of anything else the client'
 
 Before the last byte is sent, the reply is settled: whatever the next request depends on is stored by then. The relay
 recognises the last byte by the reply's content length or by `[DONE]`; otherwise it settles at the end of the reply.
+Where a reply must be settled, a stream that is not ends with an error event instead, and a reply in one piece is held
+back until it is settled, so that an error can still take its place.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import Headers, first, to_client
+from proxy.errors import DEFECT, ProxyError
+from proxy.http.headers import Headers, encode_headers, first, to_client
 from proxy.http.sse import between_events, event, is_event_stream
 from proxy.reply.capture import Capture
 from proxy.reply.reporting import Editor
@@ -37,6 +39,8 @@ Settle = Callable[[Mapping[str, Any] | None], Awaitable[None] | None]
 Returns an awaitable that stores what is still to be stored, or None.
 """
 
+MAX_HELD = 16 * 1024 * 1024
+"""Bytes of a reply that is read for append mode, and held back if it comes in one piece; a longer one is not stored."""
 _DONE = b"data: [DONE]"
 _LONGEST_DONE = 32
 _LENGTH = b"content-length"
@@ -159,6 +163,9 @@ class Relay(Response):
     called after a complete reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
+    must_settle = False
+    """To be set where a `ProxyError` that `settle` raises takes the place of what has not been sent yet."""
+
     def __init__(
         self,
         incoming: Incoming,
@@ -173,14 +180,12 @@ class Relay(Response):
         self._incoming = incoming
         self._editor = editor
         self._reply = reply
-        passed = to_client(reply.headers)
-        if editor is not None:
-            # Editing changes the length of the body.
-            passed = [pair for pair in passed if pair[0] != _LENGTH]
-        self._client_headers = passed + own_headers
+        self._client_headers = to_client(reply.headers) + own_headers
         self._settle = settle
         self._storing: asyncio.Future[None] | None = None
-        self._is_complete = False
+        self._unsettled: ProxyError | None = None
+        self._tail = b""
+        self._is_complete = self._is_over = False
         self._capture = capture
         self._follow = follow
         self._start_task = start_task
@@ -199,29 +204,50 @@ class Relay(Response):
             self._follow_up()
 
     async def _stream(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self._reply.status, "headers": self._client_headers})
-        bytes_left, in_events = _content_length(self._reply.headers), is_event_stream(self._client_headers)
-        tail = b""
-        is_last = False
+        in_events, headers = is_event_stream(self._client_headers), self._client_headers
+        if self._editor is not None or self.must_settle:
+            # Editing, or an error in place of the end, changes the length of the body.
+            headers = [pair for pair in headers if pair[0] != _LENGTH]
+        held = _Held(send) if self.must_settle and not in_events else None
+        passing = held or send
+        await passing({"type": "http.response.start", "status": self._reply.status, "headers": headers})
         try:
-            async for chunk in self._reply.chunks():
-                bytes_left -= len(chunk)
-                is_last = bytes_left == 0
-                self._feed_capture(chunk)
-                edited = self._edit(chunk, is_last=is_last)
-                await self._pass_on(send, edited, _done_at(edited, tail) if in_events else -1, is_last=is_last)
-                tail = edited[-4:] or tail
-        except UpstreamUnavailable as error:
-            # Not its message: that may quote the upstream, which may quote the request.
-            _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
-            if not is_last and in_events:
+            await self._pass_all(passing, held, in_events=in_events)
+        except ProxyError as error:
+            if error is not self._unsettled:
+                # Not its message: that may quote the upstream, which may quote the request.
+                _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
+            if in_events and not self._is_over:
                 rest = self._edit(b"", is_last=True)
-                between = between_events((tail + rest)[-4:])
+                between = between_events((self._tail + rest)[-4:])
                 await send(_body(rest + between + event(error.to_json()), more=False))
-            return
+            elif held is not None:
+                headers = [(b"content-type", b"application/json"), *encode_headers(error.headers)]
+                await send({"type": "http.response.start", "status": error.status, "headers": headers})
+                await send(_body(error.to_json(), more=False))
+        else:
+            if held is not None:
+                await held.release()
+
+    async def _pass_all(self, send: Send, held: _Held | None, *, in_events: bool) -> None:
+        """Passes on the whole reply; raises `UpstreamUnavailable`, and what keeps the reply from being settled."""
+        bytes_left = _content_length(self._reply.headers)
+        async for chunk in self._reply.chunks():
+            bytes_left -= len(chunk)
+            self._feed_capture(chunk)
+            edited = self._edit(chunk, is_last=bytes_left == 0)
+            done = _done_at(edited, self._tail) if in_events else -1
+            await self._pass_on(send, edited, done, is_last=bytes_left == 0)
+            if held is not None and held.size > MAX_HELD:
+                break
         await self._settle_reply()
-        if not is_last:
-            await send(_body(self._edit(b"", is_last=True), more=False))
+        if not self._is_over:
+            await self._send(send, self._edit(b"", is_last=True), more=False)
+
+    async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
+        self._is_over = not more
+        await send(_body(chunk, more=more))
+        self._tail = chunk[-4:] or self._tail
 
     def _edit(self, chunk: bytes, *, is_last: bool) -> bytes:
         if self._editor is None:
@@ -235,13 +261,13 @@ class Relay(Response):
         """
         if done > 0:
             try:
-                await send(_body(chunk[:done]))
+                await self._send(send, chunk[:done], more=True)
             finally:
                 # A client that disconnects now has had its whole reply.
                 self._begin_to_settle()
         if is_last or done >= 0:
             await self._settle_reply()
-        await send(_body(chunk[max(done, 0) :], more=not is_last))
+        await self._send(send, chunk[max(done, 0) :], more=not is_last)
 
     def _begin_to_settle(self) -> None:
         if self._is_complete:
@@ -251,15 +277,29 @@ class Relay(Response):
             message = self._capture.message() if self._capture else None
             storing = self._settle(message) if self._settle else None
         except Exception:  # noqa: BLE001
-            _log.exception("a reply was not settled")
+            self._note_defect()
             return
         if storing is not None:
-            self._storing = self._start_task(_log_failure(storing))
+            self._storing = self._start_task(self._store(storing))
+
+    async def _store(self, storing: Awaitable[None]) -> None:
+        try:
+            await storing
+        except ProxyError as error:
+            self._unsettled = error
+        except Exception:  # noqa: BLE001
+            self._note_defect()
+
+    def _note_defect(self) -> None:
+        _log.exception("a reply was not settled")
+        self._unsettled = ProxyError(DEFECT) if self.must_settle else None
 
     async def _settle_reply(self) -> None:
         self._begin_to_settle()
         if self._storing is not None:
             await asyncio.shield(self._storing)
+        if self._unsettled is not None:
+            raise self._unsettled
 
     def _follow_up(self) -> None:
         """Calls `follow` after a complete reply, once that is stored, even if the client left at its last event."""
@@ -280,11 +320,21 @@ class Relay(Response):
             _log.exception("a reply was not read")
 
 
-async def _log_failure(storing: Awaitable[None]) -> None:
-    try:
-        await storing
-    except Exception:  # noqa: BLE001
-        _log.exception("a reply was not settled")
+class _Held:
+    """A `send` that keeps the messages of a reply back until they are released."""
+
+    def __init__(self, send: Send) -> None:
+        self.size = 0
+        self._send = send
+        self._messages: list[Message] = []
+
+    async def __call__(self, message: Message) -> None:
+        self.size += len(message.get("body", b""))
+        self._messages.append(message)
+
+    async def release(self) -> None:
+        for message in self._messages:
+            await self._send(message)
 
 
 def _done_at(chunk: bytes, tail: bytes) -> int:

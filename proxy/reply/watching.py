@@ -13,7 +13,7 @@ from proxy.learning.profiles import MOST_MODELS
 from proxy.learning.truncation import CountedReply, setting_of
 from proxy.quoting import label
 from proxy.reply.capture import Capture
-from proxy.reply.relay import Settle
+from proxy.reply.relay import MAX_HELD, Settle
 from proxy.reply.usage import Usage, UsageReader
 from proxy.request.identity import DERIVED
 from proxy.request.intake import ChatRequest
@@ -21,9 +21,6 @@ from proxy.runtime.lru import Lru
 from proxy.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
-
-MAX_CAPTURED = 16 * 1024 * 1024
-"""Bytes of a reply that is captured for append mode; of a longer one the turn is not stored."""
 
 Learn = Callable[[Usage], None]
 """Called with a reply's usage."""
@@ -44,7 +41,7 @@ class WatchedReply:
         if self._capture is not None:
             self._captured += len(chunk)
             self._capture.feed(chunk)
-            if self._captured > MAX_CAPTURED:
+            if self._captured > MAX_HELD:
                 self._capture = None
 
     def message(self) -> dict[str, Any] | None:

@@ -325,9 +325,10 @@ class Intake:
         if request.controls.dry_run:
             await request.trust.prove(request.headers)
         try:
-            stored = await self._recogniser.appended_history(request.tenant, identity, patience)
+            writes = not request.controls.dry_run
+            stored = await self._recogniser.appended_history(request.tenant, identity, patience, writes=writes)
         except StoreError as error:
-            raise HistoryUnavailable(f"The stored history cannot be read now ({error.reason}).") from None
+            raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 

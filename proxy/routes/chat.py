@@ -143,7 +143,9 @@ class _Exchange:
         settle = self.services.watcher.settle_callback(self.request, decision, watched)
         editor = editor_for(reply.headers, self._extra_tokens(decision), removes_usage=decision.probed)
         start_task = partial(self.services.background.own, to_its_end=True)
-        return Relay(self.incoming, reply, own_headers, settle, watched, decision.follow_up, editor, start_task)
+        relay = Relay(self.incoming, reply, own_headers, settle, watched, decision.follow_up, editor, start_task)
+        relay.must_settle = bool(decision.head)
+        return relay
 
 
 def _keep_alive(services: Services, request: ChatRequest) -> KeepAlive:

@@ -59,7 +59,7 @@ async def readiness(services: Services) -> dict[str, Any]:
 
 
 async def store_state(services: Services) -> str:
-    """`ok`, or why the store does not answer."""
+    """`ok`, or why the store does not answer or cannot write."""
     try:
         async with asyncio.timeout(services.settings.store.timeout):
             await services.store.ping()
@@ -67,4 +67,4 @@ async def store_state(services: Services) -> str:
         return error.reason
     except TimeoutError:
         return "store-timeout"
-    return "ok"
+    return await services.stored.why_unwritable(is_suspected=True) or "ok"

@@ -33,6 +33,7 @@ from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.codec import encode_condensation, record_name
+from proxy.store.outage import REFUSED_WRITES
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, Overlay, Piece, standing_in
 from strategies.core.plan import head_pieces, with_task
@@ -238,16 +239,25 @@ class Keeper:
             forked_after=recognised.inherited,
         )
 
-    async def settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
-        """Stores the session after this request; a failure is only logged, since the reply must not suffer from it.
+    @property
+    def refused(self) -> str:
+        """Why the store is known to refuse writes, "" if it is not."""
+        unwritten = self._stored.outage.unwritten
+        return unwritten if unwritten in REFUSED_WRITES else ""
 
-        A caller that is cancelled meanwhile changes nothing: the session is stored all the same, and completely.
+    async def settle(self, recognised: Recognised, turn: SessionUpdate) -> str:
+        """Stores the session after this request, and returns why it was not stored in time, "" if it was.
+
+        A failure is logged. A caller that is cancelled meanwhile changes nothing: the session is stored all the same,
+        and completely.
         """
         try:
             settling = self._in_turn(recognised.key, lambda: self._settle(recognised, turn))
             await self._stored.write(settling, recognised.patience, is_last=True)
         except StoreError as error:
             self._stored.outage.failed("the session was not stored before the reply's last byte", error)
+            return error.reason
+        return ""
 
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         for _ in range(TRIES):

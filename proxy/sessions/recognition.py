@@ -236,11 +236,21 @@ class Recogniser:
         newest = newest_turn(session, transcript, inherited)
         return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
 
-    async def appended_history(self, tenant: str, identity: Identity, patience: Patience) -> History:
-        """The history that append mode has stored under an explicit id; raises `StoreError`."""
-        return await patience.read(self._history(SessionKey(tenant, names.session_key(identity.id or ""))))
+    async def appended_history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool) -> History:
+        """The history that append mode has stored under an explicit id.
 
-    async def _history(self, key: SessionKey) -> History:
+        Raises `StoreError`, with `writes` also where nothing can be stored now.
+        """
+        try:
+            key = SessionKey(tenant, names.session_key(identity.id or ""))
+            return await patience.read(self._history(key, writes=writes))
+        except StoreError as error:
+            self._stored.outage.failed("a history was not read", error)
+            raise
+
+    async def _history(self, key: SessionKey, *, writes: bool) -> History:
+        if writes and (failure := await self._stored.why_unwritable()):
+            raise StoreError(failure)
         session = await self._loaded(key)
         if session is None or not session.tip.block:
             return History()

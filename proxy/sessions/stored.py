@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,10 @@ T = TypeVar("T")
 TRIES = 8
 LAST_SHARE = 0.25
 """The share of the whole patience that the last write gets at least, however much the steps before it took."""
+
+TRIAL_EVERY = 2.0
+"""Seconds between two trials of whether the store can write."""
+_TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
 
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
@@ -93,11 +98,17 @@ class Patience:
 
 
 class StoredSessions:
-    """Sessions in a store; one per app. `timeout` is how many seconds one piece of work may wait for the store."""
+    """Sessions in a store; one per app. `timeout` is how many seconds one piece of work may wait for the store.
 
-    def __init__(self, store: SessionStore, timeout: float) -> None:
+    `on_write` is called after each write with the reason of its failure, "" if it worked.
+    """
+
+    def __init__(
+        self, store: SessionStore, timeout: float, on_write: Callable[[str], None] = lambda _reason: None
+    ) -> None:
         self.store = store
-        self.outage = Outage(time.monotonic)
+        self.outage = Outage(time.monotonic, on_write)
+        self._tried_at = -TRIAL_EVERY
         self._timeout = timeout
         self._records = Records()
         self._writes: set[asyncio.Task[Any]] = set()
@@ -120,9 +131,14 @@ class StoredSessions:
 
     async def load(self, key: SessionKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
-        snapshot = await self.store.load(key)
+        try:
+            session = self._session(await self.store.load(key))
+        except StoreError as error:
+            if error.reason != "store-corrupt":
+                raise
+            raise StoreError(error.reason, f"session {key.tenant}/{key.session} cannot be read: {error}") from error
         self.outage.answered()
-        return self._session(snapshot)
+        return session
 
     async def find(
         self, tenant: str, digests: Sequence[str], likely: Sequence[str]
@@ -205,11 +221,29 @@ class StoredSessions:
             task.add_done_callback(self._note_failure)
             raise
 
+    async def why_unwritable(self, *, is_suspected: bool = False) -> str:
+        """Why the store cannot write, "" if it can.
+
+        If the last write failed, or the store `is_suspected`, a small write is tried; at most one in `TRIAL_EVERY`.
+        """
+        now = time.monotonic()
+        if (is_suspected or self.outage.unwritten) and now - self._tried_at >= TRIAL_EVERY:
+            self._tried_at = now
+            trial = self.store.put_fact(_TRIAL, os.urandom(_TRIAL_BYTES), _TRIAL_TTL)
+            try:
+                await self.write(trial, self.patience())
+                self.outage.answered(wrote=True)
+            except StoreError as error:
+                self.outage.failed("a trial write failed", error)
+        return self.outage.unwritten
+
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         """Logs a defect; a `StoreError` is raised to the waiting caller, or noted by `_note_failure` if it has left."""
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, StoreError):
+        if isinstance(error, StoreError):
+            self.outage.write_failed(error)
+        elif error is not None:
             _log.error("a write failed", exc_info=error)
 
     def _note_failure(self, task: asyncio.Task[Any]) -> None:

@@ -1,5 +1,9 @@
 #!lua flags=allow-oom
--- KEYS: meta, records, standing, blocks. Returns 1 if there was a session; records alone are no session.
-local existed = redis.call('HEXISTS', KEYS[1], 'body')
+-- KEYS: meta, records, standing, blocks. Returns 1 if there was a session; records alone are no session, and a key of
+-- another type is a damaged one.
+local existed = redis.pcall('HEXISTS', KEYS[1], 'body')
+if type(existed) == 'table' then
+    existed = 1
+end
 redis.call('UNLINK', unpack(KEYS))
 return existed

@@ -1,4 +1,7 @@
-"""Outages of the store, as the log tells them: one line when one begins, and one when it ends."""
+"""Outages of the store, as the log tells them: one line when one begins, and one when it ends.
+
+A store that cannot write, such as a full or a read-only one, is out too, until something is written again.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,15 @@ _log = logging.getLogger(__name__)
 
 
 class Outage:
-    """Whether the store fails now; `clock` is monotonic, in seconds."""
+    """Whether the store fails now; `clock` is monotonic, in seconds.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
+    """
+
+    def __init__(self, clock: Callable[[], float], on_write: Callable[[str], None] = lambda _reason: None) -> None:
+        self.unwritten = ""
         self._clock = clock
+        self._on_write = on_write
         self._since: float | None = None
         self._requests = 0
         self._writes_only = False
@@ -37,8 +45,17 @@ class Outage:
         self._requests += is_request
         _log.debug("%s: %s", what, error)
 
+    def write_failed(self, error: StoreError) -> None:
+        """Notes that a write has failed because of the store, not because of what was to be written."""
+        if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
+            self.unwritten = error.reason
+            self._on_write(error.reason)
+
     def answered(self, *, wrote: bool = False) -> None:
         """Notes that the store did what it was asked, and whether it `wrote`."""
+        if wrote:
+            self.unwritten = ""
+            self._on_write("")
         if self._since is None or (self._writes_only and not wrote):
             return
         seconds, requests = self._clock() - self._since, self._requests

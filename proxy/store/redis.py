@@ -208,6 +208,8 @@ def cause_of(error: Exception) -> Exception | None:
 def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:
     """The StoreError for an exception of the client."""
     reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
+    if isinstance(error, exceptions.ResponseError) and str(error).startswith("WRONGTYPE"):
+        reason = "store-corrupt"
     # A server's message about credentials or permissions quotes them.
     detail = "" if reason == "store-refused" else _in_words(error)
     return kind(reason, f"{shown} {detail}".rstrip())

@@ -184,7 +184,7 @@ class RedisStore:
         found = zip((digest for group in groups for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
         return FindResult(
-            {digest: session.decode() for digest, session in found if session is not None},
+            {digest: _text(session) for digest, session in found if session is not None},
             {name: snapshot for name, snapshot in read if snapshot is not None},
         )
 
@@ -255,12 +255,11 @@ def _snapshot(answer: Any) -> Snapshot | None:
     if answer is None:
         return None
     meta, revision, records, standing = answer
-    return Snapshot(
-        meta=meta,
-        revision=int(revision),
-        records=_mapping(records),
-        standing=frozenset(name.decode() for name in standing),
-    )
+    try:
+        number = int(revision)
+    except (TypeError, ValueError):
+        raise StoreError("store-corrupt", "its revision is not a number") from None
+    return Snapshot(meta, number, _mapping(records), frozenset(_text(name) for name in standing))
 
 
 def _script(name: str, keys: Sequence[str], *values: Word) -> Command:
@@ -316,8 +315,13 @@ def _usage(key: SessionKey, size: int, ttl: int) -> Command:
 
 def _mapping(pairs: Sequence[bytes]) -> dict[str, bytes]:
     """A hash as RESP2 returns it: names and values in turns."""
-    names: Iterable[str] = (name.decode() for name in pairs[::2])
+    names: Iterable[str] = (_text(name) for name in pairs[::2])
     return dict(zip(names, pairs[1::2], strict=True))
+
+
+def _text(name: bytes) -> str:
+    """A stored name; one that is damaged matches nothing."""
+    return name.decode(errors="replace")
 
 
 def _ms(seconds: float) -> int:

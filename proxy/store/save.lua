@@ -3,7 +3,7 @@
 -- then digest and block in turns. Compare and set: returns the size of the session if it was written, with index
 -- entries that lead to it. Writes nothing and returns -1 if the revision is stale, -2 if new blocks would make the
 -- session larger than room (below 0: unbounded). A second run finds the revision stale.
-local revision = tonumber(redis.call('HGET', KEYS[1], 'revision') or 0)
+local revision = tonumber(redis.call('HGET', KEYS[1], 'revision')) or 0
 if revision ~= tonumber(ARGV[1]) then
     return -1
 end
@@ -13,7 +13,7 @@ for i = 6, #ARGV, 2 do
         added = added + #ARGV[i] + #ARGV[i + 1]
     end
 end
-local bytes = tonumber(redis.call('HGET', KEYS[1], 'bytes') or 0) + added
+local bytes = (tonumber(redis.call('HGET', KEYS[1], 'bytes')) or 0) + added
 local room = tonumber(ARGV[3])
 if added > 0 and room >= 0 and bytes + #ARGV[5] > room then
     return -2

@@ -203,6 +203,10 @@ def _with_store_errors(job: Callable[[], T]) -> T:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return "store-unavailable"
+    if isinstance(error, (TypeError, ValueError)):
+        return "store-corrupt"  # a value in a row is not what was written there
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE:
+        return "store-full"  # the file may not grow: a limit on files, or a quota of the disk
     # The low byte is the primary code; errors of the Python module itself carry none.
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "store-error")
 

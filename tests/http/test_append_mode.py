@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from proxy.reply.watching import MAX_CAPTURED
+from proxy.reply.relay import MAX_HELD
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import (
@@ -22,6 +24,7 @@ from tests.support.replies import (
     text_chunks,
     tool_call_chunks,
 )
+from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 USER = {"role": "user", "content": "one"}
@@ -189,10 +192,40 @@ def test_append_needs_a_store_that_keeps_text(upstream: ScriptedUpstream) -> Non
     assert refused.json()["error"]["param"] == "X-Condenser-History"
 
 
-def test_a_turn_whose_reply_is_too_large_to_be_kept_is_not_stored(
+def test_a_turn_whose_reply_is_too_large_to_be_kept_is_refused_and_not_stored(
     client: httpx.Client, upstream: ScriptedUpstream
 ) -> None:
-    upstream.reply(completion("x" * (MAX_CAPTURED + 1)), completion("second"))
-    assert len(append(client, USER).content) > MAX_CAPTURED
+    upstream.reply(completion("x" * (MAX_HELD + 1)), completion("second"))
+    refused = append(client, USER)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "history_unavailable")
+    assert refused.headers["x-condenser-head"].startswith("0-")
     append(client, user("two"))
     assert forwarded(upstream) == [user("two")]
+
+
+def test_a_reply_in_one_piece_that_breaks_off_is_an_error_with_a_status(
+    client: httpx.Client, upstream: ScriptedUpstream
+) -> None:
+    upstream.reply(replace(completion("half"), steps=(b'{"choices": [',), cut=True))
+    refused = append(client, USER)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (502, "upstream_error")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_append_that_another_one_overtakes_says_that_it_was_not_stored(
+    client: httpx.Client, upstream: ScriptedUpstream, streamed: bool
+) -> None:
+    gate, slow = Signal("the slow reply"), completion("too late")
+    upstream.reply((stream(*text_chunks("too late")) if streamed else slow).after(gate), completion("in time"))
+    with ThreadPoolExecutor() as pool:
+        overtaken = pool.submit(append, client, user("overtaken"), stream=streamed)
+        upstream.journal.await_arrival()
+        assert append(client, user("first")).status_code == 200
+        gate.set()
+        answer = overtaken.result()
+    error = answer.json()["error"] if not streamed else json.loads(answer.text.split("data: ")[-1])["error"]
+    assert error["code"] == "history_unavailable"
+    assert "[DONE]" not in answer.text
+    assert answer.status_code == (200 if streamed else 503)
+    append(client, user("second"))
+    assert [each["content"] for each in forwarded(upstream)] == ["first", "in time", "second"]

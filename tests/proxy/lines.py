@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Action, Decision, Trigger
+from proxy.errors import HistoryUnavailable
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.intake import ChatRequest
@@ -253,8 +254,11 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ChatRequest:
 
 
 async def settle(*decisions: Decision, reply: Message | None = None) -> None:
-    """The upstream has answered each of them."""
-    await asyncio.gather(*(each.settle(reply) for each in decisions if each.settle is not None))
+    """Settles decisions at the same time; an append that is not stored says so, and changes nothing."""
+    settling = [each.settle(reply) for each in decisions if each.settle is not None]
+    for outcome in await asyncio.gather(*settling, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, HistoryUnavailable):
+            raise outcome
 
 
 def ends(messages: Sequence[Message]) -> Iterator[int]:

@@ -1,0 +1,98 @@
+"""One damaged record costs its own session its memory, and nobody else anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from tests.http.operating import TOKEN
+from tests.http.talking import Stage, asked, body_of, garden, staged
+from tests.support import wire
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available
+
+pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
+
+
+def _another_type(client: Any, key: str) -> None:
+    client.delete(key)
+    client.rpush(key, "x")
+
+
+DAMAGES: dict[str, Callable[[Any, str], object]] = {
+    "a revision that is no number": lambda client, meta: client.hset(meta, "revision", ""),
+    "no revision": lambda client, meta: client.hdel(meta, "revision"),
+    "a document of another type": _another_type,
+    "records of another type": lambda client, meta: _another_type(client, meta.replace(":meta", ":records")),
+    "a document that is no JSON": lambda client, meta: client.hset(meta, "body", "{damaged"),
+}
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stage(redis: RedisServer) -> Iterator[Stage]:
+    with staged(store={"url": redis.url, "timeout": 2.0}, admin={"token": TOKEN}) as built:
+        yield built
+
+
+def damage(redis: RedisServer, damages: Callable[[Any, str], object]) -> tuple[str, str]:
+    """Damages the only session, and returns its tenant and its name."""
+    with asking(redis.port) as client:
+        (meta,) = client.keys("condenser:*:meta")
+        damages(client, meta)
+    tenant, session = meta.partition("{")[2].partition("}")[0].split(":")
+    return tenant, session
+
+
+@pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_session_never_takes_the_store_from_another_tenant(
+    redis: RedisServer, stage: Stage, damages: Callable[[Any, str], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.ask(garden(12), asked(session="s"))
+    tenant, session = damage(redis, damages)
+    other = replace(stage, key="sk-second", sent=[])
+    for _ in range(4):
+        answer = stage.ask(garden(12), asked(session="s"))
+        assert answer.header("x-condenser-action") == "degraded"
+        assert answer.header("x-condenser-reason") == "store-corrupt"
+        assert other.ask(garden(2), asked(session="s")).header("x-condenser-action") == "passed"
+    assert f"session {tenant}/{session} cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
+def test_an_append_to_a_damaged_history_is_refused_until_it_is_deleted_by_command(
+    redis: RedisServer,
+    stage: Stage,
+    damages: Callable[[Any, str], object],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert append(stage, "first").status == 200
+    tenant, session = damage(redis, damages)
+    refused = append(stage, "second")
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "history_unavailable")
+    assert len(stage.forwarded) == 1
+    assert f"session {tenant}/{session} cannot be read" in caplog.text
+    assert command(stage, "list") == 0
+    assert f"not readable: {tenant}/{session}" in capsys.readouterr().err
+    assert command(stage, "delete", session, "--tenant", tenant) == 0
+    assert capsys.readouterr().out == "deleted 1 session\n"
+    assert append(stage, "third").status == 200
+    assert [each["content"] for each in stage.last_view] == ["third"]
+
+
+def append(stage: Stage, text: str) -> wire.Answer:
+    return stage.post(body_of([{"role": "user", "content": text}]), asked(session="s", history="append"))
+
+
+def command(stage: Stage, *words: str) -> int:
+    action, *rest = words
+    return main(["sessions", action, *rest, "--url", stage.proxy.url, "--token", TOKEN])
