@@ -236,7 +236,9 @@ class Recogniser:
         newest = newest_turn(session, transcript, inherited)
         return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
 
-    async def appended_history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool) -> History:
+    async def appended_history(
+        self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False
+    ) -> History:
         """The history that append mode has stored under an explicit id.
 
         Raises `StoreError`, with `writes` also where nothing can be stored now.
