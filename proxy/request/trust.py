@@ -130,20 +130,24 @@ class Callers:
             self._accepted.put(credential, at)
         return at
 
-    async def note(self, trust: Trust, status: int) -> None:
-        """Learns from the status with which the upstream has answered a request, and makes the writes that waited."""
+    async def note(self, trust: Trust, status: int, *, shares: bool = True) -> None:
+        """Learns from the status with which the upstream has answered a request, and makes the writes that waited.
+
+        With `shares` the store is told too; a request of which nothing may be stored does not share.
+        """
         if trust is ALWAYS:
             return
         now = self._clock()
         if 200 <= status < 300:
             self._accepted.put(trust.credential, now)
-            if now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
+            if shares and now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
                 self._share(trust.credential, now)
             await trust.accept(now)
         elif status in _REFUSALS and trust.accepted:
             trust.accepted_at = -math.inf
             self._accepted.put(trust.credential, -math.inf)
-            self._share(trust.credential, -math.inf)
+            if shares:
+                self._share(trust.credential, -math.inf)
 
     async def prove(self, trust: Trust, headers: Headers) -> None:
         """Makes sure that the upstream accepts a credential now, or did so lately, before stored text is shown.

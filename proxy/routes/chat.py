@@ -114,7 +114,8 @@ class _Exchange:
         request = UpstreamRequest("POST", b"/v1/chat/completions", self.request.query, headers, sent)
         reply = await self.services.upstream.send(request)
         try:
-            await self.services.callers.note(self.request.trust, reply.status)
+            shares = not self.request.controls.no_store
+            await self.services.callers.note(self.request.trust, reply.status, shares=shares)
         except BaseException:
             await reply.close()
             raise

@@ -357,7 +357,8 @@ def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more(
             talk(stage, turn, options("min_growth=1"))
             stage.proxy.quiet()
         rounds = len(stage.votes) // 5
-        assert WINDOW // (940 * 5) <= rounds <= WINDOW // (940 * 3) + 1
+        # A round begins only if all its votes fit into what is left, however many of them are counted.
+        assert WINDOW // (940 * 5) - 1 <= rounds <= WINDOW // (940 * 3) + 1
 
 
 def test_a_judge_that_says_yes_on_one_branch_condenses_no_other() -> None:
