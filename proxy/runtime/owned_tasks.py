@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Hashable, Iterable
+from collections.abc import Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -86,7 +86,8 @@ class OwnedTasks(Generic[T]):
             await _cancel(set(self._tasks))
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        await asyncio.wait(tasks)  # `gather` does not yield if all are done, so their callbacks would never run

@@ -81,6 +81,17 @@ async def test_what_is_started_while_the_app_closes_ends_with_it() -> None:
     assert not late.is_done
 
 
+async def test_an_app_closes_right_after_the_last_step_of_a_task() -> None:
+    tasks: OwnedTasks[Any] = OwnedTasks()
+    steps = Steps()
+    steps.gate.set()
+    task = tasks.own(steps.work())
+    await asyncio.sleep(0)
+    assert task.done()
+    await tasks.close()
+    await tasks.idle()
+
+
 async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     tasks: OwnedTasks[Any] = OwnedTasks()
     steps = Steps()
