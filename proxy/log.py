@@ -13,7 +13,7 @@ import sys
 import time
 from functools import lru_cache
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 from proxy.condensing.decision import Decision
 from proxy.quoting import label, printable
@@ -184,9 +184,21 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     return not is_cancelled and record.msg != "ASGI callable returned without completing response."
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error when a line is written, which may have been replaced since."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Standard error."""
+        return sys.stderr
+
+
 def configure_logging(settings: LogSettings) -> None:
     """Sends the log to standard error, that of the libraries too. Only the program calls this, never the app."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JsonLines() if settings.format == "json" else TextLines())
     root, level = logging.getLogger(), logging.getLevelNamesMapping()[settings.level.upper()]
     root.handlers = [handler]

@@ -23,7 +23,6 @@ from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
-    from proxy.learning.proof import Scope
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
 
@@ -62,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
+    from proxy.learning.proof import Scope
     from proxy.replaying.measures import Tally
     from proxy.replaying.play import Player, open_replay_proxy
     from proxy.replaying.report import ReplayResults

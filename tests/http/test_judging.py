@@ -293,8 +293,8 @@ def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart
         assert {each["decision"] for each in votes} == {"YES"}
         assert all(each["reasoning"] for each in votes)
         totals = session["totals"]
-        # Losers that were cancelled have told no usage.
-        assert 940 * 3 <= totals["judge_tokens"] <= 940 * 5
+        # Two losers at most are booked by an estimate, if they were cancelled before they told their usage.
+        assert 940 * 3 <= totals["judge_tokens"] <= 940 * 3 + 2 * 3_000
         assert totals["own_tokens"] == totals["judge_tokens"] + 940 * len(stage.summaries)
         (condensation,) = session["condensations"]
         assert not condensation["standing"]
