@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from proxy.log import JsonLines, TextLines
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.store.codec import decode_document
@@ -34,6 +36,17 @@ def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pyte
     monkeypatch.setattr(Records, "put_session", compared)
     yield
     assert others == []
+
+
+@pytest.fixture(autouse=True)
+def the_log_is_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process sets up the log of the program."""
+    levels = {name: logging.getLogger(name).level for name in (None, "condenser", "proxy")}
+    yield
+    root = logging.getLogger()
+    root.handlers = [each for each in root.handlers if not isinstance(each.formatter, (JsonLines, TextLines))]
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture
