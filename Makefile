@@ -1,4 +1,5 @@
 # Needs make and Python 3.11 or later; `make help` lists what there is.
+# With another Python, in an environment of its own: make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
 VENV := .venv
@@ -99,5 +100,5 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(addsuffix /node_modules,$(CLIENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -87,6 +87,14 @@ def test_a_fresh_clone_makes_its_environment_first(fresh: Path, target: str) -> 
     )
 
 
+def test_another_python_gets_an_environment_of_its_own(fresh: Path) -> None:
+    stamp(fresh, "venv", "dev")
+    plan = make("-n", "test", "PYTHON=python3", "VENV=.venv-3.13", folder=fresh).stdout
+    assert "python3 -m venv .venv-3.13" in plan
+    assert ".venv-3.13/bin/python -m pytest" in plan
+    assert not re.search(r"\.venv\b(?!-3\.13)", plan)
+
+
 @pytest.mark.parametrize("target", ["demo", "serve"])
 def test_running_the_program_installs_no_developers_tools(fresh: Path, target: str) -> None:
     assert "requirements/dev.txt" not in make("-n", target, folder=fresh).stdout
