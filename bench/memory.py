@@ -15,7 +15,7 @@ from statistics import median
 from time import thread_time
 from typing import Any
 
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.passages import Entry, text_entries
 from strategies.memory.ranking import Index
 

@@ -22,10 +22,11 @@ from strategies import parse, stages
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.effects import Answer
+from strategies.core.messages import Counter, Reader
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past, Strategy
 from strategies.core.replay import replay
-from strategies.core.transcript import Counter, Reader, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome, Run, run
 

@@ -30,7 +30,7 @@ from proxy.condensing.decision import Decision
 from proxy.http.headers import Headers
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import load_settings
 from proxy.store.base import SessionStore, Write

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
 from proxy.errors import ContextLengthExceeded
+from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer, request_ends
 from proxy.replaying.recorded import Conversation, load
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

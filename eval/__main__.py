@@ -19,7 +19,7 @@ from eval.features import cross_validated, features
 from eval.measure import measured
 from eval.report import arms_table, corpus, features_table, strategies_table
 from proxy.tokens.counter import Tokenizers
-from strategies.core.transcript import Counter
+from strategies.core.messages import Counter
 from tests.support.data import SHORT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"

@@ -20,7 +20,7 @@ from typing import Any
 
 from eval.baseline import BM25
 from eval.dialogues import Dialogue
-from strategies.core.transcript import Counter
+from strategies.core.messages import Counter
 from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, memory_block, search_result
 from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
 

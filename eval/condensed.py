@@ -19,8 +19,9 @@ from eval.measure import Cell, Figure, tally
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer
+from strategies.core.messages import Counter, Reader
 from strategies.core.protocol import Past
-from strategies.core.transcript import Counter, Reader, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, appears_in
 from strategies.memory.passages import Entry

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from strategies.core.transcript import Counter, Reader, Transcript
+from strategies.core.messages import Counter, Reader
+from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry, message_entries
 
 LEAST_TOKENS = 300

@@ -14,7 +14,7 @@ from dataclasses import replace
 from eval.arms import Asked, injected
 from eval.dialogues import Dialogue
 from eval.measure import Figure
-from strategies.core.transcript import Counter
+from strategies.core.messages import Counter
 from strategies.memory.ranking import DEFAULT, Weights
 
 SHARE = 8

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from eval.arms import Arm, Asked
 from eval.dialogues import SHARES, Dialogue
-from strategies.core.transcript import Counter
+from strategies.core.messages import Counter
 
 Z = 1.96
 

@@ -23,12 +23,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
-from proxy.reply.keepalive import error_response
-from proxy.request.identity import OWNER
+from proxy.request.tenants import OWNER
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.routes.passthrough import pass_through
+from proxy.routes.pending_response import error_response
 from proxy.runtime.drain import Drain
 from proxy.services import open_services
 from proxy.serving import Serving, line_of

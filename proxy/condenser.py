@@ -1,6 +1,6 @@
 """The driver: takes one request from its parsed body to the bytes that are forwarded.
 
-    take in    transcript, counts, session, strategy, window, budget       (proxy/request/intake.py)
+    take in    transcript, counts, session, strategy, window, budget       (proxy/condensing/intake.py)
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (strategies/core/requirement.py)
     make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, attempts.py)
@@ -20,7 +20,9 @@ import logging
 from dataclasses import replace
 from time import perf_counter
 
-from proxy.condensing.decision import Action, Decision, Timing, Trigger, trigger_of
+from proxy.condensing.decision import Decision, trigger_of
+from proxy.condensing.inject import with_standing_block
+from proxy.condensing.intake import Case, Intake
 from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.policy import Policy, requested_reply_length
 from proxy.condensing.preparing import Preparer
@@ -32,17 +34,18 @@ from proxy.condensing.requiring import (
     waits_to_pay_back,
     why_not_prepared,
 )
+from proxy.condensing.searching import Memories
 from proxy.condensing.settling import Settler
-from proxy.condensing.token_account import account
+from proxy.condensing.timing import Timing
+from proxy.condensing.token_account import refuse_if_hopeless
 from proxy.condensing.trials import trial_of
 from proxy.condensing.undecided import as_it_came, fold_view, undecided
 from proxy.condensing.viewing import is_first_of_a_truncated_window, probes, spliced, view_without_store
-from proxy.errors import ContextLengthExceeded, ProxyError
+from proxy.errors import ProxyError
 from proxy.learning.profiles import Profile
-from proxy.memory.inject import with_standing_block
-from proxy.memory.searching import Memories
-from proxy.reasons import Reason
-from proxy.request.intake import Case, ChatRequest, Intake, milliseconds_since
+from proxy.reasons import Action, Reason, Trigger
+from proxy.request.chat import ChatRequest
+from proxy.runtime.clock import milliseconds_since
 from proxy.sessions.keeping import Keeper
 from proxy.settings import Settings
 from proxy.store.base import StoreError
@@ -54,9 +57,6 @@ from strategies.core.requirement import RULES, Requirement, requirement_for
 from strategies.core.view import View
 
 _log = logging.getLogger(__name__)
-
-EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
-"""The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
 
 
 class Condenser:
@@ -270,7 +270,7 @@ class Condenser:
             decision.reason = why_not_prepared(decision, case)
         if result.failure:
             decision.action, decision.reason = Action.DEGRADED, result.failure
-        _refuse_if_hopeless(decision)
+        refuse_if_hopeless(decision)
 
     async def _apply_prepared(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> bool:
         """Applies a prepared condensation to this request's view, and returns whether there was one.
@@ -373,7 +373,7 @@ def _walk(decision: Decision, case: Case) -> None:
     if requirement is not None and decision.view.is_changed:
         decision.trigger = TRIGGERS[requirement]
     store_failure = decision.reason
-    _refuse_if_hopeless(decision)
+    refuse_if_hopeless(decision)
     decision.reason = store_failure
 
 
@@ -387,14 +387,3 @@ def _report_floor(decision: Decision) -> None:
     floor = floor_under(decision)
     if floor is not None:
         decision.reason, decision.floor = floor.reason, floor.tokens
-
-
-def _refuse_if_hopeless(decision: Decision) -> None:
-    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
-    budget = decision.policy.budget
-    if budget is None:
-        return
-    most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
-    error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
-    if decision.view.tokens > budget.window * (1 + error):
-        raise ContextLengthExceeded(account(decision), param="messages")

@@ -19,8 +19,8 @@ from proxy.condensing.decision import Decision
 from proxy.quoting import label, printable
 from proxy.sessions.session import with_depth
 from proxy.settings import LogSettings
+from proxy.version import LOGGER
 
-LOGGER = "condenser"
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))

@@ -90,3 +90,26 @@ NO_MORE_CONDENSED = NOTHING_CONDENSED | {
     Reason.SUMMARY_BOUNDARY,
 }
 """Also those that say only that condensing was tried, or put off, and saved nothing more."""
+
+
+class Action(StrEnum):
+    """The kind of view that is forwarded, as `X-Condenser-Action` says it."""
+
+    PASSED = "passed"
+    REPLAYED = "replayed"
+    CONDENSED = "condensed"
+    WOULD_CONDENSE = "would-condense"
+    BYPASSED = "bypassed"
+    PENDING = "pending"
+    DEGRADED = "degraded"
+
+
+class Trigger(StrEnum):
+    """Why the view was condensed, as `X-Condenser-Trigger` says it."""
+
+    NONE = "none"
+    JUDGE = "judge"
+    THRESHOLD = "threshold"
+    CONTEXT_LIMIT = "context_limit"
+    OVERFLOW = "overflow"
+    FORCED = "forced"

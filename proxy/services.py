@@ -15,44 +15,46 @@ from proxy.asking import Asking, Resolver
 from proxy.calibration.calibrator import Calibrator
 from proxy.condenser import Condenser
 from proxy.condensing.attempts import Attempts
+from proxy.condensing.inject import Injector
+from proxy.condensing.intake import Intake
 from proxy.condensing.judging import Judges
 from proxy.condensing.leases import Leases
+from proxy.condensing.lessons import Lessons
 from proxy.condensing.making import Maker
-from proxy.condensing.policy import Policies
+from proxy.condensing.policies import Policies
 from proxy.condensing.preparing import Background, Preparer
+from proxy.condensing.recall import Recall
+from proxy.condensing.restoring import Restorer
 from proxy.condensing.retrying import Retrier
+from proxy.condensing.searching import Memories, Searcher
 from proxy.condensing.settling import Settler
+from proxy.condensing.watching import Watcher
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
+from proxy.http.headers import lowered_names
 from proxy.learning.learned_windows import LearnedWindows
-from proxy.learning.lessons import Lessons
 from proxy.learning.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
-from proxy.memory.inject import Injector
 from proxy.memory.meaning import Meanings
-from proxy.memory.recall import Recall
-from proxy.memory.searching import Memories, Searcher
-from proxy.reply.watching import Watcher
 from proxy.request.bounds import Bounds
-from proxy.request.identity import AUTHORIZATION, Tenants, lowered_names, tenant_key
-from proxy.request.intake import Intake
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
+from proxy.request.tenants import AUTHORIZATION, Tenants, tenant_key
 from proxy.request.trust import Callers
 from proxy.resources import config_directory, tool_output_patterns
-from proxy.sessions.admin import Admin, admin_token
+from proxy.sessions.admin import Admin
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
-from proxy.sessions.restoring import Restorer
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
+from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled_table
 from proxy.upstream import Transport, Upstream
-from strategies.core.transcript import Reader
+from strategies.core.messages import Reader
 
 
 class _Writing(NamedTuple):
@@ -132,7 +134,7 @@ async def open_services(
         message_cache = MessageCache()
         discovered = _discovered(settings, upstream, tasks, clock)
         base_url = settings.upstream.base_url
-        learned = LearnedWindows(base_url, stored, tasks, settings.upstream.learned_ttl, clock, discovered.window)
+        learned = LearnedWindows(base_url, stored.facts, tasks, settings.upstream.learned_ttl, clock, discovered.window)
         table = bundled_table(config_directory() / "models.toml")
         profiles = Profiles(settings.profile_of)
         policies = Policies(settings, table, discovered.window, learned.window, profiles.for_model)
@@ -158,7 +160,7 @@ async def open_services(
             discovered=discovered,
             calibrator=calibrator,
             retrier=Retrier(policies, learned, profiles, telemetry.record_overflow),
-            watcher=Watcher(learned, telemetry, base_url),
+            watcher=Watcher(learned, telemetry.record_truncation, base_url),
             background=tasks,
             asking=asking,
             telemetry=telemetry,
@@ -208,7 +210,7 @@ def _calibrator(
 ) -> Calibrator:
     return Calibrator(
         settings.upstream.base_url,
-        stored,
+        stored.facts,
         tasks,
         ttl=settings.store.ttl,
         clock=clock,
@@ -256,7 +258,7 @@ def _callers(
 ) -> Callers:
     own_key, base_url = settings.upstream.api_key is not None, settings.upstream.base_url
     names = lowered_names([AUTHORIZATION, *settings.tenant.headers])
-    return Callers(upstream, base_url, stored, tasks, clock, names, own_key=own_key)
+    return Callers(upstream, base_url, stored.facts, tasks, clock, names, own_key=own_key)
 
 
 def _intake(

@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from proxy.asking import Call
 from proxy.calibration.calibrator import Progress
-from proxy.condensing.decision import Action, Decision, Trigger
+from proxy.condensing.decision import Decision
 from proxy.http.admission import Refusal
 from proxy.quoting import label
+from proxy.reasons import Action, Trigger
 from proxy.runtime.shared_context import SharedContext
 
 MOST_MODELS = 256

@@ -13,3 +13,4 @@ def _version() -> str:
 
 
 VERSION = _version()
+LOGGER = "condenser"

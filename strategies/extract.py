@@ -19,13 +19,13 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
+from strategies.core.messages import Counter, Message, Role
 from strategies.core.options import Options, option
 from strategies.core.paths import target
 from strategies.core.plan import Plan, replace_before, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.split import Split
-from strategies.core.transcript import Counter, Message, Role
 from strategies.core.view import View
 
 _ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import NothingToDo
 from strategies.core.language import is_chinese
+from strategies.core.messages import Call, Role, dump
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
+from strategies.core.pieces import Kind, Literal
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.rounds import Round
-from strategies.core.transcript import Call, Role, dump
 from strategies.core.view import Item, View
 
 

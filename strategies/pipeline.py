@@ -17,10 +17,10 @@ from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.floor import can_help, condensable
+from strategies.core.messages import Role
 from strategies.core.plan import Plan, apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement, Rule
-from strategies.core.transcript import Role
 from strategies.core.view import View
 
 

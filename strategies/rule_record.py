@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from strategies.core.excerpt import cut_text
+from strategies.core.messages import Counter, Message, Role
 from strategies.core.paths import target
 from strategies.core.rules import find_rules, is_weak
-from strategies.core.transcript import Counter, Message, Role
 from strategies.scoring import Kind, MessageImportanceScorer, body
 
 _EXCERPT = 100

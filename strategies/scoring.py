@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from strategies.core.transcript import Call, Message, Role
+from strategies.core.messages import Call, Message, Role
 
 LOWEST, HIGHEST = 0.15, 0.9
 ERROR, INSTRUCTION, SUCCESS, OPERATION = 0.3, 0.4, 0.2, 0.25

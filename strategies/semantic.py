@@ -14,17 +14,17 @@ from math import ceil
 from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Piece
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
+from strategies.core.messages import Call, Role
 from strategies.core.options import Options, option
+from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import Past, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
-from strategies.core.transcript import Call, Role
 from strategies.core.view import View
 from strategies.keywords import keywords
 from strategies.memory.attribution import attribute_cards

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import shorten_message
+from strategies.core.messages import Role
 from strategies.core.options import Options, option
+from strategies.core.pieces import Kind, Literal
 from strategies.core.plan import Plan, Replace, apply, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
-from strategies.core.transcript import Role
 from strategies.core.view import View
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Overlay
 from strategies.core.errors import StrategyError
+from strategies.core.messages import Counter, Role
+from strategies.core.pieces import Overlay
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import Requirement, requirement_for
-from strategies.core.transcript import Counter, Role, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome, Run, attempt
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings
 
 from proxy.log import JsonLines, TextLines
+from proxy.sessions.codec import decode_document
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
-from proxy.store.codec import decode_document
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 

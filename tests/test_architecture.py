@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import median
 
@@ -38,6 +39,19 @@ ONLY_IMPORTERS = {
     "httpx": "proxy/upstream/calls.py",
     "aiohttp": "proxy/upstream/forwarding.py",
 }
+
+# From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
+FLOORS = (
+    "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/", "strategies/dynacontext/",
+    "strategies/",
+    "proxy/__init__.py", "proxy/version.py", "proxy/resources.py", "proxy/quoting.py", "proxy/prices.py",
+    "proxy/reasons.py", "proxy/chat/", "proxy/errors.py", "proxy/pipeline_names.py", "proxy/runtime/", "proxy/store/",
+    "proxy/tokens/", "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/",
+    "proxy/upstream/", "proxy/discovery/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
+    "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py",
+    "proxy/telemetry.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/app.py", "proxy/replaying/",
+    "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
+)  # fmt: skip
 
 MEDIAN_LINES, MOST_LINES, MOST_LINES_OF_A_FILE = 12, 60, 400
 
@@ -86,6 +100,34 @@ def test_a_strategy_calls_nothing_that_reads_or_writes(path: Path) -> None:
     }
     assert called & impure == set()
     assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor) for node in ast.walk(tree(path)))
+
+
+def floor(path: Path) -> int:
+    """The floor on which a file stands, counted from the ground."""
+    inside = [each for each in FLOORS if name(path).startswith(each)]
+    return FLOORS.index(max(inside, key=len))
+
+
+@cache
+def neighbours(path: Path) -> dict[Path, str]:
+    """The files of the two packages that a file imports, also where only types are checked, and by what module."""
+    files = {name(each).removesuffix(".py").removesuffix("/__init__").replace("/", "."): each for each in MODULES}
+    wanted = [
+        f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in files else node.module
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    ]
+    return {files[each]: each for each in wanted if each in files and files[each] != path}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_file_imports_nothing_from_a_floor_above_its_own(path: Path) -> None:
+    assert [module for file, module in neighbours(path).items() if floor(file) > floor(path)] == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({path: neighbours(path).keys() for path in MODULES}).prepare()
 
 
 def test_the_core_knows_no_strategy() -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from proxy.request.loose_json import count_at
+from proxy.chat.loose_json import count_at
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 

@@ -19,9 +19,9 @@ from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import Mode, ModelRole
 from strategies.core.effects import Ask, Ballot
-from strategies.core.form import BRIDGE
+from strategies.core.messages import RESULT_ROLES
 from strategies.core.parsing import loads
-from strategies.core.transcript import RESULT_ROLES
+from strategies.core.shaping import BRIDGE
 
 Roles = Mapping[str, ModelRole]
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features, of_messages
 from proxy.runtime.lru import Lru
-from strategies.core.transcript import Message, Transcript
+from strategies.core.messages import Message
+from strategies.core.transcript import Transcript
 
 MOST = 4_096  # anchors in memory
 DEEPEST = 64  # chain messages after an anchor; a turn adds fewer

@@ -23,8 +23,7 @@ from proxy.calibration.scaling import Calibration, calibration_for
 from proxy.learning.proof import Scope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.stored import StoredSessions
-from proxy.store.base import StoreError
+from proxy.store.facts import Facts
 from strategies.core.view import View
 
 FRESH = 60.0  # seconds until the store is read again for what other processes have learned
@@ -97,7 +96,7 @@ class Calibrator:
     def __init__(
         self,
         upstream: str,
-        stored: StoredSessions,
+        facts: Facts,
         tasks: OwnedTasks[Any],
         *,
         ttl: int,
@@ -106,7 +105,7 @@ class Calibrator:
         truncated_at: Callable[[Scope], int | None] = lambda _: None,
     ) -> None:
         self._upstream = upstream
-        self._stored = stored
+        self._facts = facts
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
@@ -235,19 +234,13 @@ class Calibrator:
         entry = self._state(model, counter)
         # Encoded only now: a lesson that comes while this is written is due again with the next reply.
         fact, entry.unshared = encoded(entry.samples), 0.0
-        try:
-            await self._stored.in_time(self._stored.store.put_fact(self._name(model, counter), fact, self._ttl))
-        except StoreError as error:
-            self._stored.outage.failed("a calibration was not stored", error)
+        await self._facts.put(self._name(model, counter), fact, self._ttl, "a calibration")
 
     async def _read(self, model: str, counter: str) -> None:
         """Reads and merges what other processes have learned."""
+        fact = await self._facts.get(self._name(model, counter), "a calibration")
         try:
-            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(model, counter)))
             theirs = decoded(fact) if fact else None
-        except StoreError as error:
-            self._stored.outage.failed("a calibration was not read", error)
-            return
         except (ValueError, LookupError, TypeError):
             _log.warning("a calibration in the store cannot be read")
             return

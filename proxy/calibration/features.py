@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import add, mul, sub
 from typing import NamedTuple
 
-from strategies.core.transcript import Message, Role
+from strategies.core.messages import Message, Role
 
 SAMPLE = 2_048  # bytes of a message that are looked at
 _PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes behind the first

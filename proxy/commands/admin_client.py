@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from proxy.chat.loose_json import json_or_none
 from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, Reply, ask
 from proxy.commands.running import find_proxy
 from proxy.quoting import in_words
-from proxy.request.loose_json import json_or_none
-from proxy.sessions.admin import known_token, read_token
 from proxy.settings import load_settings
+from proxy.settings.token import known_token, read_token
 
 TIMEOUT = 60.0  # seconds; a listing reads every session
 

@@ -18,8 +18,8 @@ from proxy.commands.effective import Question, budget_lines
 from proxy.commands.offline import missing_files, missing_paths, open_services_without_files, why_unopened
 from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.values import NamedModel, model
-from proxy.discovery import WindowLookup, no_stated_window
 from proxy.errors import UpstreamUnavailable
+from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.quoting import in_words, redacted
 from proxy.request.measure import BY_LENGTH
 from proxy.services import Services, open_services

@@ -7,9 +7,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from proxy.condensing.clamping import OPTION_BOUNDS
-from proxy.condensing.policy import SETTINGS, Policies, Policy, Window, option_tables
-from proxy.discovery import WindowLookup, no_stated_window
+from proxy.condensing.policies import Policies, option_tables
+from proxy.condensing.policy import SETTINGS, Policy, Window
 from proxy.learning.proof import Scope
+from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings

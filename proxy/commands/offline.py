@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from proxy.request.identity import key_file
+from proxy.request.tenants import key_file
 from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
-from proxy.sessions.admin import token_file
 from proxy.settings import Settings
+from proxy.settings.token import token_file
 from proxy.store import open_store
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 

@@ -22,16 +22,17 @@ from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.server import Server, ServerConfig, Supervisor
-from proxy.log import LOGGER, configure_logging
+from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
-from proxy.request.identity import tenant_key
+from proxy.request.tenants import tenant_key
 from proxy.runtime.drain import Drain
 from proxy.runtime.garbage import scheduled_collections
-from proxy.sessions.admin import admin_token, is_loopback, token_file
 from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
+from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.store import open_store
 from proxy.store.base import SessionStore, StoreError
+from proxy.version import LOGGER
 
 REFUSAL = """condenser: refusing to start on {host} with {keys}:
 whoever reaches the port could use your key. Ways out, one of them:

@@ -22,9 +22,9 @@ from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
+from strategies.core.messages import Counter
 from strategies.core.protocol import Past, Strategy
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import Counter
 from strategies.core.view import View
 from strategies.pipeline import Outcome, attempt
 

@@ -8,23 +8,12 @@ cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from proxy.prices import Prices
+
 _MILLION = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a million tokens, in any one currency."""
-
-    input: float
-    """Of a prompt."""
-    cached_input: float
-    """Of the part of a prompt that came from a cache."""
-    output: float
-    """Of a reply."""
 
 
 class Moment(NamedTuple):

@@ -5,71 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from proxy.calibration.anchor import Anchor
 from proxy.calibration.scaling import UNCALIBRATED, Calibration
+from proxy.chat.usage import Usage
+from proxy.condensing.account import budget_document, short
 from proxy.condensing.policy import Policy
+from proxy.condensing.timing import Timing
 from proxy.learning.profiles import Profile
-from proxy.memory.rounds import Rounds
 from proxy.quoting import label
-from proxy.reply.usage import Usage
-from proxy.request.identity import MOST_SHOWN
+from proxy.reasons import Action, Trigger
+from proxy.searching.rounds import Rounds
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.identity import MOST_SHOWN
 from proxy.sessions.session import with_depth
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, Kind, Literal
+from strategies.core.condensation import Condensation
+from strategies.core.pieces import Kind, Literal
 from strategies.core.view import View
-
-
-class Action(StrEnum):
-    """The kind of view that is forwarded, as `X-Condenser-Action` says it."""
-
-    PASSED = "passed"
-    REPLAYED = "replayed"
-    CONDENSED = "condensed"
-    WOULD_CONDENSE = "would-condense"
-    BYPASSED = "bypassed"
-    PENDING = "pending"
-    DEGRADED = "degraded"
-
-
-class Trigger(StrEnum):
-    """Why the view was condensed, as `X-Condenser-Trigger` says it."""
-
-    NONE = "none"
-    JUDGE = "judge"
-    THRESHOLD = "threshold"
-    CONTEXT_LIMIT = "context_limit"
-    OVERFLOW = "overflow"
-    FORCED = "forced"
 
 
 def trigger_of(condensation: Condensation) -> Trigger:
     """The trigger that a condensation was made for; one that only a newer version knows counts as THRESHOLD."""
     known = condensation.trigger in set(Trigger)
     return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
-
-
-@dataclass(slots=True)
-class Timing:
-    """Milliseconds of each part of the work, as `Server-Timing` gives them."""
-
-    session: float = 0.0
-    count: float = 0.0
-    condense: float = 0.0
-    upstream: float = 0.0
-
-    def header(self) -> str:
-        """The value of `Server-Timing`."""
-        ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
-        return f"{ours}, upstream;dur={self.upstream:.2f}"
-
-    @property
-    def ours(self) -> float:
-        """Milliseconds that we added before forwarding."""
-        return self.session + self.count + self.condense
 
 
 @dataclass(slots=True)
@@ -300,16 +260,3 @@ class Decision:
             "messages": [message.body for message in self.view.messages],
         }
         return json.dumps(document, ensure_ascii=True).encode()
-
-
-def budget_document(policy: Policy) -> dict[str, int] | None:
-    """The effective numbers of a budget, in tokens of the upstream."""
-    if policy.budget is None:
-        return None
-    names = ("reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom")
-    return {name: getattr(policy.budget.unscaled, name) for name in names}
-
-
-def short(tokens: int) -> str:
-    """27,912 as `27.9k`."""
-    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from proxy.asking import Caller
 from proxy.condensing.allowance import remaining
 from proxy.condensing.attempts import Attempts, EffectRunner, Urgency
+from proxy.condensing.intake import Case
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
-from proxy.request.intake import Case
 from proxy.runtime.offload import message_load
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Session

@@ -25,16 +25,18 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.attempts import AttemptResult, Attempts
-from proxy.condensing.decision import Decision, Trigger
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
 from proxy.condensing.single_flight import Flights
-from proxy.request.intake import Case, milliseconds_since
+from proxy.reasons import Trigger
+from proxy.runtime.clock import milliseconds_since
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError
-from proxy.store.codec import UNREADABLE, decode_condensation, encode_condensation
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Shortened, Verdict
 from strategies.core.replay import Replayed, shows_protected_messages

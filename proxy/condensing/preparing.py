@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import (
@@ -29,13 +30,13 @@ from proxy.condensing.making import (
     work_name,
 )
 from proxy.condensing.undecided import fold_view
-from proxy.request.intake import Case
+from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.codec import encode_condensation
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import FailedTry
-from proxy.store.codec import encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.prepared import JUDGED, best_prepared, prepared_in

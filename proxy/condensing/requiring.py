@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.condensing.cost import Moment, Prices, price_of, turns_to_pay_back
-from proxy.condensing.decision import Action, Decision
-from proxy.reasons import NO_MORE_CONDENSED, Reason
-from proxy.request.intake import Case
+from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
+from proxy.prices import Prices
+from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
 from strategies.core.floor import floor
 from strategies.core.prepared import JUDGED, best_prepared
 from strategies.core.replay import Replayed

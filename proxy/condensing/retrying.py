@@ -19,17 +19,19 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
-from proxy.condensing.policy import Policies, requested_reply_length
+from proxy.condensing.offering import is_about_tools
+from proxy.condensing.policies import Policies
+from proxy.condensing.policy import requested_reply_length
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import LearnedWindow, LearnedWindows, Origin
 from proxy.learning.profiles import Profiles, sends_options
 from proxy.learning.proof import CallersText
-from proxy.memory.offering import is_about_tools
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
-from proxy.request.intake import ChatRequest, milliseconds_since
+from proxy.request.chat import ChatRequest
+from proxy.runtime.clock import milliseconds_since
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
 

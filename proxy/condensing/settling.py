@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from proxy.calibration.calibrator import Calibrator, Forwarded
-from proxy.condensing.decision import Action, Decision
+from proxy.chat.usage import Usage
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.condensing.preparing import Preparer
+from proxy.condensing.searching import Memories
 from proxy.errors import HistoryUnavailable
-from proxy.memory.searching import Memories
-from proxy.reasons import Reason
-from proxy.reply.usage import Usage
-from proxy.request.intake import Case
+from proxy.reasons import Action, Reason
 from proxy.sessions.append import Append
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.recognition import Recognised

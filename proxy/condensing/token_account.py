@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Window
+from proxy.errors import ContextLengthExceeded
 from proxy.learning.learned_windows import Origin
 from strategies.core.view import View
 
@@ -51,3 +52,18 @@ def _users(view: View) -> int:
 def _newest_round(view: View) -> int:
     newest = view.structure.newest_round
     return sum(item.message.tokens for item in view.items[newest.start : newest.end]) if newest else 0
+
+
+EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
+"""The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
+
+
+def refuse_if_hopeless(decision: Decision) -> None:
+    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
+    budget = decision.policy.budget
+    if budget is None:
+        return
+    most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
+    if decision.view.tokens > budget.window * (1 + error):
+        raise ContextLengthExceeded(account(decision), param="messages")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.undecided import undecided
 from proxy.condensing.viewing import probes, spliced
 from proxy.learning.proof import Scope
 from proxy.reasons import Reason
-from proxy.request.intake import Case
 
 
 def trial_of(case: Case, takes_trial: Callable[[Scope], bool], *, probe: bool) -> tuple[Decision, Case] | None:

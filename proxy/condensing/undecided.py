@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxy.condensing.clamping import clamped_values
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
-from proxy.reasons import Reason
+from proxy.reasons import Action, Reason
+from proxy.request.chat import ChatRequest
 from proxy.request.controls import MEMORY
-from proxy.request.identity import OWN_HEADER, printable_id
-from proxy.request.intake import Case, ChatRequest
+from proxy.sessions.identity import OWN_HEADER, printable_id
 from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.condensation import Condensation

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
 from proxy.learning.learned_windows import Origin
-from proxy.memory.tool import ToolState, offer_members
-from proxy.request.intake import Case
+from proxy.reasons import Action
+from proxy.searching.tool import ToolState, offer_members
 from strategies.core.budget import Budget
 from strategies.core.view import View
 from strategies.walk import walk

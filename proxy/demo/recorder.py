@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.request.loose_json import count_at, json_or_none
+from proxy.chat.loose_json import count_at, json_or_none
 
 NUMBER = "x-demo-request"
 _CHAT = "/chat/completions"

@@ -12,6 +12,5 @@ has loaded, or that a host says it serves, are used; otherwise the window stays 
 from __future__ import annotations
 
 from proxy.discovery.discovered import Discovered
-from proxy.discovery.reading import StatedWindow, WindowLookup, no_stated_window
 
-__all__ = ["Discovered", "StatedWindow", "WindowLookup", "no_stated_window"]
+__all__ = ["Discovered"]

@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from proxy.chat.loose_json import json_or_none
 from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Kind, Reading, StatedWindow
+from proxy.discovery.reading import Kind, Reading
 from proxy.discovery.servers import PAGES, Page
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.request.loose_json import json_or_none
+from proxy.learning.stated_windows import StatedWindow
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.upstream import Upstream
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.discovery.reading import Kind, Reading, StatedWindow, by_name, members, smallest, stated_window
+from proxy.discovery.reading import Kind, Reading, by_name, members, smallest, stated_window
+from proxy.learning.stated_windows import StatedWindow
 
 Row = Mapping[str, Any]
 

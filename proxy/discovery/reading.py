@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
+
+from proxy.learning.stated_windows import StatedWindow
 
 LEAST, MOST = 256, 100_000_000
 """A number of tokens outside these bounds is not taken for a window."""
@@ -30,25 +32,6 @@ class Kind(StrEnum):
         """Whether such a server mostly stands on one person's machine, loads a model when it is first asked for, and
         answers one or a few requests at a time."""
         return self in (Kind.OLLAMA, Kind.LM_STUDIO, Kind.LLAMA_CPP)
-
-
-class StatedWindow(NamedTuple):
-    """The window that a server states for a model."""
-
-    window: int
-    """In tokens, input and output together."""
-    max_input: int | None
-    """The limit in tokens for the input alone, if the server has one below the window."""
-    source: str
-    """Who states it, in words."""
-
-
-WindowLookup = Callable[[str], StatedWindow | None]
-"""Gives the window that a server states for a model, by name."""
-
-
-def no_stated_window(_model: str) -> None:
-    """The `WindowLookup` of a server that is not asked."""
 
 
 @dataclass(frozen=True, slots=True)

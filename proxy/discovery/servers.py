@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proxy.discovery.reading import Kind, Reading, StatedWindow, by_name, members, smallest, stated_window
+from proxy.discovery.reading import Kind, Reading, by_name, members, smallest, stated_window
+from proxy.learning.stated_windows import StatedWindow
 
 CEILINGS = "ollama"
 """The beginning of LiteLLM's names for models at Ollama; it states their ceilings, as Ollama's `/api/show` does."""

@@ -85,3 +85,8 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
 def _encoded_name(name: str) -> bytes:
     """The bytes of one of the proxy's own header names; cached, since they are few."""
     return name.lower().encode()
+
+
+def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
+    """The names of session headers by their lower-case form in a request, in the same order."""
+    return {name.lower().encode(): name for name in names}

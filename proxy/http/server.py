@@ -24,9 +24,9 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess, multiprocess
 
-from proxy.log import LOGGER
 from proxy.runtime.drain import Drain
 from proxy.settings import DrainSettings
+from proxy.version import LOGGER
 
 CUTTING = 2.0
 """Seconds that replies have to end once they are cancelled."""

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address
 
-_MAPPED_PREFIX = 96
-"""Bits before the IPv4 address in an IPv4-mapped IPv6 address."""
-Network = IPv4Network | IPv6Network
-
-
-def network(text: str) -> Network:
-    """Parses an address, or a network in CIDR notation; raises `ValueError`.
-
-    An IPv4-mapped IPv6 network such as `::ffff:10.0.0.0/104` becomes the IPv4 network.
-    """
-    found = ip_network(text, strict=False)
-    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) else None
-    return found if mapped is None else IPv4Network((mapped, found.prefixlen - _MAPPED_PREFIX))
+from proxy.settings.values import network
 
 
 class TrustedProxies:

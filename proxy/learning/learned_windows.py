@@ -23,20 +23,20 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from proxy.discovery import WindowLookup, no_stated_window
 from proxy.learning.proof import Scope
+from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.learning.truncation import MOST_REPLIES, CountedReply, kept_by
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.stored import StoredSessions
-from proxy.store.base import StoreError
+from proxy.store.facts import Facts
 
 GUESS = 0.9  # of the length of a prompt that was refused without a number
 TRIAL = 900.0  # seconds between two trials of a window
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 MOST_SCOPES = 4_000
 _VERSION = 2
+_WHAT = "what was learned of a window"
 
 _log = logging.getLogger(__name__)
 
@@ -100,14 +100,14 @@ class LearnedWindows:
     def __init__(
         self,
         upstream: str,
-        stored: StoredSessions,
+        facts: Facts,
         tasks: OwnedTasks[Any],
         ttl: int,
         clock: Callable[[], float],
         loaded: WindowLookup = no_stated_window,
     ) -> None:
         self._upstream = upstream
-        self._stored = stored
+        self._facts = facts
         self._tasks = tasks
         self._ttl = ttl
         self._clock = clock
@@ -240,19 +240,14 @@ class LearnedWindows:
         written = b""
         try:
             while (fact := _encoded(state)) != written:
-                await self._stored.in_time(self._stored.store.put_fact(self._name(scope), fact, self._ttl))
+                if not await self._facts.put(self._name(scope), fact, self._ttl, _WHAT):
+                    break
                 written = fact
-        except StoreError as error:
-            self._stored.outage.failed("what was learned of a window was not stored", error)
         finally:
             state.is_sharing = False
 
     async def _read(self, scope: Scope) -> None:
-        try:
-            fact = await self._stored.in_time(self._stored.store.get_fact(self._name(scope)))
-        except StoreError as error:
-            self._stored.outage.failed("what was learned of a window was not read", error)
-            return
+        fact = await self._facts.get(self._name(scope), _WHAT)
         if fact is not None:
             self._merge(self._state(scope), fact)
 

@@ -15,18 +15,19 @@ from functools import reduce
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.memory.editing import standing_for, with_card, without_cards
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch, has_node
+from proxy.sessions.editing import standing_for, with_card, without_cards
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
+from strategies.core.messages import Message, Reader, Role, unknown
 from strategies.core.normalizing import normalized
 from strategies.core.parsing import loads
-from strategies.core.transcript import Message, Reader, Role, Transcript, unknown
+from strategies.core.transcript import Transcript
 from strategies.memory.passages import card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 

@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.learning.proof import Scope
+from proxy.reasons import Action
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
@@ -29,14 +30,15 @@ from proxy.replaying.measures import (
 from proxy.replaying.recorded import Conversation
 from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest, milliseconds_since
-from proxy.request.message_cache import Element
+from proxy.request.chat import ChatRequest
+from proxy.request.elements import Element
+from proxy.runtime.clock import milliseconds_since
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.effects import Ask, Effect, Result
-from strategies.core.transcript import content_text
+from strategies.core.messages import content_text
 
 TENANT = "replay"
 _CONDENSED = (Action.CONDENSED, Action.WOULD_CONDENSE)

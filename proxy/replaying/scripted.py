@@ -13,8 +13,8 @@ from math import ceil
 
 from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
 from strategies.core.excerpt import cut_text
+from strategies.core.messages import Counter
 from strategies.core.summary import CARD_TOKENS
-from strategies.core.transcript import Counter
 
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
 _EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)

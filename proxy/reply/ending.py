@@ -10,24 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
-from proxy.request.loose_json import json_or_none
+from proxy.chat.ending import ENDING_LENGTH, ending
+from proxy.chat.loose_json import json_or_none
 
-ENDING_LENGTH = 64  # characters of a text that make its ending
-_THOUGHT = re.compile(r"</think(?:ing)?>")
 _MARGIN = 16  # characters; enough to find the whole of a tag that ends the thinking just before the ending
 _DATA, _DONE = b"data:", b"[DONE]"
 _CONTENT = re.compile(rb'"content"\s*:\s*("(?:[^"\\]|\\.)*")')
 _PROBE = b"no model says this"
 _DECODER = json.JSONDecoder()
-
-
-def ending(text: str) -> str:
-    """The digest of the end of a text, in hex; "" if the text is only white space."""
-    end = "".join(_THOUGHT.split(text)[-1].split())[-ENDING_LENGTH:]
-    return blake2b(end.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if end else ""
 
 
 def ending_of(data: bytes, *, is_complete: bool) -> str:

@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
+from proxy.chat.loose_json import json_or_none
 from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoder_for
 from proxy.http.headers import first
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
-from proxy.request.loose_json import json_or_none
 from proxy.upstream import UpstreamReply
 
 MOST_HELD = 256 * 1024  # bytes

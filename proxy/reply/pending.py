@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from proxy.condensing.decision import Action
+from proxy.chat.loose_json import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.content_encoding import Decoder, decoder_for
 from proxy.http.headers import Headers, encode_headers, first
 from proxy.http.sse import DONE, event, is_event_stream
-from proxy.request.loose_json import json_or_none
+from proxy.reasons import Action
 
 COMMENT = b": keep-alive\n\n"
 _HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from proxy.chat.loose_json import json_or_none
 from proxy.http.headers import Headers, first
 from proxy.http.sse import EventReader, LineSplitter
-from proxy.request.loose_json import json_or_none
 
 _KEY = b'"usage"'
 _COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")

@@ -11,26 +11,18 @@ import json
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+from proxy.chat.usage import Usage, usage_in
 from proxy.http.content_encoding import decoder_for
 from proxy.reply.ending import ending_of
-from proxy.request.loose_json import count_at
 
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 _KEY = '"usage"'
 _USAGE = re.compile(_KEY + r"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
-
-
-class Usage(NamedTuple):
-    """Tokens as an upstream counts them: of the prompt, of the reply, and those of the prompt that a cache gave."""
-
-    prompt: int
-    completion: int = 0
-    cached: int = 0
 
 
 class UsageReader:
@@ -79,26 +71,6 @@ class UsageReader:
             if usage := usage_in(known):
                 return usage
         return None
-
-
-def usage_in(value: Any) -> Usage | None:
-    """Reads a usage in the form of OpenAI's or Anthropic's APIs; None if it gives no prompt tokens.
-
-    Anthropic's prompt tokens do not include those read from a cache or written to one; OpenAI's do.
-    """
-    if not isinstance(value, Mapping):
-        return None
-    cached = (
-        count_at(value.get("prompt_tokens_details"), "cached_tokens")
-        or count_at(value.get("input_tokens_details"), "cached_tokens")
-        or count_at(value, "prompt_cache_hit_tokens")
-    )
-    completion = count_at(value, "completion_tokens") or count_at(value, "output_tokens")
-    if prompt := count_at(value, "prompt_tokens"):
-        return Usage(prompt, completion, cached)
-    read, written = count_at(value, "cache_read_input_tokens"), count_at(value, "cache_creation_input_tokens")
-    prompt = count_at(value, "input_tokens") + read + written
-    return Usage(prompt, completion, read or cached) if prompt else None
 
 
 def _usages(text: str) -> Iterator[dict[str, Any]]:

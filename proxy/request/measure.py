@@ -15,13 +15,15 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features
+from proxy.request.elements import CachedPrefix, CountedTranscript, Element
 from proxy.request.envelope import COUNTED_MEMBERS
-from proxy.request.message_cache import Element, MessageCache
-from proxy.request.prefix_cache import CachedPrefix, CountedTranscript, end_of_systems, find_prefix, store_prefix
+from proxy.request.message_cache import MessageCache
+from proxy.request.prefix_cache import end_of_systems, find_prefix, store_prefix
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.tokens.counter import Counter, CountingPool
-from strategies.core.transcript import Message, Reader, Transcript
+from strategies.core.messages import Message, Reader
+from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
 _MOST_COUNTS = 20_000

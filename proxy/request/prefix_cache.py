@@ -14,12 +14,10 @@ conversations may continue from there. Like the elements, a prefix depends on by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from proxy.calibration.features import Features, of_messages
-from proxy.request.message_cache import Element
-from strategies.core.transcript import SYSTEM_ROLES, Message, Transcript
+from proxy.request.elements import CachedPrefix, CountedTranscript, Element
+from strategies.core.messages import SYSTEM_ROLES
 
 LEAST_MESSAGES = 16
 """The fewest messages for which a prefix saves anything."""
@@ -27,44 +25,6 @@ MOST_COUNTERS = 4
 """The most prefixes on one element, each counted by another counter."""
 MOST_NEW_MESSAGES = 64
 """How many messages from the end of a request a prefix is searched; a turn adds fewer."""
-
-
-class CountedTranscript(NamedTuple):
-    """A transcript, and the features of its chain from which calibration foretells the upstream's count."""
-
-    transcript: Transcript
-    features: Features
-
-    @classmethod
-    def of(cls, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript of some messages."""
-        transcript = Transcript.of(messages)
-        return cls(transcript, of_messages(transcript.chain))
-
-    def followed(self, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript with more messages after its own."""
-        longer = self.transcript.extended_by(messages)
-        return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
-
-    def led_by(self, systems: Sequence[Message]) -> CountedTranscript:
-        """The transcript with system messages before its own."""
-        return CountedTranscript(self.transcript.with_leading_systems(systems), self.features)
-
-
-class CachedPrefix(NamedTuple):
-    """The first elements of a message list, and the transcript that was built from them."""
-
-    elements: Sequence[Element]
-    counted_by: str
-    """The name of the counter that counted the tokens of the transcript."""
-    counted: CountedTranscript
-    is_first: bool
-    """Whether it was stored when the list had no prefix yet; such a prefix stays where it is."""
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether all of its elements are still in the message cache."""
-        return all(each.cost for each in self.elements)
 
 
 def end_of_systems(elements: Sequence[Element]) -> int:

@@ -22,8 +22,8 @@ from proxy.errors import CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.stored import Patience, StoredSessions
-from proxy.store.base import StoreError
+from proxy.store.facts import Facts
+from proxy.store.patience import Patience
 from proxy.upstream import Upstream
 
 LIFE = 3_600
@@ -34,6 +34,7 @@ RENEWED = 60.0
 """Seconds until the store is told again that a credential was accepted."""
 MOST_CREDENTIALS = 10_000
 _log = logging.getLogger(__name__)
+_WHAT = "whether a credential is accepted"
 _TIMEOUT = 10.0  # seconds
 _MOST_BYTES = 64 * 1024
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -94,7 +95,7 @@ class Callers:
         self,
         upstream: Upstream,
         base_url: str,
-        stored: StoredSessions,
+        facts: Facts,
         tasks: OwnedTasks[Any],
         clock: Callable[[], float],
         credentials: Iterable[bytes],
@@ -103,7 +104,7 @@ class Callers:
     ) -> None:
         self._upstream = upstream
         self._base_url = base_url
-        self._stored = stored
+        self._facts = facts
         self._tasks = tasks
         self._clock = clock
         self._credentials = frozenset(credentials)
@@ -117,12 +118,9 @@ class Callers:
 
     async def stored_time(self, credential: str, patience: Patience) -> float:
         """When the store was last told that a credential was accepted, which this process then knows too."""
+        fact = await self._facts.get(self._name(credential), _WHAT, patience)
         try:
-            fact = await patience.read(self._stored.store.get_fact(self._name(credential)))
             at = self._unexpired(float(fact) if fact else None)
-        except StoreError as error:
-            self._stored.outage.failed("it was not read whether a credential was accepted", error)
-            return -math.inf
         except ValueError:
             _log.warning("it cannot be read whether a credential was accepted")
             return -math.inf
@@ -182,7 +180,4 @@ class Callers:
         self._tasks.own(self._write(credential, at), to_its_end=True)
 
     async def _write(self, credential: str, at: float) -> None:
-        try:
-            await self._stored.in_time(self._stored.store.put_fact(self._name(credential), str(at).encode(), LIFE))
-        except StoreError as error:
-            self._stored.outage.failed("it was not stored whether a credential is accepted", error)
+        await self._facts.put(self._name(credential), str(at).encode(), LIFE, _WHAT)

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.request.bounds import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Tally
+from proxy.request.elements import Element, Span, are_text
 from proxy.request.envelope import Envelope, Member, skip_space
-from proxy.request.message_cache import TURN_BYTES, Element, MessageCache, Span, are_text
+from proxy.request.message_cache import TURN_BYTES, MessageCache
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"

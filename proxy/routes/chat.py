@@ -10,17 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proxy.condensing.decision import Decision
+from proxy.condensing.watching import WatchedReply
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
 from proxy.log import RequestLine
 from proxy.reply.capture import capture_for
-from proxy.reply.keepalive import KeepAlive, PendingResponse
+from proxy.reply.keepalive import KeepAlive
 from proxy.reply.pending import beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
-from proxy.reply.watching import WatchedReply
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.routes.passthrough import pass_unread
+from proxy.routes.pending_response import PendingResponse
 from proxy.routes.reading import Unread, read
 from proxy.services import Services
 from proxy.serving import line_of

@@ -7,10 +7,9 @@ from time import perf_counter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proxy.condensing.decision import Action
 from proxy.errors import ProxyError
 from proxy.http.headers import encode_headers, first, to_upstream
-from proxy.reasons import Reason
+from proxy.reasons import Action, Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.routes.reading import Unread
 from proxy.services import Services

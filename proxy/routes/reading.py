@@ -15,9 +15,9 @@ from proxy.http.headers import Headers, first, to_upstream
 from proxy.reasons import Reason
 from proxy.reply.relay import Incoming
 from proxy.request import controls, wire
+from proxy.request.chat import ChatRequest
 from proxy.request.controls import Controls
-from proxy.request.identity import OWNER, Owner
-from proxy.request.intake import ChatRequest
+from proxy.request.tenants import OWNER, Owner
 from proxy.services import Services
 
 _LONGEST_LENGTH = 20  # digits of a content length that are read

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from proxy.log import LOGGER
+from proxy.version import LOGGER
 
 QUIET = 5.0
 """Seconds without a refusal after which a spell is over."""

@@ -10,31 +10,24 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from proxy.errors import BadRequest
-from proxy.memory.scopes import SOURCE as SCOPE
-from proxy.memory.scopes import key_of_shown
-from proxy.request.identity import session_key
-from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch
+from proxy.sessions.codec import encode_condensation, encode_verdict
 from proxy.sessions.histories import StoredHistory
+from proxy.sessions.identity import session_key
+from proxy.sessions.scopes import SOURCE as SCOPE
+from proxy.sessions.scopes import key_of_shown
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
-from proxy.settings import Settings
 from proxy.store.base import SessionKey, StoreError
-from proxy.store.codec import encode_condensation, encode_verdict
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation
 from strategies.core.parsing import loads
-
-TOKEN_FILE = "admin.token"  # noqa: S105
 
 Document = dict[str, Any]
 
@@ -131,55 +124,6 @@ class Admin:
             else:
                 if session is not None:
                     yield key, session
-
-
-def admin_token(settings: Settings) -> str | None:
-    """The token of the settings, else the one in the token file, which is created if need be; None if there is neither.
-
-    There is a token file only for a proxy that listens on a loopback address.
-    """
-    if settings.admin.token is not None:
-        return settings.admin.token.get_secret_value()
-    path = token_file(settings)
-    return (read_or_create(path).decode("ascii", "replace").strip() or None) if path else None
-
-
-def token_file(settings: Settings) -> Path | None:
-    """The file that holds the token of a proxy with these settings; None where no file does."""
-    if settings.admin.token is not None or not is_loopback(settings.host):
-        return None
-    return path_beside(settings.store.url, TOKEN_FILE)
-
-
-def known_token(settings: Settings, url: str | None = None) -> str | None:
-    """The token for a client of the proxy at `url`: of the settings, else of the token file if that can be read.
-
-    The file's token is sent to no other machine, since only a proxy on this one can have made it.
-    """
-    if settings.admin.token is not None:
-        return settings.admin.token.get_secret_value()
-    path = path_beside(settings.store.url, TOKEN_FILE)
-    try:
-        local = url is None or is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return None
-    return read_token(path) if path and local else None
-
-
-def read_token(path: Path) -> str | None:
-    """The token in a file; None where it cannot be read."""
-    try:
-        return path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host can be reached from this machine only; a name other than `localhost` counts as reachable."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # Documents

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
-from proxy.request.identity import Identity
-from proxy.request.message_cache import Element
+from proxy.request.elements import Element
 from proxy.request.wire import Body
 from proxy.sessions.blocks import VERSION
+from proxy.sessions.identity import Identity
 from strategies.core.digest import ROOT, chain
-from strategies.core.transcript import dump
+from strategies.core.messages import dump
 
 NO_HEAD = f"0-{ROOT.hex()}"
 

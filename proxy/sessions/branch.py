@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor
-from proxy.reply.ending import ending
+from proxy.chat.ending import ending
 from strategies.core.digest import ROOT, link
-from strategies.core.transcript import Role, Transcript
+from strategies.core.messages import Role
+from strategies.core.transcript import Transcript
 
 MOST_OPENINGS = 4
 """The most user messages that one question may consist of: files, context, and the question itself."""

@@ -22,7 +22,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT
-from strategies.core.transcript import Message
+from strategies.core.messages import Message
 
 MOST_BYTES = 64 * 1024 * 1024
 IN_THREAD = 64 * 1024  # bytes of blocks; from here on they are decoded in a thread

@@ -22,20 +22,21 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from proxy.calibration.anchor import Anchor
-from proxy.memory.scopes import with_shared
-from proxy.reply.usage import Usage
-from proxy.request import identity as names
+from proxy.chat.usage import Usage
+from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock, openings
+from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.recognition import Recognised
+from proxy.sessions.scopes import with_shared
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
-from proxy.store.codec import encode_condensation, record_name
 from proxy.store.outage import REFUSED_WRITES
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation, Overlay, Piece, standing_in
+from strategies.core.condensation import Condensation, standing_in
+from strategies.core.pieces import Overlay, Piece
 from strategies.core.plan import head_pieces, with_task
 from strategies.core.transcript import Transcript
 from strategies.core.view import View

@@ -12,23 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from proxy.http.headers import Headers
-from proxy.memory.scopes import Scope, cards_of_scope, scope_key
-from proxy.request import identity as names
-from proxy.request.identity import Identity
+from proxy.http.headers import Headers, lowered_names
 from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.lru import Lru
+from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
 from proxy.sessions.branch import has_node, is_answered_alike, openings
 from proxy.sessions.histories import Histories
+from proxy.sessions.identity import Identity
 from proxy.sessions.lookup import SessionLookup
-from proxy.sessions.restoring import MissingMessages
+from proxy.sessions.missing import MissingMessages
+from proxy.sessions.scopes import Scope, cards_of_scope, scope_key
 from proxy.sessions.session import Session, newest_turn
-from proxy.sessions.stored import Patience, StoredSessions
+from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
+from proxy.store.patience import Patience
 from strategies.core.alignment import LEAST_RUN, align
-from strategies.core.condensation import Condensation, Overlay
-from strategies.core.transcript import Role, Transcript
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Role
+from strategies.core.pieces import Overlay
+from strategies.core.transcript import Transcript
 
 _CANDIDATES = 4
 _NEWEST = 16
@@ -101,7 +104,7 @@ class Recogniser:
     ) -> None:
         self._stored = stored
         self._histories = Histories(stored)
-        self._headers = names.lowered_names(headers)
+        self._headers = lowered_names(headers)
         self._new_session = new_session
         self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from proxy.runtime.lru import SizedLru
+from proxy.sessions.codec import decode_condensation, decode_document
 from proxy.sessions.session import Session
 from proxy.store.base import Snapshot
-from proxy.store.codec import decode_condensation, decode_document
 from strategies.core.condensation import Condensation
 
 MOST_BYTES = 16 * 1024 * 1024

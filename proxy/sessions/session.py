@@ -32,9 +32,11 @@ from proxy.sessions.branch import (
     places_since,
 )
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation, Literal, Overlay
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Role
+from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
-from strategies.core.transcript import Role, Transcript
+from strategies.core.transcript import Transcript
 from strategies.memory.merging import settled_cards
 
 MAIN = "main"
@@ -44,8 +46,6 @@ MOST_PATCHES = 64
 MOST_PATCH_CHARS = 512 * 1024
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
-
-
 NOTHING: Mapping[str, Any] = {}
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from proxy.condensing.cost import Prices
 from proxy.learning.profiles import Profile
+from proxy.prices import Prices
 from proxy.settings.values import (
     HeaderNames,
     HttpAddress,

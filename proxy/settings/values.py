@@ -7,12 +7,12 @@ mostly comes from a shell variable that is not set.
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from proxy.http.trusted_proxies import network
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import not_this
 from strategies import parse
@@ -91,3 +91,16 @@ Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], BeforeValidator(split_at_commas)]
 HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(split_at_commas)]
+_MAPPED_PREFIX = 96
+"""Bits before the IPv4 address in an IPv4-mapped IPv6 address."""
+Network = IPv4Network | IPv6Network
+
+
+def network(text: str) -> Network:
+    """Parses an address, or a network in CIDR notation; raises `ValueError`.
+
+    An IPv4-mapped IPv6 network such as `::ffff:10.0.0.0/104` becomes the IPv4 network.
+    """
+    found = ip_network(text, strict=False)
+    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) else None
+    return found if mapped is None else IPv4Network((mapped, found.prefixlen - _MAPPED_PREFIX))

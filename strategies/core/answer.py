@@ -15,7 +15,7 @@ from typing import NamedTuple
 from strategies.core.cards import MemoryCard, read_text
 from strategies.core.effects import Answer, Ask, Failure, Result
 from strategies.core.errors import AnswerRefused
-from strategies.core.transcript import Counter
+from strategies.core.messages import Counter
 
 _TAGS = re.compile(r"</?summary>", re.IGNORECASE)
 _WORK = (

@@ -16,8 +16,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from strategies.core.messages import Role
 from strategies.core.normalizing import normalized
-from strategies.core.transcript import Role
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
 FROM_TOOLS = ("code", "fact")

@@ -14,8 +14,8 @@ from strategies.core.budget import Budget
 from strategies.core.history import originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import Ledger, LedgerCaps, ledger
+from strategies.core.messages import Counter, Message
 from strategies.core.replacement import previous_record, text_room
-from strategies.core.transcript import Counter, Message
 from strategies.core.view import Item, View
 
 RULES_SHARE, FACTS_SHARE = 2 / 3, 1 / 8

@@ -13,54 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from strategies.core.cards import MemoryCard
-
-
-class Kind(Enum):
-    """What a literal piece stands for."""
-
-    REPLACEMENT = "replacement"
-    LEAD_IN = "lead-in"
-    TASK = "task"
-    MASKED = "masked"
-    SHORTENED = "shortened"
-    PATCH = "patch"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """The transcript's message at chain index `index`, unchanged."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A message of ours as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
-
-    raw: str
-    kind: Kind
-    origin: int | None = None
-
-
-Piece = Keep | Literal
-
-
-@dataclass(frozen=True, slots=True)
-class Overlay:
-    """Pieces that go before chain message `at` and stand for the `covered` messages before it.
-
-    `anchor` is the chain digest after message `at - 1`; the overlay applies only to transcripts that have it there.
-    """
-
-    anchor: bytes
-    at: int
-    covered: int
-    pieces: tuple[Piece, ...]
+from strategies.core.pieces import Overlay, Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ much was left out.
 
 from __future__ import annotations
 
-from strategies.core.transcript import Counter, Message, content_text, dump
+from strategies.core.messages import Counter, Message, content_text, dump
 
 HEAD_SHARE = 0.6
 _TRIES = 6

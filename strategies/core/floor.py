@@ -8,10 +8,10 @@ make no room.
 from __future__ import annotations
 
 from strategies.core.budget import Budget
+from strategies.core.messages import Role
 from strategies.core.replacement import frame_tokens
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.summary import LEAST_RECORD
-from strategies.core.transcript import Role
 from strategies.core.view import Item, View
 
 LEAST_RESULT = 180

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from strategies.core.excerpt import HEAD_SHARE, cut_text
-from strategies.core.transcript import Counter, Message, Role
+from strategies.core.messages import Counter, Message, Role
 from strategies.core.view import Item, View
 
 

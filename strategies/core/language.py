@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 
-from strategies.core.transcript import Message, Role, Transcript
+from strategies.core.messages import Message, Role
+from strategies.core.transcript import Transcript
 
 _MESSAGES = 60
 _LOOKED_AT = 400

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from strategies.core.facts import Fact, rank_facts, worth_reading
+from strategies.core.messages import Counter, Message, Role
 from strategies.core.rules import find_rules, is_weak
 from strategies.core.superseding import merge_rules
-from strategies.core.transcript import Counter, Message, Role
 
 _MARK = "[Ledger]"
 RULES_HEADING = f"{_MARK} The user's own words, first stated first. They hold until the user takes them back."

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from strategies.core.transcript import Call
+from strategies.core.messages import Call
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
 _LINE_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Keep, Kind, Literal, Piece
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
+from strategies.core.messages import Message, Role
+from strategies.core.pieces import Keep, Kind, Literal, Piece
 from strategies.core.rounds import newest_round
-from strategies.core.transcript import Message, Role, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from strategies.core.condensation import Kind, Literal
 from strategies.core.ledger import Ledger, split_ledger
-from strategies.core.transcript import Counter, dump
+from strategies.core.messages import Counter, dump
+from strategies.core.pieces import Kind, Literal
 from strategies.core.view import View
 
 OPENING = "[Condensed history]"

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.errors import InvalidPlan
+from strategies.core.messages import Counter
 from strategies.core.plan import check
-from strategies.core.transcript import Counter, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
 

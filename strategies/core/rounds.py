@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from strategies.core.transcript import Call, Role
+from strategies.core.messages import Call, Role
 
 
 class Rounded(Protocol):

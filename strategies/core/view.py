@@ -17,12 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.digest import message_digest
-from strategies.core.form import Form, Placed, shape
+from strategies.core.form import Form
+from strategies.core.messages import Call, Counter, Message, Role, literal
 from strategies.core.parsing import loads
+from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.rounds import Structure, structure
-from strategies.core.transcript import Call, Counter, Message, Role, Transcript, literal
+from strategies.core.shaping import Placed, shape
+from strategies.core.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import re
 
 from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
+from strategies.core.messages import dump
+from strategies.core.pieces import Kind, Literal
 from strategies.core.replacement import frame_tokens
 from strategies.core.summary import LEAST_RECORD, Cap, RecordForm, Span, record_cap
 from strategies.core.tags import tag_contents
-from strategies.core.transcript import dump
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from strategies.core.condensation import Piece
 from strategies.core.errors import NothingToSummarize
+from strategies.core.messages import Role
+from strategies.core.pieces import Piece
 from strategies.core.plan import task_piece
 from strategies.core.protocol import Verdict
-from strategies.core.transcript import Role
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from strategies.core.cards import FROM_TOOLS, MemoryCard
 from strategies.core.history import originals
-from strategies.core.transcript import Message, Role
+from strategies.core.messages import Message, Role
 from strategies.core.view import Item, View
 from strategies.memory.terms import distinct
 

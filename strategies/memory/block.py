@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from strategies.core.language import is_chinese
-from strategies.core.transcript import Counter, Role, Transcript, dump
+from strategies.core.messages import Counter, Role, dump
+from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
 

@@ -25,8 +25,8 @@ from math import ceil
 from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
+from strategies.core.messages import Role
 from strategies.core.normalizing import normalized
-from strategies.core.transcript import Role
 from strategies.memory.terms import STOP, terms
 
 SAME = 0.8

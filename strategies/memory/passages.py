@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from strategies.core.cards import MemoryCard
-from strategies.core.transcript import Message, Role
+from strategies.core.messages import Message, Role
 from strategies.memory.terms import width
 
 NOWHERE = -1

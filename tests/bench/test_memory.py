@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from bench.memory import Row, asked, chinese, document, english, markdown, measure, verdict
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.passages import text_entries
 from strategies.memory.ranking import Index
 

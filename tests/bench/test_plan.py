@@ -6,7 +6,8 @@ import pytest
 
 from bench.history import agent_history
 from bench.plan import STRATEGIES, Row, document, filled_budget, growth, markdown, measure, verdict
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.messages import Reader
+from strategies.core.transcript import Transcript
 from tests.support.transcripts import WORDS
 
 

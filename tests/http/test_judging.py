@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from proxy.commands.sessions import lines_of
-from proxy.sessions.admin import known_token
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
+from proxy.settings.token import known_token
 from tests.http.talking import (
     SUMMARY,
     Message,

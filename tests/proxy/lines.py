@@ -18,11 +18,12 @@ from itertools import count
 from typing import Any, TypeVar
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Action, Decision, Trigger
+from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable
+from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.compress import CompressedStore

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
 from proxy.errors import HeadMismatch
+from proxy.reasons import Action
 from tests.proxy.lines import (
     Line,
     Past,

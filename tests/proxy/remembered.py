@@ -7,15 +7,17 @@ import time
 from itertools import count
 from typing import Any
 
-from proxy.request.identity import Identity
 from proxy.sessions.append import History
 from proxy.sessions.histories import StoredHistory
+from proxy.sessions.identity import Identity
 from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey
-from strategies.core.condensation import Condensation, Keep
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Reader
+from strategies.core.pieces import Keep
+from strategies.core.transcript import Transcript
 
 DERIVED = Identity()
 NAMED = Identity("X-Condenser-Session", "named")

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from proxy.condensing.inject import Injector
+from proxy.condensing.intake import Intake
+from proxy.condensing.recall import Recall
 from proxy.condensing.settling import Settler
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.memory.inject import Injector
-from proxy.memory.recall import Recall
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest, Intake
+from proxy.request.chat import ChatRequest
 from proxy.request.wire import Body
 from proxy.services import Services, open_services
 from proxy.settings import load_settings

@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 
 from bench.history import Message, long_history
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
+from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

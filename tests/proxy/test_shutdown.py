@@ -10,7 +10,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
-from strategies.core.condensation import Overlay
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
+from strategies.core.pieces import Overlay
 from strategies.core.plan import Plan, apply, check, head_pieces
 from strategies.core.protocol import Past, Strategy, Verdict
 from strategies.core.requirement import Requirement

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
+from strategies.core.messages import Message, Role
+from strategies.core.pieces import Kind, Literal
 from strategies.core.rounds import structure
-from strategies.core.transcript import Message, Role, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 LEAST_RESULT = 120 + 60  # what `shorten` leaves of a result, with room for a long frame

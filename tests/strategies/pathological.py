@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from proxy.http.sse import EventReader
-from proxy.memory.stream import Events
 from proxy.overflow import recognise
+from proxy.searching.stream import Events
 from strategies.core import cards, language, ledger, rules, superseding
 from strategies.core.answer import read_plain_answer
 from strategies.core.ballot import read_vote

@@ -8,9 +8,9 @@ import pytest
 
 from strategies import stages
 from strategies.core.budget import Budget
-from strategies.core.condensation import Keep, Kind, Literal
 from strategies.core.effects import Answer, Ask, Effect, Result
 from strategies.core.errors import NothingToSummarize, OptionError, StrategyError
+from strategies.core.pieces import Keep, Kind, Literal
 from strategies.core.plan import apply, check
 from strategies.core.protocol import Judging, Past
 from strategies.core.replacement import previous_text

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Keep, Kind, Literal, Overlay
 from strategies.core.errors import StrategyError
+from strategies.core.messages import dump
+from strategies.core.pieces import Keep, Kind, Literal, Overlay
 from strategies.core.plan import head_pieces, violations
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import Transcript, dump
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import attempted
 from tests.strategies.test_invariants import PIPELINES, STABLE, WINDOWS

@@ -10,11 +10,11 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect
+from strategies.core.messages import Role
 from strategies.core.plan import Plan, apply
 from strategies.core.protocol import Past
 from strategies.core.replacement import previous_text
 from strategies.core.summary import CARD_TOKENS, LEAST_WINDOW_FOR_CARDS
-from strategies.core.transcript import Role
 from strategies.core.view import View
 from tests.strategies.driving import finish, questions, staged
 from tests.support.transcripts import Body, assistant, call, chat, tool, user, view_of

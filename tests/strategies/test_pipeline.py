@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Kind, Literal
 from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import Declined, StrategyError
+from strategies.core.messages import dump
+from strategies.core.pieces import Kind, Literal
 from strategies.core.plan import Plan, Replace, newest_is_shortened
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import dump
 from strategies.core.view import View
 from strategies.pipeline import Outcome, attempt, run
 from tests.strategies.driving import attempted, condensed, failing, finish, good, ladder, later, staged

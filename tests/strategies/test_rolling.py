@@ -10,13 +10,13 @@ import pytest
 
 from strategies.core.budget import Budget, Marks
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Literal
 from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
+from strategies.core.messages import Role
+from strategies.core.pieces import Literal
 from strategies.core.plan import Plan
 from strategies.core.protocol import Marking, Past
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
-from strategies.core.transcript import Role
 from strategies.core.view import View
 from strategies.memory.passages import card_entry
 from strategies.memory.ranking import Index

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strategies.core.transcript import Call
+from strategies.core.messages import Call
 from strategies.keywords import keywords
 from strategies.scoring import Kind, MessageImportanceScorer, Wording
 from tests.support.transcripts import Body, assistant, call, message, tool, user, words

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.store.codec import decode_condensation, encode_condensation
+from proxy.sessions.codec import decode_condensation, encode_condensation
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, Piece
+from strategies.core.condensation import Condensation
 from strategies.core.errors import StrategyError
+from strategies.core.messages import Message
+from strategies.core.pieces import Piece
 from strategies.core.plan import head_pieces
 from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
-from strategies.core.transcript import Message, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.walk import walk
 from tests.strategies.driving import Reply, attempted, failing, good, ladder, overlay_of, staged

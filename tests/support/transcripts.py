@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from proxy.resources import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.digest import call_fields
-from strategies.core.transcript import Counter, Message, Reader, Transcript, content_text
+from strategies.core.messages import Counter, Message, Reader, content_text
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.support.data import FOLDER, MISSING
 

@@ -17,7 +17,8 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.store.sqlite import SqliteStore
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.messages import Reader
+from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from tests.support.signals import BOUND
 from tests.support.transcripts import WORDS
@@ -58,7 +59,7 @@ async def learning(
         if progress.prices not in lines:
             lines.append(progress.prices)
 
-    yield Calibrator("u", StoredSessions(store, 1.0), tasks, ttl=60, clock=time.time, report=report), lines, tasks
+    yield Calibrator("u", StoredSessions(store, 1.0).facts, tasks, ttl=60, clock=time.time, report=report), lines, tasks
     await tasks.close()
     await store.close()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import Features, non_latin_share, of_messages
 from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fit_prices
-from strategies.core.transcript import Message, Reader, Role, dump, literal
+from strategies.core.messages import Message, Reader, Role, dump, literal
 from tests.support.transcripts import WORDS
 
 TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, non_latin=2.5, outside=1.8)

@@ -13,8 +13,9 @@ from proxy.calibration.features import Features
 from proxy.calibration.fit import EVEN
 from proxy.calibration.samples import NOTHING, FittedPrices
 from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
-from strategies.core.condensation import Kind, Literal, Overlay
-from strategies.core.transcript import Reader, Role, Transcript, dump, literal
+from strategies.core.messages import Reader, Role, dump, literal
+from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from tests.support.transcripts import WORDS
 

@@ -11,7 +11,8 @@ import pytest
 
 from proxy.asking import Asking, Caller
 from proxy.condensing.attempts import AttemptResult, Attempts
-from proxy.condensing.policy import Policies, Policy
+from proxy.condensing.policies import Policies
+from proxy.condensing.policy import Policy
 from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
@@ -23,9 +24,10 @@ from proxy.tokens.windows import ModelTable
 from proxy.upstream import Upstream
 from strategies import parse
 from strategies.core.budget import Budget
+from strategies.core.messages import Reader
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.http.talking import SUMMARY, WINDOW, garden, summary
 from tests.support.replies import error

@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 
 from proxy.calibration.scaling import Calibration
-from proxy.condensing.decision import Action, Decision, Timing, Trigger, budget_document, short
-from proxy.condensing.policy import Policies
+from proxy.condensing.account import budget_document, short
+from proxy.condensing.decision import Decision
+from proxy.condensing.policies import Policies
+from proxy.condensing.timing import Timing
 from proxy.condensing.token_account import account
 from proxy.learning.proof import Scope
+from proxy.reasons import Action, Trigger
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
 from strategies.core.budget import Scale
-from strategies.core.condensation import Condensation, Kind, Literal
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Reader
+from strategies.core.pieces import Kind, Literal
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
 TABLE = ModelTable.load(config_directory() / "models.toml")

@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
+from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.identity import session_key
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import open_services
+from proxy.sessions.codec import encode_condensation, record_name
+from proxy.sessions.identity import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Lease, SessionKey, SessionStore, StoreError
-from proxy.store.codec import encode_condensation, record_name
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Keep
 from strategies.core.effects import Effect, Result
+from strategies.core.pieces import Keep
 
 pytestmark = pytest.mark.anyio
 ASKED = {"role": "user", "content": "the question that is being worked on"}

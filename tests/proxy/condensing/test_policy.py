@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.policy import Policies, Policy, Window, requested_reply_length
-from proxy.discovery import StatedWindow
+from proxy.condensing.policies import Policies
+from proxy.condensing.policy import Policy, Window, requested_reply_length
 from proxy.errors import BadRequest
 from proxy.learning.proof import Scope
+from proxy.learning.stated_windows import StatedWindow
 from proxy.request.controls import Controls, read
 from proxy.resources import config_directory
 from proxy.settings import Settings

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Action, Decision, Timing, Trigger
+from proxy.condensing.decision import Decision
+from proxy.condensing.timing import Timing
+from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.identity import session_key
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
+from proxy.sessions.identity import session_key
 from proxy.sessions.records import Records
 from proxy.settings import Settings
 from proxy.store.base import Lease, SessionKey

@@ -11,7 +11,7 @@ from proxy.learning.profiles import Profile
 from proxy.overflow import Kind, Refusal
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from proxy.chat.usage import Usage
 from proxy.condensing.decision import Decision
-from proxy.memory.inject import Injector
-from proxy.memory.recall import Recall
+from proxy.condensing.inject import Injector
+from proxy.condensing.recall import Recall
+from proxy.condensing.watching import WatchedReply
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.reply.usage import Usage, UsageReader
-from proxy.reply.watching import WatchedReply
+from proxy.reply.usage import UsageReader
 from proxy.request import controls, wire
-from proxy.request.identity import session_key
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
+from proxy.sessions.identity import session_key
 from proxy.sessions.records import Records
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, Write

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Kind, Reading, StatedWindow
+from proxy.discovery.reading import Kind, Reading
 from proxy.discovery.servers import PAGES, Page
+from proxy.learning.stated_windows import StatedWindow
 from tests.proxy.discovery import pages
 
 ASKED = {page.path: page for page in PAGES}

@@ -32,7 +32,7 @@ async def learning(
 ) -> AsyncIterator[LearnedWindows]:
     tasks: OwnedTasks[Condensation | None] = OwnedTasks()
     kept = store or await open_store("memory://")
-    learned = LearnedWindows(upstream, StoredSessions(kept, 1.0), tasks, TTL, clock or Clock())
+    learned = LearnedWindows(upstream, StoredSessions(kept, 1.0).facts, tasks, TTL, clock or Clock())
     learned.refresh(MODEL)
     await tasks.idle()
     yield learned

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.editing import standing_for, with_card, without_cards
+from proxy.sessions.codec import encode_session
+from proxy.sessions.editing import standing_for, with_card, without_cards
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.store.base import Snapshot
-from proxy.store.codec import encode_session
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from tests.http.talking import Stage, asked, on_file, summary
 from tests.http.test_memory_scopes import CARD, FORCE, diary, scope
 from tests.proxy.commanding import run
@@ -26,8 +26,6 @@ CARDS = [
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
     {"content": "Water at dawn only.", "type": "constraint", "tags": []},
 ]
-
-
 pytestmark = pytest.mark.usefixtures("store_file")
 
 

@@ -9,12 +9,12 @@ import pytest
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
 from proxy.memory.meaning import BATCH, MOST_BATCHES, PAUSE, Asker, Meanings
-from proxy.request.identity import Identity
+from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
-from proxy.sessions.stored import Patience
 from proxy.settings.tables import ModelRole
 from proxy.store.base import SessionKey
+from proxy.store.patience import Patience
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import Clock
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.memory.offering import standing_patches
+from proxy.condensing.offering import standing_patches
+from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records
 from proxy.sessions.session import MOST_PATCH_CHARS, MOST_PATCHES, Session
 from proxy.store.base import Snapshot
-from proxy.store.codec import encode_session
-from strategies.core.condensation import Overlay
+from strategies.core.pieces import Overlay
 from tests.strategies.test_hidden_rounds import patch_at
 from tests.support.transcripts import Body, agent, assistant, call, tool, transcript_of, user
 

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.memory.vectors import COMPARED, FLOAT_BYTES, MOST_SESSIONS, SessionVectors, Vectors, vector_of
 from proxy.store.base import SessionKey
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
 

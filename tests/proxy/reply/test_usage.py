@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.reply.ending import ending
-from proxy.reply.usage import TAIL, Usage, UsageReader, usage_in
+from proxy.chat.ending import ending
+from proxy.chat.usage import Usage, usage_in
+from proxy.reply.usage import TAIL, UsageReader
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
 FILLER = json.dumps({"choices": [{"delta": {"content": "word " * 20}}], "usage": None}).encode()

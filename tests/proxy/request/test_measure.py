@@ -14,7 +14,7 @@ from proxy.request.measure import Measured, Measurer, fits_by_length
 from proxy.request.message_cache import MessageCache
 from proxy.request.wire import Body, read
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
-from strategies.core.transcript import Reader
+from strategies.core.messages import Reader
 
 TOKENIZERS = Tokenizers()
 HISTORY = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "One, two, three."}]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request.bounds import MAX_LEVELS
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MOST_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
+from proxy.request.elements import MOST_COST_IN_SPAN, Element
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, SPAN_LENGTH, MessageCache
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
 

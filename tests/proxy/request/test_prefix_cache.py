@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import of_messages
 from proxy.request import wire
+from proxy.request.elements import CachedPrefix, Element
 from proxy.request.measure import BY_LENGTH, Measured, Measurer
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, Element, MessageCache
-from proxy.request.prefix_cache import LEAST_MESSAGES, MOST_NEW_MESSAGES, CachedPrefix, end_of_systems, find_prefix
+from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MessageCache
+from proxy.request.prefix_cache import LEAST_MESSAGES, MOST_NEW_MESSAGES, end_of_systems, find_prefix
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.messages import Reader
+from strategies.core.transcript import Transcript
 from tests.proxy.request.test_wire import FEW
 
 MESSAGES: list[dict[str, Any]] = [
@@ -38,8 +40,6 @@ others = st.sampled_from(
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
     ]
 )
-
-
 systems = st.sampled_from([{"role": role, "content": text} for role in ("system", "developer") for text in "ab"])
 
 

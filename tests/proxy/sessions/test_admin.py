@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from proxy.commands.admin_client import table
 from proxy.commands.sessions import lines_of
-from proxy.sessions.admin import TOKEN_FILE, Admin, admin_token, known_token, session_document
+from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
+from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Write
 from strategies.core.condensation import Condensation

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from proxy.request.message_cache import Element
+from proxy.request.elements import Element
 from proxy.sessions.append import Append, Tip
 from proxy.sessions.blocks import new_block
 from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
-from strategies.core.transcript import Reader, Transcript
+from strategies.core.messages import Reader
+from strategies.core.transcript import Transcript
 
 pytestmark = pytest.mark.anyio
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from proxy.request.message_cache import Element
+from proxy.request.elements import Element
 from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Condensation, Keep, Kind, Literal
+from strategies.core.condensation import Condensation
+from strategies.core.pieces import Keep, Kind, Literal
 from strategies.core.view import fold
 from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, transcript, turn
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session, record_name
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
-from proxy.store.codec import UNREADABLE, encode_condensation, encode_session, record_name
-from strategies.core.condensation import Condensation, Keep, Kind, Literal
+from strategies.core.condensation import Condensation
+from strategies.core.pieces import Keep, Kind, Literal
 
 pytestmark = pytest.mark.anyio
 SUMMARY = Literal('{"role": "user", "content": "what was said"}', Kind.REPLACEMENT)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.reply.ending import ending
+from proxy.chat.ending import ending
 from proxy.sessions.branch import is_answered_alike, node_before
+from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records
 from proxy.sessions.session import MOST_BRANCHES, Session, branch_name, with_depth
 from proxy.store.base import Snapshot
-from proxy.store.codec import encode_session
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.decision import Action, Decision
+from proxy.condensing.decision import Decision
 from proxy.condensing.leases import Leases
+from proxy.condensing.lessons import FIRST_LOOK
 from proxy.errors import HistoryUnavailable
-from proxy.learning.lessons import FIRST_LOOK
+from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
-from proxy.request.identity import session_key
-from proxy.request.intake import ChatRequest
+from proxy.request.chat import ChatRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
-from proxy.sessions.stored import LAST_SHARE, Patience, StoredSessions
+from proxy.sessions.identity import session_key
+from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.settings import Settings
 from proxy.store.base import SessionKey, SessionStore, Snapshot
+from proxy.store.patience import Patience
 from proxy.tokens.counter import Tokenizers
 from tests.support.passing import PassingTime, SlowStore
 from tests.support.signals import BOUND

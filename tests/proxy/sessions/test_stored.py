@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.stored import LAST_SHARE, Patience, StoredSessions
+from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.patience import Patience
 from tests.support.passing import PassingTime, SlowStore
 from tests.support.signals import BOUND
 

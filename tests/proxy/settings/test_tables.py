@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.cost import Prices
+from proxy.prices import Prices
 from proxy.settings import Settings, SettingsError, load_settings
 from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 pytestmark = pytest.mark.usefixtures("no_settings")
 
 # -- strategies and models ---------------------------------------------------------------------------------

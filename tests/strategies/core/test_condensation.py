@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategies.core.condensation import Condensation, Keep, standing_in
+from strategies.core.condensation import Condensation, standing_in
+from strategies.core.pieces import Keep
 from tests.support.transcripts import assistant, transcript_of, user
 
 DIGESTS = transcript_of([user("a"), assistant("b"), user("c"), assistant("d")]).digests

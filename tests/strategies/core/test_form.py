@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from strategies import TABLE
 from strategies.core.budget import Budget
-from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.errors import StrategyError
-from strategies.core.form import BRIDGE, CALLING, Form, Placed, shape
+from strategies.core.form import Form
+from strategies.core.messages import Role, dump
+from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
-from strategies.core.transcript import Role, dump
+from strategies.core.shaping import BRIDGE, CALLING, Placed, shape
 from strategies.core.view import View, fold
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strategies.core.messages import Call
 from strategies.core.paths import Target, parsed, target
-from strategies.core.transcript import Call
 
 
 def found(arguments: str) -> Target | None:

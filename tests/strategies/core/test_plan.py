@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Keep, Kind, Literal, Overlay
 from strategies.core.errors import InvalidPlan
+from strategies.core.messages import Role, dump, unknown
+from strategies.core.pieces import Keep, Kind, Literal, Overlay
 from strategies.core.plan import (
     Plan,
     Replace,
@@ -23,7 +24,7 @@ from strategies.core.plan import (
     violations,
     with_task,
 )
-from strategies.core.transcript import Role, Transcript, dump, unknown
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import later, texts
 from tests.support.transcripts import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strategies.core.condensation import Kind, Literal
 from strategies.core.excerpt import cut_text
+from strategies.core.pieces import Kind, Literal
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import (
     OPENING,

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, Keep, Kind, Literal
+from strategies.core.condensation import Condensation
+from strategies.core.messages import dump
+from strategies.core.pieces import Keep, Kind, Literal
 from strategies.core.replay import Replayed, replay
-from strategies.core.transcript import dump
 from tests.support.transcripts import WORDS, Body, assistant, chat, transcript_of, user
 
 BODIES = chat(8, size=50)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.condensation import Kind, Literal
 from strategies.core.errors import InvalidPlan
+from strategies.core.messages import dump
+from strategies.core.pieces import Kind, Literal
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import replacement
 from strategies.core.split import Split
-from strategies.core.transcript import dump
 from strategies.core.view import View
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from strategies.core.transcript import Reader, Role, Transcript, content_text, dump, literal
+from strategies.core.messages import Reader, Role, content_text, dump, literal
+from strategies.core.transcript import Transcript
 from tests.support.transcripts import (
     WORDS,
     Body,

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from strategies.core.condensation import Keep, Kind, Literal, Overlay, Piece
-from strategies.core.transcript import Role, Transcript, dump, unknown
+from strategies.core.messages import Role, dump, unknown
+from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import texts
 from tests.support.transcripts import (

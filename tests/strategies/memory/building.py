@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.passages import Entry, text_entries
 from strategies.memory.ranking import Hit, Index
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from strategies.core.cards import MemoryCard
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.core.view import View
 from strategies.memory.attribution import attribute_cards
 from tests.support.transcripts import Body, assistant, call, tool, user, view_of

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from strategies.core.cards import LONGEST, MOST_CARDS, MemoryCard, Origin, from_json, read_answer, read_text, to_json
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 
 ORIGIN = Origin("2024-05-08T10:00:00Z", Role.USER, ("aa", "bb"), "c1-1", places=(3, 4))
 CARD = {"content": "Use Postgres", "type": "decision", "tags": ["database"]}

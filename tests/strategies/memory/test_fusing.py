@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.fusing import MOST_NEAR, fuse, outstanding
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit, Index

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
-from strategies.core.transcript import Role
+from strategies.core.messages import Role
 from strategies.memory.merging import merge_cards, settled_cards
 
 CARDS = st.lists(

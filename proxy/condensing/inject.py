@@ -1,0 +1,109 @@
+"""Puts a memory block before each user message: what was said earlier about it.
+
+The block is chosen when the message is new, kept with its branch, and stands byte for byte in every view of that turn,
+so that the upstream's prompt cache of the turn stays valid. It leaves with the next user message. It never repeats what
+the view shows, and there is none where the view hides nothing or nothing relevant is found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from proxy.condensing.decision import Decision
+from proxy.condensing.intake import Case
+from proxy.condensing.preparing import Background
+from proxy.condensing.recall import Recall, Searchable
+from proxy.runtime.offload import message_load, offload
+from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.settings.tables import MemorySettings
+from strategies.core.budget import Budget
+from strategies.core.digest import ROOT
+from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.view import Item, View, fold
+from strategies.memory.block import appears_in, block_room, memory_block, notes_for
+from strategies.memory.ranking import Hit
+
+LEAST_ROOM = 32
+
+
+def standing_block(case: Case) -> MemoryBlock | None:
+    """The block that an earlier request of this turn has shown; None where this is a new user message."""
+    session, history = case.recognised.session, case.history
+    branch = session.find_branch(history) if session else None
+    if branch is None or history.last_user is None:
+        return None
+    return branch.block if branch.block.node == history.digests[history.last_user].hex() else None
+
+
+def overlay_of(block: MemoryBlock, case: Case) -> Overlay:
+    """The overlay that puts the block into a view."""
+    at = case.history.last_user or 0
+    anchor = case.history.digests[at - 1] if at else ROOT
+    return Overlay(anchor, at, 0, (Literal(block.raw, Kind.MEMORY),))
+
+
+def with_standing_block(case: Case) -> Case:
+    """The case with the block that this turn has shown already, and with its tokens reserved."""
+    block = standing_block(case) if case.policy.memory.inject else None
+    if block is None:
+        return case
+    return case._replace(memory_block=block, block_tokens=case.counter.message(json.loads(block.raw)))
+
+
+class Injector:
+    """Chooses blocks and puts them into views; one per app."""
+
+    def __init__(self, recall: Recall, settings: MemorySettings, tasks: Background) -> None:
+        self._recall = recall
+        self._settings = settings
+        self._tasks = tasks
+
+    async def inject(self, decision: Decision, case: Case) -> None:
+        """Puts this turn's block into a decision's view: the one that the turn has shown already, or a new one."""
+        budget = case.policy.budget
+        # A view that was made without the store rests on no condensation, so it cannot be folded again.
+        if not case.policy.memory.inject or budget is None or case.recognised.failure:
+            return
+        block = case.memory_block or await self._choose_block(decision.view, case, budget)
+        if block is None and not any(map(_is_memory, decision.view.lead)):
+            decision.memory_block = NO_MEMORY_BLOCK
+            return
+        heads = (decision.applied.overlay,) if decision.applied else ()
+        inserted = (overlay_of(block, case),) if block else ()
+        view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
+        decision.view, decision.tokens_after = view, view.tokens
+        decision.memory_block = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
+
+    def follow(self, case: Case) -> None:
+        """Indexes the new messages of a conversation in the background, once its reply has been sent."""
+        if case.policy.memory.inject or case.policy.memory.tool:
+            self._tasks.start(self._recall.learn(Searchable.of(case)), ("learn", case.recognised.key))
+
+    async def _choose_block(self, view: View, case: Case, budget: Budget) -> MemoryBlock | None:
+        """The block for a new user message; None where nothing is found, or there is no room."""
+        last = case.history.last_user
+        free = budget.headroom(view.tokens) - budget.least_headroom
+        left = min(block_room(budget.window, case.policy.injection.max_tokens), free)
+        if last is None or left < LEAST_ROOM or not (_hides(view) or case.has_foreign_cards):
+            return None
+        question, wait = case.history.chain[last].text, self._settings.embeddings_inject_wait
+        hits = await self._recall.search(Searchable.of(case), question, wait)
+        load = message_load(view.size, view.tokens)
+        raw = await offload(load, _block_text, hits, view, left, case.policy.injection.top_k)
+        return MemoryBlock(case.history.digests[last].hex(), raw) if raw is not None else None
+
+
+def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:
+    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows. May run in a thread."""
+    shown = appears_in([message.text for message in view.item_messages])
+    return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript))
+
+
+def _is_memory(item: Item) -> bool:
+    return isinstance(item.piece, Literal) and item.piece.kind is Kind.MEMORY
+
+
+def _hides(view: View) -> bool:
+    """Whether the view leaves out anything of the conversation."""
+    return view.covered > 0 or bool(view.transcript.unknown)

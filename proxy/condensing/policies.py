@@ -1,0 +1,269 @@
+"""Policies: made from controls, session and settings for one request, and cached by what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window, requested_reply_length
+from proxy.errors import BadRequest
+from proxy.learning.learned_windows import LearnedWindow
+from proxy.learning.profiles import ANY, Profile
+from proxy.learning.proof import Scope
+from proxy.learning.stated_windows import WindowLookup, no_stated_window
+from proxy.request.controls import MEMORY, Controls, Memory, memory_of
+from proxy.runtime.lru import Lru
+from proxy.settings import Settings
+from proxy.settings.tables import MarkSettings, ModelSettings, SummarizerRole
+from proxy.tokens.windows import ModelTable
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
+from strategies.core.budget import LEAST_TRIGGER, Budget
+from strategies.core.errors import OptionError
+from strategies.core.protocol import Injecting, Injection, Strategy
+from strategies.pipeline import with_stage_marks
+
+_MOST_CACHED = 256
+
+
+class _Model(NamedTuple):
+    """The facts about one model from settings and bundled table; they do not change while the process runs."""
+
+    entry: ModelSettings | None
+    summarizer: SummarizerRole
+    window: Window | None
+    """The window that the settings give."""
+    listed: Window
+    """The window of the bundled table, for a model whose window is neither set nor stated."""
+    max_input: int | None
+
+
+class _Basis(NamedTuple):
+    """The part of what a policy rests on that may change while the process runs."""
+
+    window: Window
+    prompt_window: int | None
+    profile: Profile
+
+
+class Policies:
+    """Makes policies; one per app.
+
+    `discovered` gives the window that the server states for a model, `learned` the one that replies have taught,
+    `profile` what the model's server accepts.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: ModelTable,
+        discovered: WindowLookup = no_stated_window,
+        learned: Callable[[Scope], LearnedWindow | None] = lambda _: None,
+        profile: Callable[[Scope], Profile] = lambda _: ANY,
+    ) -> None:
+        self._profile = profile
+        self._settings = settings
+        self._table = table
+        self._discovered = discovered
+        self._learned = learned
+        self._tables = option_tables(settings)
+        self._models: Lru[str, _Model] = Lru(_MOST_CACHED)
+        self._cached: Lru[Hashable, Policy] = Lru(_MOST_CACHED)
+        self._marks: Lru[Hashable, int | None] = Lru(_MOST_CACHED)
+
+    def policy(self, controls: Controls, session: Mapping[str, Any], scope: Scope, body: Mapping[str, Any]) -> Policy:
+        """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
+
+        Requests that ask for the same, under the same windows, share one policy.
+        """
+        basis = self._basis(controls.window, scope)
+        # The session's settings may hold any JSON value; as text they can be part of a key.
+        key = (scope.model, basis, requested_reply_length(body), controls.treatment, repr(session))
+        return self._cached.use(key, lambda: self._policy(controls, session, scope.model, body, basis))
+
+    def _basis(self, requested: int | None, scope: Scope) -> _Basis:
+        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
+        return _Basis(self.window(requested, scope), prompt_window, self._profile(scope))
+
+    def _policy(
+        self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: _Basis
+    ) -> Policy:
+        entry, summarizer = self._facts(model)[:2]
+        pipeline, options, sticks = self._choice(controls, session, entry)
+        strategies = self._stages(pipeline, options, controls.param("options"))
+        injection = self._injection(strategies)
+        return Policy(
+            pipeline=pipeline,
+            stages=strategies,
+            ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
+            window=basis.window,
+            budget=self._budget_for(strategies, basis.window, basis.prompt_window, model, body),
+            summarizer=summarizer,
+            judge=(entry.judge if entry else None) or self._settings.judge,
+            session_settings={**sticks, **_memory_settings(controls)},
+            memory=self._memory(controls, session, pipeline, injection),
+            injection=injection,
+            background=(entry.background if entry else None) or self._settings.background.mode,
+            prices=entry.prices.to_prices() if entry and entry.prices else None,
+            payback_turns=self._settings.cost.payback_turns,
+            scope=self._scope(controls, session),
+            profile=basis.profile,
+        )
+
+    def is_off(self, controls: Controls, model: str) -> bool:
+        """Whether a request is `off`, unless its session says otherwise."""
+        return (controls.strategy or self._default(self._facts(model).entry)).is_off
+
+    def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
+        """The memory scope that a request or its session names; raises `BadRequest` if scopes are disabled."""
+        if self._settings.memory.scopes:
+            return controls.memory_scope or str(session.get("memory_scope", ""))
+        if controls.memory_scope is not None:
+            param = controls.param("memory-scope")
+            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
+        return ""
+
+    def _memory(
+        self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline, injection: Injection
+    ) -> Memory:
+        """The uses of memory that are allowed; none if the store keeps no text: a block must stand for a whole turn."""
+        if not self._settings.store.keeps_text or controls.no_store or pipeline.is_off or pipeline.observe:
+            return MEMORY["off"]
+        default = "inject" if injection.unasked else self._settings.memory.default
+        return controls.memory or memory_of(session.get("memory")) or MEMORY[default]
+
+    def _injection(self, strategies: Sequence[Strategy]) -> Injection:
+        """The bounds that the first stage with an opinion sets for a memory block, else those of the settings."""
+        memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
+        return next((stage.injection for stage in strategies if isinstance(stage, Injecting)), memory)
+
+    def _prompt_window(self, summarizer: SummarizerRole, scope: Scope) -> int | None:
+        """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
+        if summarizer.window is not None or summarizer.model is None:
+            return summarizer.window
+        return self.window(None, scope._replace(model=summarizer.model)).tokens
+
+    def _choice(
+        self, controls: Controls, session: Mapping[str, Any], entry: ModelSettings | None
+    ) -> tuple[Pipeline, Mapping[str, object], Mapping[str, Any]]:
+        """The pipeline, its options, and what the session remembers of them; `off` holds for one request only."""
+        stored = parse(str(session.get("strategy", "")))
+        if controls.strategy is not None:
+            chosen, options = controls.strategy, controls.options
+        elif stored is not None:
+            chosen, options = stored, controls.options or session.get("options", {})
+        else:
+            chosen, options = self._default(entry), controls.options
+        if chosen.is_off or (controls.strategy is None and not controls.options):
+            return chosen, options, session
+        return chosen, options, {**session, "strategy": str(chosen), "options": dict(options)}
+
+    def _default(self, entry: ModelSettings | None) -> Pipeline:
+        text = entry.strategy if entry and entry.strategy else self._settings.strategy
+        pipeline = parse(text)
+        if pipeline is None:
+            raise ValueError(f"settings were not checked: {text}")
+        return pipeline
+
+    def _stages(self, pipeline: Pipeline, options: Mapping[str, object], param: str) -> list[Strategy]:
+        try:
+            return stages(pipeline.names, options_by_stage(pipeline, options), self._tables)
+        except OptionError as error:
+            raise BadRequest(f"{param}: {error.detail}.", param=param) from None
+
+    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, body: Mapping[str, Any]) -> Policy:
+        """A policy for a window that was learned from the request that the policy was made for."""
+        window = policy.window.refused(learned)
+        prompt_window = self._prompt_window(policy.summarizer, scope)
+        budget = self._budget_for(policy.stages, window, prompt_window, scope.model, body)
+        return policy._replace(window=window, budget=budget)
+
+    def _budget_for(
+        self,
+        pipeline: Sequence[Strategy],
+        window: Window,
+        prompt_window: int | None,
+        model: str,
+        body: Mapping[str, Any],
+    ) -> Budget | None:
+        """The budget for a window with these stages' own marks, and with room for their summarizer."""
+        budget = self.budget(window, self._facts(model).entry, requested_reply_length(body))
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window)
+
+    def window(self, requested: int | None, scope: Scope) -> Window:
+        """A model's window: the known one, or the learned one if that is smaller."""
+        return self._known_window(requested, scope.model).lowered(self._learned(scope))
+
+    def _known_window(self, requested: int | None, model: str) -> Window:
+        if requested is not None:
+            return Window(requested, REQUEST)
+        known = self._facts(model)
+        if known.window is not None:
+            return known.window
+        stated = self._discovered(model)
+        return Window(stated.window, stated.source, known.max_input or stated.max_input) if stated else known.listed
+
+    def _facts(self, model: str) -> _Model:
+        return self._models.use(model, lambda: self._model(model))
+
+    def _model(self, model: str) -> _Model:
+        settings = self._settings
+        entry = settings.for_model(model)
+        limit, window = entry.max_input if entry else None, None
+        if entry is not None and entry.window is not None:
+            window = Window(entry.window, f"{SETTINGS} for '{entry.match}'", limit)
+        elif settings.window is not None:
+            window = Window(settings.window, SETTINGS, limit)
+        found = self._table.find(model)
+        listed = Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN)
+        summarizer = (entry.summarizer if entry else None) or settings.summarizer
+        return _Model(entry, summarizer, window, listed, limit)
+
+    def lowest_mark(self, asked_window: int | None, scope: Scope, body: Mapping[str, Any]) -> int | None:
+        """Tokens below which nothing ever happens to a request; None if the window is unknown."""
+        key = scope.model, self.window(asked_window, scope), requested_reply_length(body)
+        return self._marks.use(key, lambda: self._lowest_mark(*key))
+
+    def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
+        budget = self.budget(window, self._facts(model).entry, reply_length)
+        own = int(budget.usable * LEAST_TRIGGER) if budget else 0
+        return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
+
+    def budget(self, window: Window, entry: ModelSettings | None, reply_length: int | None) -> Budget | None:
+        """The budget for a window; None if that is unknown."""
+        if window.tokens is None:
+            return None
+        marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
+        reserve = entry.held_back if entry and entry.held_back is not None else self._settings.marks.reserve
+        budget = Budget.of(
+            window.tokens,
+            reply_length=reply_length,
+            reserve=reserve,
+            marks=marks.to_marks(),
+            max_input=window.max_input,
+        )
+        return replace(budget, ledger=self._settings.ledger.to_caps())
+
+
+def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
+    """The strategies' option tables.
+
+    Options about memory that a table leaves out come from the settings of memory. If the store keeps no text, no
+    strategy asks for cards.
+    """
+    memory: dict[str, object] = {
+        "memory_top_k": settings.memory.top_k,
+        "memory_max_tokens": settings.memory.max_tokens,
+        **({} if settings.store.keeps_text else {"memory_cards": False}),
+    }
+    known = {name: {each.name for each in fields(row.options)} for name, row in TABLE.items()}
+    return {
+        name: {key: value for key, value in memory.items() if key in options} | settings.options.get(name, {})
+        for name, options in known.items()
+    }
+
+
+def _memory_settings(controls: Controls) -> dict[str, str]:
+    """The request's settings for memory, as its session keeps them."""
+    requested = {"memory": controls.memory and str(controls.memory), "memory_scope": controls.memory_scope}
+    return {key: value for key, value in requested.items() if value}

@@ -1,0 +1,103 @@
+"""Puts back the messages that a client left out when it sent only a window of its history.
+
+Where the store keeps texts, the missing messages are put back into the transcript. Where it keeps only digests,
+placeholders without text are put back: a condensation that covers them applies as usual, and a missing message that no
+condensation covers stays missing, as its client wanted. Without a condensation that stands, placeholders would gain
+nothing, and nothing is put back.
+
+Messages that were parsed and counted once are cached with the history, so a turn pays only for the messages that left
+the client's window since the turn before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain as joined
+from itertools import takewhile
+
+from proxy.request.measure import Measured
+from proxy.sessions.missing import MissingMessages
+from proxy.tokens.counter import Counter, CountingPool
+from strategies.core.condensation import Condensation, standing_in
+from strategies.core.digest import chain, link
+from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.parsing import loads
+from strategies.core.pieces import Kind, Literal
+from strategies.core.transcript import Transcript
+
+NOTHING_COUNTED = ""  # the counter key of placeholders, which have no tokens
+
+
+class Restorer:
+    """Makes whole histories; one per app. Without `keeps_text` no stored text is ever put back."""
+
+    def __init__(self, reader: Reader, pool: CountingPool, *, keeps_text: bool = True) -> None:
+        self._reader = reader
+        self._pool = pool
+        self._keeps_text = keeps_text
+
+    async def restore(
+        self, measured: Measured, missing: MissingMessages, condensations: Sequence[Condensation], counter: Counter
+    ) -> Measured | None:
+        """The transcript with the messages that its client left out; None where putting them back gains nothing."""
+        if self._keeps_text and all(each.raw is not None for each in missing.messages):
+            messages = await self._messages(missing, counter)
+        else:
+            standing = standing_in(condensations, _digests(measured.transcript, missing))
+            if not standing:
+                return None
+            messages = list(_placeholders(missing, standing))
+        transcript = self._joined(measured.transcript, messages, missing.kept_first)
+        put_back = sum(message.tokens for message in messages)
+        return measured._replace(transcript=transcript, restored=put_back, features=None)
+
+    async def _messages(self, missing: MissingMessages, counter: Counter) -> list[Message]:
+        """The missing messages, parsed and counted; most of them were parsed for an earlier turn."""
+        parsed = missing.history.parsed(counter.cache_key)
+        new = [each for each in missing.messages if each not in parsed]
+        bodies = [loads(each.raw or "") for each in new]
+        counts = await self._pool.messages(counter, bodies)
+        for each, body, tokens in zip(new, bodies, counts, strict=True):
+            parsed[each] = self._reader.read(each.raw or "", body, tokens, each.digest).lean()
+        return [parsed[each] for each in missing.messages]
+
+    def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:
+        """The transcript that the client sent, with messages in front of it or behind its first one."""
+        at = 1 if kept_first else 0
+        lead = list(takewhile(lambda each: each.role is not Role.ASSISTANT, sent.chain[at:]))
+        # Tool output at the front was taken for a user message; now there is a call before it that it may answer.
+        seam = [replace(each, role=self._reader.role(each.body)) for each in lead]
+        transcript = Transcript.of(joined(sent.chain[:at], messages, seam, sent.chain[at + len(lead) :]))
+        systems = tuple((place + len(messages) if place > at else place, each) for place, each in sent.systems)
+        return Transcript(transcript.chain, systems)
+
+
+def _digests(sent: Transcript, missing: MissingMessages) -> list[bytes]:
+    """The chain digests of the whole history; those of the stored messages are not computed again."""
+    at = 1 if missing.kept_first else 0
+    last = missing.messages[-1]
+    node = link(last.before, last.digest)
+    before = [each.before for each in missing.messages[1 - at :]]
+    return [*before, node, *chain((each.digest for each in sent.chain[at:]), node)]
+
+
+def _placeholders(missing: MissingMessages, standing: Iterable[Condensation]) -> Iterable[Message]:
+    """Placeholders for the missing messages; the one for the first user message has the role of the user."""
+    task = _task(standing)
+    cached = missing.history.parsed(NOTHING_COUNTED)
+    for index, each in enumerate(missing.messages, 1 if missing.kept_first else 0):
+        if index == task:
+            yield unknown(each.digest, Role.USER)
+            continue
+        placeholder = cached.get(each)
+        if placeholder is None:
+            placeholder = cached[each] = unknown(each.digest, Role.ASSISTANT)
+        yield placeholder
+
+
+def _task(condensations: Iterable[Condensation]) -> int:
+    """The place of the first user message, as a condensation that holds it says; else 0."""
+    pieces = (piece for each in condensations for piece in each.pieces)
+    origins = (piece.origin for piece in pieces if isinstance(piece, Literal) and piece.kind is Kind.TASK)
+    return next((origin for origin in origins if origin is not None), 0)

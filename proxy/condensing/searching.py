@@ -1,0 +1,135 @@
+"""Runs the calls of `search_memory` between the upstream and the client, which sees one reply.
+
+A reply in one piece is read whole; one in events flows on while it comes (`proxy/searching/joining.py`). If the model
+called only the memory tool, the calls are run and the upstream is asked again (`proxy/searching/following.py`), at most
+`memory.max_rounds` times; the last time the model may not call the tool, so that it answers. If the model also called
+tools of the client, the memory calls are run and the client gets its own calls: the results of the memory calls are
+kept in the session for the client's next request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from proxy.chat.loose_json import json_or_none
+from proxy.condensing.decision import Decision
+from proxy.condensing.inject import Injector
+from proxy.condensing.intake import Case
+from proxy.condensing.offering import Offers, is_about_tools
+from proxy.condensing.recall import Recall, Searchable
+from proxy.condensing.viewing import spliced
+from proxy.errors import UpstreamUnavailable
+from proxy.http.headers import first
+from proxy.learning.learned_windows import LearnedWindows
+from proxy.learning.profiles import MOST_READ
+from proxy.learning.proof import CallersText, Scope
+from proxy.overflow import Refusal
+from proxy.reasons import NOTHING_CONDENSED, Action, Reason
+from proxy.searching.following import Following, Send
+from proxy.searching.joining import StreamedReply, join_replies
+from proxy.searching.replies import is_good, read_whole
+from proxy.searching.rounds import Rounds
+from proxy.settings.tables import MemorySettings
+from proxy.upstream import UpstreamReply
+
+_TOOLS_REFUSED = (400, 404, 422, 500, 501)
+"""Statuses with which servers say that a model takes no tools."""
+
+_UNENCODED = ("", "identity")
+
+
+class Searcher:
+    """Offers the tool and runs its calls; one per app. A model's refusal of tools is remembered for `ttl` seconds."""
+
+    def __init__(
+        self,
+        recall: Recall,
+        settings: MemorySettings,
+        learned: LearnedWindows,
+        ttl: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._recall = recall
+        self._settings = settings
+        self._learned = learned
+        self._offers = Offers(ttl, clock, settings.top_k)
+
+    def with_offer(self, case: Case) -> Case:
+        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
+        return self._offers.with_offer(case)
+
+    def rounds(self, decision: Decision, case: Case) -> Rounds | None:
+        """The hidden rounds that may follow a decision's view; None where the tool is not offered."""
+        offer_reason = case.offer.reason
+        if offer_reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
+            decision.reason = offer_reason
+        if not case.offer.is_made:
+            return None
+        return Rounds(
+            decision.view,
+            case.policy.budget,
+            lambda query: self._recall.search(Searchable.of(case), query, self._settings.embeddings_search_wait),
+            lambda hidden, tool_state: spliced(decision.view, case, hidden, tool_state, probe=decision.probed),
+            most=self._settings.max_rounds,
+            top_k=self._settings.top_k,
+            runs_calls=case.offer.runs_calls,
+        )
+
+    async def run_searches(self, decision: Decision, scope: Scope, reply: UpstreamReply, send: Send) -> UpstreamReply:
+        """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
+
+        `send` sends a body to the upstream.
+        """
+        rounds = decision.hidden_rounds
+        if rounds is None:
+            return reply
+        if not is_good(reply):
+            return await self._without_tool(decision, rounds, scope, reply, send)
+        if (first(reply.headers, b"content-encoding") or "") not in _UNENCODED:
+            return reply
+        scale = decision.calibrated.scale
+
+        def learn(refusal: Refusal, tokens: int) -> None:
+            self._learned.learn_from_refusal(scope, refusal, scale.upstream(tokens))
+
+        following = Following(rounds, send, learn)
+        if (first(reply.headers, b"content-type") or "").startswith("text/event-stream"):
+            return StreamedReply(reply, rounds, following)
+        return await join_replies(reply, rounds, following)
+
+    async def _without_tool(
+        self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
+    ) -> UpstreamReply:
+        """The reply to the same request without the tool where the upstream refuses tools; else its error."""
+        if reply.status not in _TOOLS_REFUSED:
+            return reply
+        error = await read_whole(reply)
+        if not is_about_tools(error.data):
+            return error
+        plain = rounds.plain_body()
+        try:
+            again = await send(plain)
+        except UpstreamUnavailable:
+            return error
+        if not is_good(again):
+            await again.close()
+            return error
+        self._offers.note_refusal(scope.everyone if _is_proof(error.data, decision, plain) else scope)
+        decision.reason, decision.hidden_rounds = Reason.MEMORY_TOOL_REFUSED, None
+        return again
+
+
+def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
+    """Whether a refusal proves that the model takes no tools: neither tools nor words came from the client."""
+    values = json_or_none(plain)
+    has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
+    said = CallersText(decision.body).removed_from(error[:MOST_READ].decode("utf-8", "replace"))
+    return not has_tools and is_about_tools(said.encode())
+
+
+class Memories(NamedTuple):
+    """The two parts of memory that serve requests: one puts blocks into views, the other runs searches."""
+
+    injector: Injector
+    searcher: Searcher

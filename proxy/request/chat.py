@@ -1,0 +1,40 @@
+"""A chat completion request in the form that the driver takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from proxy.http.headers import Headers
+from proxy.learning.proof import Scope
+from proxy.request.controls import Controls
+from proxy.request.trust import ALWAYS, Trust
+from proxy.request.wire import Body
+
+
+class ChatRequest(NamedTuple):
+    """A chat completion request in the form that the condenser takes."""
+
+    tenant: str
+    headers: Headers
+    """The client's headers to forward, without those that describe a content encoding of the body."""
+    body: Body
+    model: str
+    """The model's id without a strategy suffix."""
+    has_suffix: bool
+    """Whether a suffix was removed from the model's id."""
+    controls: Controls
+    query: bytes = b""
+    received_at: float = 0.0
+    """When the request came in, in seconds since the epoch."""
+    encoded_body: bytes = b""
+    """The body as it came in if it had a content encoding, else empty."""
+    encoding_headers: Sequence[tuple[bytes, bytes]] = ()
+    """The headers that describe that encoding."""
+    trust: Trust = ALWAYS
+    """Whether the upstream has accepted the caller's credential."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of what an answer to this request teaches."""
+        return Scope(self.model, self.tenant)

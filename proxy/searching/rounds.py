@@ -1,0 +1,222 @@
+"""The hidden rounds of one request: the model's searches and their results, which the client never sees.
+
+A round is the assistant's message with its calls, and a result for each call. The rounds follow the view when the model
+is asked again. They are kept in the session as a patch: later views put them back at the same place, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from proxy.chat.usage import Usage, usage_in
+from proxy.runtime.offload import message_load, offload
+from proxy.searching.reply_choice import FirstChoice, hidden_message
+from proxy.searching.tool import BadArguments, ToolState, is_object, parse_arguments
+from strategies.core.budget import Budget
+from strategies.core.messages import dump
+from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.shaping import adapt_message
+from strategies.core.view import View
+from strategies.memory.block import appears_in, notes_for, search_result
+from strategies.memory.ranking import Hit
+
+MOST_TOKENS = 4_096
+WINDOW_SHARE = 4
+LEAST_TOKENS = 64
+_log = logging.getLogger(__name__)
+
+NO_ROOM = "The context has no room for what was found. Answer with what you have."
+FAILED = "The search failed. Answer with what you have."
+ALL_SHOWN = "All that matches the query stands in this conversation as you see it."
+
+Search = Callable[[str], Awaitable[Sequence[Hit]]]
+Body = Callable[[Sequence[str], ToolState], bytes]
+
+
+class _HiddenMessage(NamedTuple):
+    """A hidden message, its JSON text, and its tokens."""
+
+    body: Mapping[str, Any]
+    raw: str
+    tokens: int
+
+
+class _Result(NamedTuple):
+    """The result of the call `id`: its text, and the passages that it was written from, at most `top_k` of them."""
+
+    id: str
+    text: str
+    hits: Sequence[Hit] = ()
+    top_k: int = 0
+
+
+class Rounds:
+    """The rounds that follow one view. `search` finds the passages for a query, best first.
+
+    `body` makes the request with messages after the view. `most` bounds the rounds, `top_k` the passages of a search
+    that does not ask for a number. `runs_calls` says whether calls are run at all.
+
+    `spent_tokens` are those of the replies that only led to a search, `usages` what these replies report.
+    """
+
+    def __init__(
+        self, view: View, budget: Budget | None, search: Search, body: Body, *, most: int, top_k: int, runs_calls: bool
+    ) -> None:
+        self._view = view
+        self._budget = budget
+        self._search = search
+        self._body = body
+        self._rounds_left = most if runs_calls else 0
+        self._top_k = top_k
+        self._messages: list[_HiddenMessage] = []
+        self._last_results: list[_Result] = []
+        self._prompt_tokens = view.tokens
+        self.spent_tokens = 0
+        self.usages: list[Usage | None] = []
+        self.is_given_up = False
+
+    @property
+    def runs_calls(self) -> bool:
+        """Whether the calls of the next reply are run."""
+        return self._rounds_left > 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the view and all that follows it."""
+        return self._view.tokens + sum([each.tokens for each in self._messages])
+
+    @property
+    def patch(self) -> Overlay | None:
+        """The hidden rounds for later views to put back; None if there are none."""
+        digests = self._view.transcript.digests
+        if not (self._messages and digests):
+            return None
+        return Overlay(digests[-1], len(digests), 0, tuple(Literal(each.raw, Kind.PATCH) for each in self._messages))
+
+    def body(self) -> bytes:
+        """The request with the rounds so far after its view."""
+        self._prompt_tokens = self.tokens
+        return self._body(
+            [each.raw for each in self._messages], ToolState.OFFERED if self.runs_calls else ToolState.NOT_CALLABLE
+        )
+
+    def plain_body(self) -> bytes:
+        """The request without the tool, for an upstream that takes no tools."""
+        return self._body((), ToolState.ABSENT)
+
+    async def run(self, choice: FirstChoice) -> None:
+        """Runs the hidden calls of a reply, and adds them and their results to the rounds."""
+        self._rounds_left -= 1
+        message = hidden_message(choice)
+        calls = [
+            _sendable(call, f"memory_{len(self._messages)}_{place}") for place, call in enumerate(choice.memory_calls)
+        ]
+        self._add({**message, "tool_calls": calls})
+        self._last_results = []
+        for call, sent in zip(choice.memory_calls, calls, strict=True):
+            self._answer(await self._run_call(sent["id"], call["function"].get("arguments")))
+
+    async def shorten(self, most: int | None) -> bool:
+        """Shortens the results of the last searches, so that the request has at most `most` tokens (None: unknown).
+
+        A result that has no room becomes a note that says so, and the model may not search again. Returns whether
+        anything was shortened: False if the results hold no passages any more.
+        """
+        results, found = self._last_results, sum(bool(each.hits) for each in self._last_results)
+        if not found:
+            return False
+        self._rounds_left, self._last_results = 0, []
+        del self._messages[-len(results) :]
+        bare = sum(self._view.counter.message(_message(each.id, "" if each.hits else each.text)) for each in results)
+        room = 0 if most is None else (most - self.tokens - bare) // found
+        for each in results:
+            self._answer(await _guarded(each.id, self._with_text(each, room)) if each.hits else each)
+        self._last_results = [each._replace(hits=()) for each in self._last_results]
+        return True
+
+    def give_up(self) -> None:
+        """Drops the rounds: the request is sent without them, and no more searches are run."""
+        self._messages, self._last_results, self._rounds_left, self.is_given_up = [], [], 0, True
+
+    def add_cost(self, choice: FirstChoice) -> None:
+        """Adds the cost of a reply that only led to a search: as it reports it, else our own count of its prompt."""
+        usage = choice.usage if isinstance(choice.usage, Mapping) else {}
+        self.usages.append(usage_in(usage))
+        said = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
+        known = [each for each in said if isinstance(each, int)]
+        self.spent_tokens += sum(known) or self._prompt_tokens
+
+    def _add(self, message: Mapping[str, Any]) -> None:
+        form = self._view.transcript.form
+        message = message if form is None else adapt_message(message, form) or message
+        self._messages.append(_HiddenMessage(message, dump(message), self._view.counter.message(message)))
+
+    def _answer(self, result: _Result) -> None:
+        self._last_results.append(result)
+        self._add(_message(result.id, result.text))
+
+    async def _run_call(self, id: str, arguments: object) -> _Result:
+        """The result of one call."""
+        try:
+            query, top_k = parse_arguments(arguments, self._top_k)
+        except BadArguments as error:
+            return _Result(id, str(error))
+        room = self._room()
+        if room < LEAST_TOKENS:
+            return _Result(id, NO_ROOM)
+        return await _guarded(id, self._search_result(id, query, top_k, room))
+
+    async def _search_result(self, id: str, query: str, top_k: int, room: int) -> _Result:
+        return await self._with_text(_Result(id, "", await self._search(query), top_k), room)
+
+    async def _with_text(self, result: _Result, room: int) -> _Result:
+        """The result with the text of its passages, at most `room` tokens long."""
+        if room < LEAST_TOKENS:
+            return result._replace(text=NO_ROOM)
+        load = message_load(self._view.size, self.tokens)
+        text = await offload(load, self._text_of, result, room)
+        return result._replace(text=text, hits=() if text == ALL_SHOWN else result.hits)
+
+    def _text_of(self, result: _Result, room: int) -> str:
+        """The text of the passages that neither the view nor an earlier result shows. May run in a thread."""
+        before = (_text(each.body) for each in self._messages)
+        shown = appears_in([*(message.text for message in self._view.item_messages), *before])
+        if result.hits and all(shown(hit.entry) for hit in result.hits):
+            return ALL_SHOWN
+        notes = notes_for(self._view.transcript)
+        return search_result(result.hits, self._view.counter, room, result.top_k, shown, notes)
+
+    def _room(self) -> int:
+        """The most tokens of one result: half of the headroom, so that another result and the reply find room."""
+        if self._budget is None:
+            return MOST_TOKENS
+        free = self._budget.usable - self.tokens
+        return min(MOST_TOKENS, self._budget.window // WINDOW_SHARE, free // 2)
+
+
+async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
+    try:
+        return await work
+    except Exception:  # noqa: BLE001
+        # A defect of ours must fail only this search, not the client's reply.
+        _log.exception("a search failed")
+        return _Result(id, FAILED)
+
+
+def _message(id: str, text: str) -> dict[str, str]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
+    function = call["function"]
+    if not is_object(function.get("arguments")):
+        function = {**function, "arguments": "{}"}
+    return {**call, "id": call.get("id") or name, "type": "function", "function": function}
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,164 @@
+"""The tool `search_memory`: how it is offered to a model, and how the model's arguments are read. Pure.
+
+It is added to the request's tools, unless the client has a tool of that name. Where a request asks for several choices,
+or says which tool is to be called, it is offered all the same, so that the beginning of the prompt stays the same for
+the upstream's cache; but a call of it is not run, since no answer could follow it, and is taken out of the reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from proxy.chat.loose_json import json_or_none
+from proxy.reasons import Reason
+from proxy.request.wire import Body
+from proxy.tokens.counter import Counter
+from strategies.core.messages import dump
+
+NAME = "search_memory"
+MOST_PASSAGES = 20
+_QUOTED = 200
+
+_HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
+
+
+class Offer(NamedTuple):
+    """Whether one request offers the tool to its model."""
+
+    is_made: bool = False
+    """Whether the tool is offered."""
+    runs_calls: bool = False
+    """Whether calls of it are run."""
+    reason: str = ""
+    """Why it is not offered, or its calls are not run; "" otherwise."""
+    tokens: int = 0
+    """The tokens that its definition adds to the prompt."""
+    has_client_tools: bool = False
+    """Whether the client has tools of its own, which stay when ours is taken away."""
+    definition: str = ""
+    """The tool as JSON text."""
+
+
+NO_OFFER = Offer()
+
+
+class ToolState(Enum):
+    """How the tool is sent in one request to the upstream: offered, shown but not to be called any more, or absent."""
+
+    OFFERED = auto()
+    NOT_CALLABLE = auto()
+    ABSENT = auto()
+
+
+@lru_cache(maxsize=64)
+def definition(top_k: int) -> str:
+    """The tool as JSON text; `top_k` is the number of passages of a call that names none.
+
+    It never changes while a server runs, since it stands at the beginning of every prompt.
+    """
+    text = "The most passages to return, best match first."
+    parameters = {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for: names, terms, a short question."},
+            "top_k": {"type": "integer", "description": text, "minimum": 1, "default": top_k},
+        },
+        "required": ["query"],
+    }
+    description = (
+        "Search the earlier part of this conversation, which may no longer be shown to you. Returns passages"
+        " word for word, each with its role and its place. Use it before saying that something is not known."
+    )
+    return dump({"type": "function", "function": {"name": NAME, "description": description, "parameters": parameters}})
+
+
+def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool, top_k: int) -> Offer:
+    """The offer for a request; `values` are its members besides its messages.
+
+    `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
+    this model.
+    """
+    tools = values.get("tools")
+    if not (tools is None or isinstance(tools, list)):
+        return NO_OFFER
+    if NAME in _names(tools or ()):
+        return Offer(reason=Reason.MEMORY_TOOL_TAKEN)
+    if refused:
+        return Offer(reason=Reason.MEMORY_TOOL_REFUSED)
+    # No upstream takes tools together with the old `functions`.
+    if values.get("functions"):
+        return Offer(reason=Reason.MEMORY_TOOL_NOT_RUN)
+    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
+    reason = "" if runs_calls else Reason.MEMORY_TOOL_NOT_RUN
+    tool, has_tools = definition(top_k), bool(tools)
+    tokens = _tokens(counter, tool, has_client_tools=has_tools, has_system=has_system)
+    return Offer(True, runs_calls, reason, tokens, has_tools, tool)
+
+
+def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OFFERED) -> dict[str, str]:
+    """The members to set in a body, with their JSON text.
+
+    In the last request the tool stays, for the upstream's cache, with `tool_choice` "none". If the client has tools of
+    its own, which the model may still call, the tool is left out instead.
+    """
+    is_last = tool_state is ToolState.NOT_CALLABLE
+    if not offer.is_made or tool_state is ToolState.ABSENT or (is_last and offer.has_client_tools):
+        return {}
+    choice = {"tool_choice": '"none"'} if is_last else {}
+    return {"tools": body.tools_with(offer.definition), **choice}
+
+
+def _names(tools: Iterable[Any]) -> Iterator[str]:
+    for tool in tools:
+        kind = tool.get("type", "function") if isinstance(tool, Mapping) else None
+        inner = tool.get(kind) if isinstance(kind, str) else None
+        if isinstance(inner, Mapping):
+            yield str(inner.get("name"))
+
+
+@lru_cache(maxsize=64)
+def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: bool) -> int:
+    """The tokens that the definition adds to a prompt; cached, since every request asks for them."""
+    ours = json.loads(tool)
+    before = [ours] if has_client_tools else []
+    messages = [{"role": "system"}] if has_system else []
+    with_it, without = ({"messages": messages, "tools": tools} for tools in ([*before, ours], before))
+    return counter.overhead(with_it) - counter.overhead(without)
+
+
+def is_object(arguments: object) -> bool:
+    """Whether a call's arguments are the text of a JSON object, as they must be."""
+    return isinstance(arguments, str) and _members(arguments) is not None
+
+
+def _members(arguments: object) -> dict[str, Any] | None:
+    given = json_or_none(arguments) if isinstance(arguments, str) else arguments
+    return given if isinstance(given, dict) else None
+
+
+class SearchArguments(NamedTuple):
+    """The arguments of a call."""
+
+    query: str
+    top_k: int
+
+
+class BadArguments(ValueError):
+    """Arguments without a usable query; the message is shown to the model."""
+
+
+def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
+    """Reads a call's arguments; `top_k` is used where they do not give it. Raises `BadArguments`."""
+    members = _members(arguments)
+    if members is None:
+        raise BadArguments(f"The arguments are no JSON object: {str(arguments)[:_QUOTED]!r}. {_HINT}")
+    query, asked = members.get("query"), members.get("top_k")
+    if not isinstance(query, str) or not query.strip():
+        raise BadArguments(f"The arguments have no query. {_HINT}")
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        top_k = min(max(asked, 1), MOST_PASSAGES)
+    return SearchArguments(query, top_k)

@@ -1,0 +1,97 @@
+"""Finds out which tenant a request belongs to and which session it names.
+
+An id is valid only inside its tenant. The session is named by the first of several sources that has an id: the proxy's
+own header, other session headers, then members of the body. An id only names a tree of histories; which records apply
+is decided by the chain of digests, never by the id alone.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from proxy.errors import BadRequest
+
+OWN_HEADER = "X-Condenser-Session"
+DERIVED = "derived"
+MOST_SHOWN = 256
+"""The most characters of an id that headers and logs show as it is."""
+_ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The session id of a request, and the header or member that gave it.
+
+    `id` is None if the session must be derived from the messages. A `weak` id counts only if the stored history
+    continues in the request.
+    """
+
+    source: str = DERIVED
+    id: str | None = None
+    weak: bool = False
+
+
+def identify(
+    own_id: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
+) -> Identity:
+    """The session id of the first source that has one; raises `BadRequest` for control characters in it.
+
+    `own_id` comes from the proxy's own header or body key. `names` are the session headers, from `lowered_names`.
+    """
+    if own_id is not None:
+        return Identity(OWN_HEADER, own_id)
+    for source, value in _candidates(headers, body, names):
+        if isinstance(value, str) and value:
+            _check(source, value)
+            return Identity(source, value, weak=source == "prompt_cache_key")
+    return Identity()
+
+
+def _candidates(
+    headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
+) -> Iterable[tuple[str, Any]]:
+    """The sources of a session id in order of precedence, each with its value."""
+    lowered = [(header.lower(), value) for header, value in headers]
+    first_of = dict(reversed(lowered))
+    for header, name in names.items():
+        if header in first_of:
+            yield name, first_of[header].decode("latin-1")
+    for header, value in lowered:
+        if header.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(header):
+            yield header.decode("latin-1"), value.decode("latin-1")
+    metadata = body.get("metadata")
+    if isinstance(metadata, Mapping):
+        yield "metadata.session_id", metadata.get("session_id")
+    yield "prompt_cache_key", body.get("prompt_cache_key")
+
+
+def _check(source: str, value: str) -> None:
+    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in value):
+        raise BadRequest(f"{source} holds control characters.", param=source)
+
+
+def session_key(session_id: str) -> str:
+    """The name of an explicit session in keys: a digest, so that ids of any length stay distinct."""
+    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def printable_id(session_id: str) -> str:
+    """An id as headers and logs show it: itself, or its digest if it is too long or not printable ASCII."""
+    if len(session_id) <= MOST_SHOWN and session_id.isascii() and session_id.isprintable():
+        return session_id
+    return session_key(session_id)
+
+
+def provisional_id(tenant: str, opening: bytes) -> str:
+    """An id for a conversation that is not stored; it only serves to tell two of them apart in headers and logs."""
+    return "p" + blake2b(opening, key=tenant.encode()[:64], digest_size=8).hexdigest()
+
+
+def new_derived_id() -> str:
+    """A new random id for a derived session."""
+    return "d" + secrets.token_hex(8)

@@ -1,0 +1,61 @@
+"""The token of the admin API: from the settings, else from a file beside the embedded store."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from proxy.runtime.secret_files import path_beside, read_or_create
+from proxy.settings import Settings
+
+TOKEN_FILE = "admin.token"  # noqa: S105
+
+
+def admin_token(settings: Settings) -> str | None:
+    """The token of the settings, else the one in the token file, which is created if need be; None if there is neither.
+
+    There is a token file only for a proxy that listens on a loopback address.
+    """
+    if settings.admin.token is not None:
+        return settings.admin.token.get_secret_value()
+    path = token_file(settings)
+    return (read_or_create(path).decode("ascii", "replace").strip() or None) if path else None
+
+
+def token_file(settings: Settings) -> Path | None:
+    """The file that holds the token of a proxy with these settings; None where no file does."""
+    if settings.admin.token is not None or not is_loopback(settings.host):
+        return None
+    return path_beside(settings.store.url, TOKEN_FILE)
+
+
+def known_token(settings: Settings, url: str | None = None) -> str | None:
+    """The token for a client of the proxy at `url`: of the settings, else of the token file if that can be read.
+
+    The file's token is sent to no other machine, since only a proxy on this one can have made it.
+    """
+    if settings.admin.token is not None:
+        return settings.admin.token.get_secret_value()
+    path = path_beside(settings.store.url, TOKEN_FILE)
+    try:
+        local = url is None or is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return None
+    return read_token(path) if path and local else None
+
+
+def read_token(path: Path) -> str | None:
+    """The token in a file; None where it cannot be read."""
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can be reached from this machine only; a name other than `localhost` counts as reachable."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,36 @@
+"""Facts: small values that belong to no session, shared by replicas and kept over a restart.
+
+Nothing waits for them: a fact that cannot be read is unknown, one that cannot be written is lost, and the log says so.
+"""
+
+from __future__ import annotations
+
+from proxy.store.base import SessionStore, StoreError
+from proxy.store.outage import Outage
+from proxy.store.patience import Patience
+
+
+class Facts:
+    """The facts of one store. `timeout` is how many seconds each access may take, `outage` notes failures."""
+
+    def __init__(self, store: SessionStore, timeout: float, outage: Outage) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._outage = outage
+
+    async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:
+        """The value of a fact; None if there is none or it cannot be read, which the log calls `what`."""
+        try:
+            return await (patience or Patience(self._timeout)).read(self._store.get_fact(name))
+        except StoreError as error:
+            self._outage.failed(f"{what} was not read", error)
+            return None
+
+    async def put(self, name: str, value: bytes, ttl: int, what: str) -> bool:
+        """Writes a fact that lives for `ttl` seconds, and returns whether it was written."""
+        try:
+            await Patience(self._timeout).read(self._store.put_fact(name, value, ttl))
+        except StoreError as error:
+            self._outage.failed(f"{what} was not stored", error)
+            return False
+        return True

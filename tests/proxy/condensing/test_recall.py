@@ -1,0 +1,96 @@
+"""Recall: which index is searched, which messages enter it, and which indexes are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, SupportsIndex
+
+import pytest
+
+from proxy.condensing.recall import MOST_SESSIONS, Recall, Searchable
+from proxy.store.base import SessionKey
+from strategies.core.messages import Message
+from strategies.core.transcript import Transcript
+from tests.support.signals import Signal
+from tests.support.transcripts import assistant, transcript_of, user
+
+OVERLAP = 0.2  # seconds that a writer is waited for who must not come
+KEY = SessionKey("tenant", "s")
+SAID = transcript_of([user("where is the key?"), assistant("behind the blue barrel"), user("and the shed?")])
+
+
+class Read(tuple[Message, ...]):
+    """A chain that tells when a message of it is read."""
+
+    told: Callable[[], None] = staticmethod(lambda: None)
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        self.told()
+        return super().__getitem__(place)
+
+
+def read_by(transcript: Transcript, told: Callable[[], None]) -> Transcript:
+    """The transcript, which tells when its messages are indexed."""
+    chain = Read(transcript.chain)
+    reading = replace(transcript, chain=chain)
+    assert reading.last_user is not None  # found by reading too, before anything is told
+    chain.told = told
+    return reading
+
+
+def searchable(transcript: Transcript, key: SessionKey | None = KEY) -> Searchable:
+    return Searchable(key, transcript, list)
+
+
+@pytest.mark.anyio
+async def test_a_search_whose_request_is_cancelled_goes_on_alone_in_its_thread() -> None:
+    recall, begun, entered = Recall(), Signal(), threading.Event()
+    inside: list[str] = []
+
+    def first() -> None:
+        if "first" not in inside:
+            inside.append("first")
+            begun.set()
+            entered.wait(OVERLAP)
+            inside.append("first is done")
+
+    def second() -> None:
+        inside.append("second")
+        entered.set()
+
+    cancelled = asyncio.create_task(recall.search(searchable(read_by(SAID, first)), "key"))
+    await begun.reached()
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    other = transcript_of([user("of the pond"), assistant("it is called Bodo"), user("what is it called?")])
+    (hit, *_) = await recall.search(searchable(read_by(other, second)), "Bodo")
+    assert hit.entry.text == "it is called Bodo"
+    assert inside[:3] == ["first", "first is done", "second"]
+
+
+@pytest.mark.anyio
+async def test_what_is_searched_without_a_session_is_read_anew_and_leaves_nothing() -> None:
+    recall = Recall()
+    reads: list[None] = []
+    is_read_whole = []
+    for key in (None, None, KEY, KEY):
+        (hit, *_) = await recall.search(searchable(read_by(SAID, lambda: reads.append(None)), key), "blue barrel")
+        assert hit.entry.text == "behind the blue barrel"
+        is_read_whole.append(len(reads) == len(SAID.chain))
+        reads.clear()
+    assert is_read_whole == [True, True, True, False]
+
+
+@pytest.mark.anyio
+async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgotten() -> None:
+    recall = Recall()
+    reads: list[int] = []
+    for number in (*range(MOST_SESSIONS), 0, MOST_SESSIONS, 0, 1):
+        found = searchable(read_by(SAID, partial(reads.append, number)), SessionKey("t", str(number)))
+        await recall.learn(found)
+    assert reads[-3:] == [1, 1, 1]
+    assert reads.count(0) == len(SAID.chain)

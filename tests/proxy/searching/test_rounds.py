@@ -1,0 +1,257 @@
+"""Hidden rounds: the results of searches, their size, and what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.request.wire import read
+from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
+from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
+from proxy.searching.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
+from proxy.searching.tool import MOST_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
+from strategies.core.budget import Budget
+from strategies.memory.passages import message_entries
+from strategies.memory.ranking import Hit, Index
+from tests.http.talking import counter
+from tests.support import replies
+from tests.support.searching import search
+from tests.support.transcripts import WORDS, assistant, transcript_of, user, view_of, words
+
+SAID = [user("where is the key of the greenhouse?"), assistant(f"behind the blue barrel {words(300)}"), user("and?")]
+
+
+def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find it"),), most: int = 3) -> Rounds:
+    """Rounds behind a view that shows these messages, which search what was SAID."""
+    index, transcript = Index(), transcript_of(SAID)
+    for place, message in enumerate(transcript.chain):
+        index.add(message_entries(transcript.digests[place].hex(), message, place))
+
+    async def found(query: str) -> list[Hit]:
+        return index.search(query, allowed={each.hex() for each in transcript.digests})
+
+    def body(hidden: Sequence[str], tool_state: ToolState) -> bytes:
+        return json.dumps([list(hidden), tool_state.name]).encode()
+
+    return Rounds(view_of(shows), budget, found, body, most=most, top_k=5, runs_calls=True)
+
+
+def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
+    return FirstChoice(replies.assistant(None, tool_calls=calls), "tool_calls", usage)
+
+
+def result(made: Rounds, call: replies.ToolCall) -> str:
+    asyncio.run(made.run(heard(call)))
+    hidden, _ = json.loads(made.body())
+    content: str = json.loads(hidden[-1])["content"]
+    return content
+
+
+def test_a_result_is_what_was_said_with_its_role_and_place() -> None:
+    assert "[1] user: where is the key of the greenhouse?" in result(rounds(), search("greenhouse key"))
+
+
+def test_what_the_view_shows_already_is_not_repeated() -> None:
+    assert result(rounds(shows=SAID), search("greenhouse key")) == ALL_SHOWN
+
+
+def test_what_was_found_before_is_not_repeated() -> None:
+    made = rounds()
+    assert "blue barrel" in result(made, search("blue barrel"))
+    assert "blue barrel" not in result(made, search("blue barrel", id="again"))
+
+
+@pytest.mark.parametrize("window", [1_000, 4_000])
+def test_a_result_takes_at_most_a_quarter_of_the_window(window: int) -> None:
+    assert WORDS.text(result(rounds(Budget.of(window)), search("barrel"))) <= window // 4
+
+
+def test_where_there_is_no_room_the_model_is_told_so() -> None:
+    budget = Budget.of(600)
+    shows = [user(words(budget.usable - LEAST_TOKENS))]
+    assert result(rounds(budget, shows=shows), search("barrel")) == NO_ROOM
+
+
+def test_a_search_that_fails_is_answered_so() -> None:
+    made = rounds()
+
+    async def defect(query: str) -> list[Hit]:
+        raise ValueError(query)
+
+    made._search = defect
+    assert result(made, search("barrel")) == FAILED
+
+
+def test_results_are_cut_once_to_the_room_that_there_is_and_nothing_is_searched_after_that() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("greenhouse"), search("[]", id="broken"), search("blue barrel", id="more"))))
+    most = made.tokens - 150
+    assert asyncio.run(made.shorten(most))
+    hidden, tool_state = json.loads(made.body())
+    assert made.tokens <= most
+    assert ([json.loads(each)["role"] for each in hidden], tool_state) == (
+        ["assistant", "tool", "tool", "tool"],
+        "NOT_CALLABLE",
+    )
+    assert "where is the key" in json.loads(hidden[1])["content"]
+    assert not asyncio.run(made.shorten(most // 2))
+
+
+def test_where_nobody_knows_the_room_what_was_found_gives_way_to_a_note() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("barrel"))))
+    assert asyncio.run(made.shorten(None))
+    assert json.loads(json.loads(made.body())[0][-1])["content"] == NO_ROOM
+
+
+def test_what_holds_no_passages_cannot_be_cut() -> None:
+    made = rounds(shows=SAID)
+    asyncio.run(made.run(heard(search("greenhouse key"))))
+    assert not asyncio.run(made.shorten(None))
+
+
+def test_rounds_that_are_given_up_leave_nothing_behind() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search("barrel"))))
+    made.give_up()
+    assert (made.patch, made.runs_calls, made.tokens) == (None, False, made._view.tokens)
+
+
+def test_the_last_request_says_that_it_is_the_last() -> None:
+    made = rounds(most=1)
+    assert json.loads(made.body())[1] == "OFFERED"
+    asyncio.run(made.run(heard(search())))
+    assert json.loads(made.body())[1] == "NOT_CALLABLE"
+
+
+def test_a_patch_is_anchored_at_the_last_message_and_has_what_was_sent() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search(), search(id="call_m2"))))
+    patch = made.patch
+    assert patch is not None
+    assert (patch.anchor, patch.at, patch.covered) == (made._view.transcript.digests[0], 1, 0)
+    assert [piece.raw for piece in patch.pieces if hasattr(piece, "raw")] == json.loads(made.body())[0]
+
+
+def test_without_a_search_there_is_nothing_to_keep() -> None:
+    assert rounds().patch is None
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    made = rounds()
+    asyncio.run(made.run(heard(search(id=""), search(id=""))))
+    call, *results = (json.loads(each) for each in json.loads(made.body())[0])
+    assert [each["id"] for each in call["tool_calls"]] == [each["tool_call_id"] for each in results]
+    assert len({each["id"] for each in call["tool_calls"]}) == 2
+
+
+class Watching:
+    """Counts words, and notes the thread that has texts counted."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def text(self, text: str) -> int:
+        self.threads.add(threading.get_ident())
+        return WORDS.text(text)
+
+    def message(self, body: Mapping[str, object]) -> int:
+        return WORDS.message(body)
+
+
+@pytest.mark.parametrize(("size", "stays"), [(30, True), (LARGE * MESSAGE_TOKENS + 1, False)], ids=["small", "large"])
+def test_a_result_beside_a_long_view_is_written_in_a_thread(size: int, stays: bool) -> None:
+    made, watching = rounds(shows=[user(words(size))]), Watching()
+    made._view = replace(made._view, counter=watching)
+    assert "blue barrel" in result(made, search("barrel"))
+    assert (watching.threads == {threading.get_ident()}) is stays
+
+
+def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> None:
+    made = rounds()
+    made.add_cost(heard(search(), usage=replies.usage(100, 10)))
+    assert made.spent_tokens == 110
+    made.add_cost(heard(search()))
+    assert made.spent_tokens == 110 + made._view.tokens
+
+
+# -- the tool ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "made", "runs", "reason"),
+    [
+        ({}, True, True, ""),
+        ({"tools": None, "n": 1, "tool_choice": "auto"}, True, True, ""),
+        ({"n": 2}, True, False, "memory-tool-not-run"),
+        ({"tool_choice": "required"}, True, False, "memory-tool-not-run"),
+        ({"tools": [{"type": "function", "function": {"name": NAME}}]}, False, False, "memory-tool-taken"),
+        ({"tools": [{"type": "custom", "custom": {"name": NAME}}]}, False, False, "memory-tool-taken"),
+        ({"functions": [{"name": "old"}]}, False, False, "memory-tool-not-run"),
+        ({"tools": "what?"}, False, False, ""),
+        ({"tools": [None, {"type": 1}, {"function": {"name": "look"}}]}, True, True, ""),
+    ],
+)
+def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bool, reason: str) -> None:
+    offered = offer(values, counter(), has_system=True, refused=False, top_k=5)
+    assert (offered.is_made, offered.runs_calls, offered.reason) == (made, runs, reason)
+
+
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "look", "parameters": {}}}]])
+@pytest.mark.parametrize("has_system", [False, True])
+def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system: bool) -> None:
+    messages = [{"role": "system", "content": "x"}] if has_system else [user("x")]
+    body = read(json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode())
+    offered = offer(body.values, counter(), has_system=has_system, refused=False, top_k=5)
+    after = json.loads(body.spliced(members=offer_members(body, offered)))
+    before = {"messages": messages, "tools": tools}
+    assert offered.tokens == counter().overhead(after) - counter().overhead(before)
+
+
+def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:
+    asked = [
+        parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5).top_k
+        for top_k in (None, 0, 7, 10_000, "7", True)
+    ]
+    assert asked == [5, 1, 7, MOST_PASSAGES, 5, 5]
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '{"query": 1}', '{"query": ""}', None, "[" * 100_000])
+def test_arguments_that_cannot_be_read_tell_the_model_what_to_do(arguments: object) -> None:
+    with pytest.raises(BadArguments, match=NAME):
+        parse_arguments(arguments, 5)
+
+
+# -- a reply in one piece ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"choices": []}', b'{"choices": [1]}', b'{"error": {}}', b"\xff"])
+def test_what_is_no_completion_says_nothing(data: bytes) -> None:
+    assert first_choice_in(data) is None
+
+
+def test_a_reply_of_which_nothing_is_hidden_keeps_its_bytes() -> None:
+    data = b'{ "choices" : [{"message":{"content":"x"}, "finish_reason":"stop"}] }'
+    assert reply_for_client(data, []) == data
+
+
+def test_details_of_a_usage_are_added_up_too() -> None:
+    first = {**replies.usage(100, 10), "completion_tokens_details": {"reasoning_tokens": 8, "audio_tokens": None}}
+    last = {**replies.usage(150, 7), "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": 0}}
+    assert usage_for_client(last, [first]) == {
+        **replies.usage(150, 17),
+        "completion_tokens_details": {"reasoning_tokens": 10, "audio_tokens": 0},
+    }
+
+
+@pytest.mark.parametrize("top_k", [5, 8])
+def test_the_tool_says_how_many_passages_a_search_brings_that_names_no_number(top_k: int) -> None:
+    offered = offer({}, counter(), has_system=True, refused=False, top_k=top_k)
+    properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
+    assert properties["top_k"]["default"] == top_k

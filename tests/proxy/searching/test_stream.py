@@ -1,0 +1,239 @@
+"""Joining event streams: the output does not depend on how the input is cut, and any client can read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.searching.reply_choice import NO_ANSWER
+from proxy.searching.stream import Splicer
+from tests.strategies.test_invariants import STABLE
+from tests.support import replies
+from tests.support.replies import Chunk, ToolCall
+from tests.support.searching import CALLED, SEARCH, assembled, called, renamed, said, search
+
+LOOKS = ToolCall("look", '{"at": "bärrel 桶"}', "call_look")
+USED = replies.usage_chunk(100, 10)
+
+
+def written(*chunks: Chunk, done: bool = True, line_end: bytes = b"\n") -> bytes:
+    data = b"".join(map(replies.sse, chunks)) + (replies.DONE if done else b"")
+    return data.replace(b"\n", line_end)
+
+
+def spliced(streams: Sequence[bytes], cuts: Sequence[int] = (), most: int = 3) -> bytes:
+    """What the client gets of these streams, each cut at these places."""
+    splicer = Splicer(runs_calls=most > 0)
+    told = b""
+    for place, stream in enumerate(streams):
+        if place:
+            assert splicer.is_continued
+            splicer.begin(runs_calls=place < most)
+        edges = [0, *sorted({cut % len(stream) for cut in cuts}), len(stream)]
+        for start, end in pairwise(edges):
+            told += splicer.feed(stream[start:end])
+        told += splicer.rest()
+    assert not splicer.is_continued
+    return told
+
+
+def chunks_in(told: bytes) -> list[dict[str, Any]]:
+    events = [each[6:] for each in told.decode().split("\n\n") if each.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    return [json.loads(each) for each in events]
+
+
+FIRST = written(*said("Let me "), *called(search(), search("桶", "call_m2")), CALLED, USED)
+LAST = written(
+    *(renamed(each, "other") for each in (*said("look. "), *called(LOOKS), CALLED, replies.usage_chunk(150, 7)))
+)
+MIXED = written(*said("Both. "), *called(search(), LOOKS), CALLED, USED)
+
+
+def test_two_replies_become_one() -> None:
+    message = assembled(chunks_in(spliced([FIRST, LAST])))
+    assert message["content"] == "Let me look. "
+    assert message["tool_calls"] == [LOOKS.as_json()]
+    assert message["usage"] == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
+
+
+@given(cuts=st.lists(st.integers(0, 5_000), max_size=60))
+@STABLE
+def test_wherever_the_bytes_are_cut_the_client_gets_the_same(cuts: list[int]) -> None:
+    assert spliced([FIRST, LAST], cuts) == spliced([FIRST, LAST])
+    assert spliced([MIXED], cuts) == spliced([MIXED])
+
+
+def test_byte_by_byte_the_client_gets_the_same() -> None:
+    assert spliced([FIRST, LAST], range(5_000)) == spliced([FIRST, LAST])
+
+
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\r"], ids=["crlf", "cr"])
+@given(cuts=st.lists(st.integers(0, 5_000), max_size=30))
+@STABLE
+def test_other_line_ends_are_kept(line_end: bytes, cuts: list[int]) -> None:
+    streams = [each.replace(b"\n", line_end) for each in (FIRST, LAST)]
+    assert spliced(streams, cuts).replace(line_end, b"\n") == spliced([FIRST, LAST])
+
+
+EVENTS = [
+    b": ping\n\n",
+    b'data: {"choices": [ {"index":0,"delta":{"content":"\\u00e9 x"},"finish_reason":null} ], "x": 1e2}\n\n',
+    b'event: odd\ndata: {"a":\ndata: 1}\n\n',
+    b"data: no json\r\n\r\n",
+    b'data:{"id":"","choices":[],"prompt_filter_results":[]}\n\n',
+    replies.sse(replies.chunk({"role": "assistant", "content": ""})),
+    replies.sse(replies.chunk({"reasoning_content": "hm"})),
+    replies.sse(
+        replies.chunk({"tool_calls": [{"index": 3, "id": "x", "function": {"name": "look", "arguments": "{}"}}]})
+    ),
+    replies.sse(replies.chunk({"function_call": {"name": "old", "arguments": "{}"}})),
+    replies.sse(replies.chunk({}, finish="stop")),
+    replies.sse(USED),
+    replies.stream_error(),
+    b'data: {"choices": [null], "delta": "x"}\n\n',
+    b'data: {"choices": [{"delta": "text", "finish_reason": null}]}\n\n',
+]
+
+
+@given(events=st.lists(st.sampled_from(EVENTS), max_size=12), cuts=st.lists(st.integers(0, 2_000), max_size=20))
+@STABLE
+def test_a_reply_that_searches_nothing_passes_byte_for_byte(events: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(events) + replies.DONE
+    assert spliced([stream], cuts) == stream
+
+
+def test_a_comment_between_events_does_not_wait_for_more() -> None:
+    assert Splicer(runs_calls=True).feed(b": ping\n") == b": ping\n"
+
+
+def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
+    splicer = Splicer(runs_calls=True)
+    text = replies.sse(replies.chunk({"content": "Let me "}))
+    assert splicer.feed(text) == text
+    assert splicer.feed(written(*called(search())[:2], done=False)) == b""
+
+
+def test_of_a_message_that_calls_both_the_client_gets_its_own_from_zero_on() -> None:
+    splicer = Splicer(runs_calls=True)
+    message = assembled(chunks_in(splicer.feed(MIXED)))
+    assert (message["content"], message["tool_calls"], message["finish"]) == ("Both. ", [LOOKS.as_json()], "tool_calls")
+    assert splicer.has_searches
+    assert not splicer.is_continued
+    assert [call["id"] for call in splicer.first_choice.memory_calls] == ["call_m1"]
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call", None])
+def test_a_wrong_reason_to_finish_or_none_does_not_matter(finish: str | None) -> None:
+    end = [replies.chunk({}, finish=finish)] if finish else []
+    assert assembled(chunks_in(spliced([written(*said(""), *called(search()), *end), LAST])))["finish"] == "tool_calls"
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_a_reply_that_was_cut_short_is_the_last_one(finish: str) -> None:
+    told = chunks_in(spliced([written(*said("Let me"), *called(search()), replies.chunk({}, finish=finish), USED)]))
+    assert assembled(told)["finish"] == finish
+    assert SEARCH not in str(told)
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_call_is_the_last_one() -> None:
+    splicer = Splicer(runs_calls=True)
+    told = splicer.feed(written(*said("Let me"), *called(search())[:2], done=False) + b"data: {") + splicer.rest()
+    assert told == written(*said("Let me"), done=False) + b"data: {"
+    assert not splicer.is_continued
+
+
+def test_what_is_called_after_the_last_round_is_taken_out() -> None:
+    told = chunks_in(spliced([FIRST, written(*said(None), *called(search()), CALLED, USED)], most=1))
+    assert assembled(told)["finish"] == "stop"
+
+
+def test_what_has_neither_text_nor_calls_left_says_so() -> None:
+    told = chunks_in(spliced([written(*said(None), *called(search()), CALLED)], most=0))
+    assert told[-1]["choices"][0] == {
+        "index": 0,
+        "delta": {"content": NO_ANSWER},
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+
+
+def test_an_error_in_a_stream_passes_and_ends_it() -> None:
+    stream = written(*said("Hm"), *called(search()), done=False) + replies.stream_error()
+    splicer = Splicer(runs_calls=True)
+    assert splicer.feed(stream).endswith(replies.stream_error())
+    assert not splicer.is_continued
+
+
+# -- calls as servers write them -----------------------------------------------------------------------------
+
+
+def piece(index: int | None = 0, name: str | None = None, arguments: str | None = None, **more: Any) -> Chunk:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    place = {} if index is None else {"index": index}
+    return replies.chunk({"tool_calls": [{**place, **more, "function": function}]})
+
+
+def heard(*chunks: Chunk) -> tuple[list[str], list[dict[str, Any]]]:
+    """The arguments of the hidden calls, and the client's calls as a client puts them together."""
+    splicer = Splicer(runs_calls=True)
+    told = splicer.feed(written(*said(""), *chunks, CALLED, USED))
+    hidden = [call["function"]["arguments"] for call in splicer.first_choice.memory_calls]
+    return hidden, assembled(chunks_in(told)).get("tool_calls", []) if told.endswith(replies.DONE) else []
+
+
+def test_a_name_in_pieces_is_held_back_until_it_is_known() -> None:
+    parts = [piece(name="search_", id="a"), piece(name="memory"), piece(arguments='{"query":"x"}')]
+    assert heard(*parts) == (['{"query":"x"}'], [])
+
+
+@pytest.mark.parametrize("name", ["search", "search_mem", "s"])
+def test_a_name_that_is_only_the_beginning_of_ours_is_the_clients(name: str) -> None:
+    parts = [piece(name=name, id="a", arguments=""), piece(arguments="{"), piece(arguments="}")]
+    own = {"id": "a", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    assert heard(*parts) == ([], [own])
+
+
+def test_such_a_name_without_arguments_is_told_at_the_end_or_before_the_next_call() -> None:
+    own = [{"id": each, "type": "function", "function": {"name": "search", "arguments": ""}} for each in ("a", "b")]
+    assert heard(piece(0, "search", "", id="a"), piece(1, "search", "", id="b"))[1] == own
+
+
+def test_a_name_that_is_repeated_with_each_piece_is_one_name() -> None:
+    parts = [piece(name=SEARCH, id="a", arguments='{"query"'), piece(name=SEARCH, id="a", arguments=':"x"}')]
+    assert heard(*parts)[0] == ['{"query":"x"}']
+
+
+def test_calls_that_are_all_numbered_alike_are_told_apart_by_their_ids() -> None:
+    parts = [piece(0, SEARCH, '{"query":"x"}', id="a"), piece(0, "look", "{}", id="b"), piece(0, "see", "{}", id="c")]
+    hidden, own = heard(*parts)
+    assert hidden == ['{"query":"x"}']
+    assert [call["function"]["name"] for call in own] == ["look", "see"]
+
+
+def test_calls_without_a_number_are_told_apart_by_their_ids() -> None:
+    splicer = Splicer(runs_calls=True)
+    splicer.feed(written(piece(None, SEARCH, '{"query":"x"}', id="a"), piece(None, SEARCH, "{}", id="b"), CALLED))
+    assert [call["id"] for call in splicer.first_choice.memory_calls] == ["a", "b"]
+
+
+def test_what_else_a_model_says_goes_back_to_it() -> None:
+    thought = {"google": {"thought_signature": "x"}}
+    splicer = Splicer(runs_calls=True)
+    splicer.feed(
+        written(
+            replies.chunk({"role": "assistant", "reasoning_content": "I should "}),
+            replies.chunk({"reasoning_content": "look."}),
+            piece(0, SEARCH, '{"query":"x"}', id="a", extra_content=thought),
+            CALLED,
+        )
+    )
+    message = splicer.first_choice.message
+    assert message["reasoning_content"] == "I should look."
+    assert message["tool_calls"][0]["extra_content"] == thought

@@ -1,0 +1,234 @@
+"""Which tenant a request belongs to, and which session it names."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import BadRequest
+from proxy.http.headers import lowered_names
+from proxy.http.trusted_proxies import TrustedProxies
+from proxy.request.tenants import Tenants, tenant_key
+from proxy.sessions.identity import Identity, identify, new_derived_id, printable_id, provisional_id, session_key
+from proxy.settings import Settings
+from proxy.settings.tables import TenantSettings
+
+NAMES = Settings().sessions.headers
+
+
+def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
+    return identify(given, headers, body or {}, lowered_names(NAMES))
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+def test_the_proxys_own_header_comes_first() -> None:
+    assert named([(b"x-session-id", b"other")], {"metadata": {"session_id": "third"}}, "own") == Identity(
+        "X-Condenser-Session", "own"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_header_that_clients_send_names_a_session(name: str) -> None:
+    assert named([(name.upper().encode(), b"id-1")]) == Identity(name, "id-1")
+
+
+def test_configured_headers_count_in_the_order_of_the_setting() -> None:
+    headers = [(name.encode(), name.encode()) for name in reversed(NAMES)]
+    for place, name in enumerate(NAMES):
+        assert named(headers[: len(NAMES) - place]) == Identity(name, name)
+
+
+def test_other_session_headers_come_after_the_configured_ones() -> None:
+    any_header = (b"X-My-Tool-Session-Id", b"mine")
+    assert named([any_header]) == Identity("x-my-tool-session-id", "mine")
+    assert named([any_header, (b"x-conversation-id", b"lowered_names")]).source == "x-conversation-id"
+
+
+def test_the_first_of_two_equal_headers_counts_and_an_empty_header_names_nothing() -> None:
+    assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
+    assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
+    assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
+
+
+@pytest.mark.parametrize("name", [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"])
+def test_headers_that_only_resemble_session_headers_name_nothing(name: bytes) -> None:
+    assert named([(name, b"x")]) == Identity()
+
+
+def test_the_body_names_a_session_after_all_headers() -> None:
+    body = {"metadata": {"session_id": "m"}, "prompt_cache_key": "k"}
+    assert named([], body) == Identity("metadata.session_id", "m")
+    assert named([(b"x-a-session-id", b"h")], body).id == "h"
+
+
+def test_a_prompt_cache_key_is_a_weak_name() -> None:
+    assert named([], {"prompt_cache_key": "k"}) == Identity("prompt_cache_key", "k", weak=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"user": "u", "safety_identifier": "s", "id": "i"},
+        {"metadata": {"session_id": ""}},
+        {"metadata": {"session_id": 7}},
+        {"metadata": ["session_id"]},
+        {"metadata": None, "prompt_cache_key": None},
+        {"prompt_cache_key": ["k"]},
+    ],
+)
+def test_users_request_ids_and_odd_values_are_never_identity(body: dict[str, Any]) -> None:
+    assert named([(b"x-request-id", b"r"), (b"x-session-id", b"")], body) == Identity()
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\x00", "\x7f"])
+def test_an_id_with_control_characters_is_refused_and_its_source_named(value: str) -> None:
+    with pytest.raises(BadRequest, match=r"metadata\.session_id"):
+        named([], {"metadata": {"session_id": value}})
+
+
+def test_ids_are_never_cut_or_merged_in_keys() -> None:
+    ids = ["a" * 300, "a" * 301, "a", "A", "a ", "ä", "会话", "\ud800", "/../x", "a:b"]
+    keys = [session_key(each) for each in ids]
+    assert len(set(keys)) == len(ids)
+    assert all(key.isalnum() and key.isascii() for key in keys)
+
+
+@pytest.mark.parametrize("text", ["a b", "x" * 256, "~!@"])
+def test_a_plain_id_is_shown_as_it_is(text: str) -> None:
+    assert printable_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 257, "会话", "caf\u00e9", "a\x1fb"])
+def test_an_id_that_a_header_cannot_carry_is_shown_by_its_digest(text: str) -> None:
+    assert printable_id(text) == session_key(text)
+
+
+def test_derived_ids_are_random_and_provisional_ids_are_deterministic() -> None:
+    assert new_derived_id() != new_derived_id()
+    assert provisional_id("t", b"opening") == provisional_id("t", b"opening")
+    assert len({provisional_id("t", b"a"), provisional_id("t", b"b"), provisional_id("u", b"a")}) == 3
+
+
+# -- tenants -----------------------------------------------------------------------------------------------
+
+
+def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
+    return Tenants(Settings(tenant=TenantSettings(**tenant)), key)
+
+
+def test_by_default_each_credential_is_a_tenant_and_no_digest_holds_it() -> None:
+    by = tenants()
+    first = by.owner([(b"authorization", b"Bearer sk-1")], None)
+    assert first == by.owner([(b"Authorization", b"Bearer sk-1")], "10.0.0.1")
+    assert first != by.owner([(b"authorization", b"Bearer sk-2")], None)
+    assert first != by.owner([], None)
+    assert "sk-1" not in "".join(first)
+
+
+def test_the_digest_depends_on_the_key() -> None:
+    headers = [(b"authorization", b"Bearer sk-1")]
+    assert tenants(b"one").owner(headers, None) != tenants(b"two").owner(headers, None)
+
+
+def test_fixed_makes_all_callers_one_tenant() -> None:
+    by = tenants(b"k", **{"from": "fixed"})
+    assert by.owner([(b"authorization", b"a")], None).tenant == by.owner([], None).tenant
+
+
+def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
+    by = tenants(b"k", **{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
+    headers = [(b"x-team", b"red"), (b"authorization", b"anything")]
+    assert by.owner(headers, "10.0.0.1").tenant == by.owner(headers[:1], "10.0.0.1").tenant
+    for given, peer in ((headers, "10.0.0.2"), (headers, None), (headers[1:], "10.0.0.1")):
+        with pytest.raises(BadRequest) as raised:
+            by.owner(given, peer)
+        assert raised.value.param == "X-Team"
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("10.1.2.3", True), ("::ffff:10.1.2.3", True), ("fd00::7", True), ("192.168.0.1", True),
+        ("11.0.0.1", False), ("192.168.0.2", False), ("fe80::1", False), ("", False), ("socket", False), (None, False),
+    ],
+)  # fmt: skip
+def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
+    assert (peer in TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
+    assert (peer in TrustedProxies(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
+
+
+def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).owner([(b"x-team", b"same")], "::1")
+    assert header.tenant != tenants().owner([(b"authorization", b"same")], "p").tenant
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"api-key", b"x-api-key"])
+def test_a_caller_with_one_credential_is_the_tenant_that_the_store_knows(name: bytes) -> None:
+    assert tenants().owner([(name, b"Bearer sk-1")], None).tenant == "2a09c2ac9448cbfb0114fe7aa02b4384"
+
+
+@pytest.mark.parametrize("name", TenantSettings().headers)
+def test_callers_with_a_dummy_key_are_told_apart_by_their_other_credential(name: str) -> None:
+    dummy, by = (b"authorization", b"Bearer EMPTY"), tenants()
+    owners = [by.owner([dummy, (name.encode(), value)], None) for value in (b"one", b"two", b"")]
+    assert len(set(owners)) == 3
+    assert owners[2] == by.owner([dummy], None)
+
+
+def test_only_the_headers_of_the_setting_are_credentials() -> None:
+    by = tenants(headers=["x-portal-key"])
+    assert by.owner([(b"x-portal-key", b"a")], None) != by.owner([(b"x-portal-key", b"b")], None)
+    assert by.owner([(b"x-api-key", b"a")], None) == by.owner([], None)
+
+
+def test_the_order_of_two_credentials_makes_no_difference_but_their_places_do() -> None:
+    given, by = [(b"authorization", b"one"), (b"api-key", b"two")], tenants()
+    assert by.owner(given, None) == by.owner(given[::-1], None)
+    assert by.owner(given, None) != by.owner([(b"authorization", b"two"), (b"api-key", b"one")], None)
+    assert by.owner([*given, (b"x-api-key", b"3")], None) != by.owner([*given, (b"helicone-auth", b"3")], None)
+
+
+@pytest.mark.parametrize("source", ["credential", "fixed", "header:X-Team"])
+@pytest.mark.parametrize("name", ["Authorization", "x-litellm-api-key"])
+def test_a_credential_that_stands_twice_is_refused(source: str, name: str) -> None:
+    twice = [(name.encode(), b"one"), (b"x-team", b"red"), (name.lower().encode(), b"one")]
+    with pytest.raises(BadRequest) as raised:
+        tenants(b"k", **{"from": source}).owner(twice, "127.0.0.1")
+    assert raised.value.param == name
+    assert "one" not in raised.value.message
+
+
+def test_a_header_that_names_the_tenant_may_stand_once_and_not_be_empty() -> None:
+    by = tenants(b"k", **{"from": "header:X-Team"})
+    for given in ([(b"x-team", b"acme"), (b"X-Team", b"evil")], [(b"x-team", b"")], [(b"x-team", b" ")]):
+        with pytest.raises(BadRequest) as raised:
+            by.owner(given, "127.0.0.1")
+        assert raised.value.param == "X-Team"
+
+
+def test_the_key_stands_beside_an_embedded_store_and_is_made_once(tmp_path: Path) -> None:
+    settings = Settings(store={"url": f"sqlite:///{tmp_path / 'new' / 's.db'}"})  # type: ignore[arg-type]
+    key = tenant_key(settings)
+    file = tmp_path / "new" / "tenant.key"
+    assert key == tenant_key(settings) == file.read_bytes()
+    assert len(key) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_replicas_on_one_redis_agree_on_the_key() -> None:
+    keys = {tenant_key(Settings(store={"url": f"redis://{host}:1/0"})) for host in ("a", "b")}  # type: ignore[arg-type]
+    assert len(keys) == 1
+
+
+def test_a_pepper_of_the_settings_wins(tmp_path: Path) -> None:
+    settings = Settings(
+        store={"url": f"sqlite:///{tmp_path / 's.db'}"},  # type: ignore[arg-type]
+        tenant={"pepper": "p"},  # type: ignore[arg-type]
+    )
+    assert tenant_key(settings) == b"p"
+    assert not (tmp_path / "tenant.key").exists()
