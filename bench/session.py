@@ -147,16 +147,15 @@ async def _turn(built: Services, data: bytes, headers: Headers) -> tuple[Decisio
     body = wire.read(data, built.message_cache)
     read = _milliseconds(started)
     chosen = controls.read(headers, None, None)
-    decision = await built.condenser.decide(
+    exchange = await built.condenser.exchange(
         ChatRequest(tenant="t", headers=[], body=body, model=MODEL, has_suffix=False, controls=chosen)
     )
     started = perf_counter()
-    if decision.settle is not None:
-        await decision.settle(None)
-    timing = decision.timing
+    await exchange.store()
+    timing = exchange.timing
     stages = (read, timing.count, timing.session, timing.condense, _milliseconds(started))
     spent = (process_time() - on_cpu) * 1_000
-    return decision, {**dict(zip(STAGES, stages, strict=True)), CPU: spent}
+    return exchange.decision, {**dict(zip(STAGES, stages, strict=True)), CPU: spent}
 
 
 def _milliseconds(started: float) -> float:

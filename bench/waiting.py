@@ -28,6 +28,7 @@ from typing import Any
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer, request_ends
@@ -190,28 +191,28 @@ class _Player:
         tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
         for end in request_ends(conversation):
             data = f'{{"model":"{MODEL}","messages":[{",".join(raws[:end])}]{tools}}}'.encode()
-            decision = await self._decided(data)
-            if decision is None:
+            exchange = await self._decided(data)
+            if exchange is None:
                 continue
             await passing(REPLY)
-            await _ended(decision)
+            await _ended(exchange)
             await passing(pause)
         await self._built.background.idle()
 
-    async def _decided(self, data: bytes) -> Decision | None:
-        """What is decided on a request, counted; None where it was refused."""
+    async def _decided(self, data: bytes) -> Exchange | None:
+        """The exchange for a request, counted; None where it was refused."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PassingTime)
         self.tally["requests"] += 1
         before = loop.passed
         try:
             with loop.passing():
-                decision = await self._built.condenser.decide(self._request(data))
+                exchange = await self._built.condenser.exchange(self._request(data))
         except ContextLengthExceeded:
             self.tally["refused"] += 1
             return None
-        self._count(decision, loop.passed - before)
-        return decision
+        self._count(exchange.decision, loop.passed - before)
+        return exchange
 
     def _count(self, decision: Decision, waited: float) -> None:
         self.longest = max(self.longest, waited)
@@ -235,12 +236,10 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
 
 
-async def _ended(decision: Decision) -> None:
+async def _ended(exchange: Exchange) -> None:
     """What the end of a reply brings about."""
-    if decision.settle is not None:
-        await decision.settle(None)
-    if decision.follow_up is not None:
-        decision.follow_up()
+    await exchange.store()
+    exchange.follow_up()
 
 
 def verdict(row: Row) -> str:

@@ -13,11 +13,9 @@ import sys
 import time
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from proxy.condensing.decision import Decision
 from proxy.quoting import label, printable
-from proxy.sessions.session import with_depth
 from proxy.settings import LogSettings
 from proxy.version import LOGGER
 
@@ -25,6 +23,20 @@ _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
 _log = logging.getLogger(LOGGER)
+
+
+class Decided(Protocol):
+    """What was decided on a request, as the log tells it."""
+
+    @property
+    def upstream_ms(self) -> float:
+        """Milliseconds until the upstream answered."""
+
+    def log_line(self) -> str:
+        """For a person."""
+
+    def fields(self) -> dict[str, Any]:
+        """As members of a JSON object."""
 
 
 class RequestLine:
@@ -52,7 +64,7 @@ class RequestLine:
         self.status: int | None = None
         self.is_complete = False
         self.model: str | None = None
-        self.decision: Decision | None = None
+        self.decision: Decided | None = None
         self.outcome: tuple[str, str] = "", ""
         """Action and reason of a request on which nothing was decided."""
         self.error: str | None = None
@@ -71,7 +83,7 @@ class RequestLine:
 
     def __str__(self) -> str:
         decision, ms = self.decision, (perf_counter() - self._started) * 1000
-        upstream = decision.timing.upstream if decision else self.upstream_ms
+        upstream = decision.upstream_ms if decision else self.upstream_ms
         parts = [
             f"{self.status or '-'} {self._what_was_done()}",
             f"error {self.error}" if self.error else "",
@@ -105,36 +117,8 @@ class RequestLine:
             "total_ms": round((perf_counter() - self._started) * 1000, 2),
         }
         if decision is not None:
-            fields |= decision_fields(decision)
+            fields |= decision.fields()
         return {name: value for name, value in fields.items() if value is not None}
-
-
-def decision_fields(decision: Decision) -> dict[str, Any]:
-    """What was decided on a request, as members of a JSON object."""
-    timing, applied = decision.timing, decision.applied
-    return {
-        "session": decision.session,
-        "session_source": decision.session_source,
-        "branch": with_depth(decision.branch, decision.depth),
-        "strategy": str(decision.policy.pipeline),
-        "action": decision.action,
-        "reason": decision.reason or None,
-        "trigger": decision.trigger,
-        "condensation": applied.id if applied else None,
-        "prepared": decision.was_prepared,
-        "tokens_before": decision.tokens_before,
-        "tokens_after": decision.tokens_after,
-        "tokens_of_tools": decision.overhead,
-        "tokens_exact": decision.exact,
-        "floor": decision.floor,
-        "window": decision.policy.window.tokens,
-        "headroom": decision.headroom,
-        "own_tokens": decision.all_own_tokens,
-        "session_ms": round(timing.session, 2),
-        "count_ms": round(timing.count, 2),
-        "condense_ms": round(timing.condense, 2),
-        "upstream_ms": round(timing.upstream, 2),
-    }
 
 
 @lru_cache(2)

@@ -13,22 +13,20 @@ import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
 from proxy.calibration.calibrator import Calibrator
-from proxy.condenser import Condenser
 from proxy.condensing.attempts import Attempts
+from proxy.condensing.deciding import Decider
+from proxy.condensing.exchange import Condenser
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.judging import Judges
+from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
-from proxy.condensing.lessons import Lessons
 from proxy.condensing.making import Maker
 from proxy.condensing.policies import Policies
 from proxy.condensing.preparing import Background, Preparer
 from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer
-from proxy.condensing.retrying import Retrier
-from proxy.condensing.searching import Memories, Searcher
-from proxy.condensing.settling import Settler
-from proxy.condensing.watching import Watcher
+from proxy.condensing.searching import Searcher
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.headers import lowered_names
@@ -76,12 +74,9 @@ class Services:
     tokenizers: Tokenizers
     policies: Policies
     condenser: Condenser
-    searcher: Searcher
     message_cache: MessageCache
     discovered: Discovered
     calibrator: Calibrator
-    retrier: Retrier
-    watcher: Watcher
     background: Background
     asking: Asking
     telemetry: Telemetry
@@ -143,9 +138,10 @@ async def open_services(
         writing = _writing(settings, stored, tasks, clock)
         recall = Recall(_meanings(settings, asking, writing.keeper, clock))
         searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
-        memories = Memories(Injector(recall, settings.memory, tasks), searcher)
-        lessons = Lessons(learned, calibrator, tasks)
-        intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, lessons, searcher)
+        knowledge = Knowledge(learned, calibrator, profiles, tasks, telemetry.record_truncation, base_url)
+        intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, knowledge, searcher)
+        injector = Injector(recall, settings.memory, tasks)
+        preparer, decider = _deciding(settings, writing, intake, injector, summarizer or asking, tasks, clock)
         yield Services(
             settings=settings,
             stored=stored,
@@ -154,13 +150,22 @@ async def open_services(
             callers=_callers(settings, upstream, stored, tasks, clock),
             tokenizers=tokenizers,
             policies=policies,
-            condenser=_condenser(settings, writing, intake, summarizer or asking, tasks, calibrator, memories, clock),
-            searcher=searcher,
+            condenser=Condenser(
+                intake=intake,
+                decider=decider,
+                knowledge=knowledge,
+                policies=policies,
+                keeper=writing.keeper,
+                preparer=preparer,
+                injector=injector,
+                searcher=searcher,
+                timeout=settings.inline_timeout,
+                usage_probe=settings.usage_probe,
+                report=telemetry.record_overflow,
+            ),
             message_cache=message_cache,
             discovered=discovered,
             calibrator=calibrator,
-            retrier=Retrier(policies, learned, profiles, telemetry.record_overflow),
-            watcher=Watcher(learned, telemetry.record_truncation, base_url),
             background=tasks,
             asking=asking,
             telemetry=telemetry,
@@ -268,7 +273,7 @@ def _intake(
     message_cache: MessageCache,
     tokenizers: Tokenizers,
     policies: Policies,
-    lessons: Lessons,
+    knowledge: Knowledge,
     searcher: Searcher,
 ) -> Intake:
     keeps_text = settings.store.keeps_text
@@ -279,41 +284,34 @@ def _intake(
         measurer=Measurer(reader, pool, message_cache),
         restorer=Restorer(reader, pool, keeps_text=keeps_text),
         tokenizers=tokenizers,
-        lessons=lessons,
+        knowledge=knowledge,
         add_offer=searcher.with_offer,
         keeps_text=keeps_text,
     )
 
 
-def _condenser(
+def _deciding(
     settings: Settings,
     writing: _Writing,
     intake: Intake,
+    injector: Injector,
     resolver: Resolver,
     tasks: Background,
-    calibrator: Calibrator,
-    memories: Memories,
     clock: Callable[[], float],
-) -> Condenser:
-    keeps_text = settings.store.keeps_text
+) -> tuple[Preparer, Decider]:
     keeper, leases = writing
     attempts = Attempts(resolver, tasks)
     maker = Maker(attempts, keeper, leases, tasks, clock)
+    allowance, keeps_text = settings.background.allowance, settings.store.keeps_text
+    judges = Judges(attempts, keeper, leases, allowance, clock, keeps_text=keeps_text)
     preparer = Preparer(
         maker=maker,
-        judges=Judges(attempts, keeper, leases, settings.background.allowance, clock, keeps_text=keeps_text),
+        judges=judges,
         keeper=keeper,
         leases=leases,
         tasks=tasks,
         counted=intake.with_counts,
         clock=clock,
     )
-    return Condenser(
-        intake=intake,
-        keeper=keeper,
-        maker=maker,
-        preparer=preparer,
-        settler=Settler(keeper=keeper, preparer=preparer, calibrator=calibrator, memories=memories),
-        memories=memories,
-        settings=settings,
-    )
+    timeout, lifetime = settings.inline_timeout, settings.cost.cache_lifetime
+    return preparer, Decider(maker, preparer, keeper, injector, timeout, lifetime)

@@ -117,8 +117,8 @@ class Telemetry:
         self._calls.labels(call.role, call.failure or "answered").inc()
         self._tokens.labels(call.role).inc(call.tokens)
 
-    def record_decision(self, decision: Decision) -> None:
-        """Records the decision on a request."""
+    def record_decision(self, decision: Decision, milliseconds: float) -> None:
+        """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
         self._requests(decision.action).inc()
         if decision.reason:
             self._reasons(decision.reason).inc()
@@ -126,7 +126,7 @@ class Telemetry:
         self._after.inc(decision.forwarded_tokens)
         if decision.action is Action.CONDENSED:
             self._condensations.labels(decision.trigger).inc()
-        self._overhead.observe(decision.timing.ours / 1000)
+        self._overhead.observe(milliseconds / 1000)
 
     def record_overflow(self, decision: Decision, outcome: str) -> None:
         """Records that the upstream refused a prompt for its length.

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from proxy import errors
 from proxy.cli import COMMANDS
-from proxy.condensing.decision import Decision
+from proxy.condensing import account
 from proxy.errors import ProxyError
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.controls import KEYS
@@ -272,7 +272,7 @@ def test_every_request_header_is_documented() -> None:
 
 
 def test_every_response_header_is_documented() -> None:
-    source = inspect.getsource(Decision.headers)
+    source = inspect.getsource(account.headers)
     made = {*re.findall(r"X-Condenser-[A-Za-z-]+", source), "Server-Timing"}
     assert column(section(read("http.md"), "Response headers"), "header") == made
 

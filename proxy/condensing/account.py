@@ -1,8 +1,137 @@
-"""Numbers of a decision as people and programs read them."""
+"""The accounts of a decision: response headers, a log line, the members of a JSON log line, and a dry run. No I/O.
+
+None but the dry run holds content, and none a credential.
+"""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Policy
+from proxy.condensing.timing import Timing
+from proxy.quoting import label
+from proxy.reasons import Action, Trigger
+from proxy.sessions.identity import MOST_SHOWN
+from proxy.sessions.session import with_depth
+from strategies.core.pieces import Kind, Literal
+
+
+def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
+    """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
+    head = decision.head if accepted else decision.head_before
+    pairs = [
+        ("X-Condenser-Session", decision.session),
+        ("X-Condenser-Session-Source", decision.session_source),
+        ("X-Condenser-Strategy", str(decision.policy.pipeline)),
+        ("X-Condenser-Action", decision.action),
+        ("X-Condenser-Trigger", decision.trigger),
+        ("X-Condenser-Branch", with_depth(decision.branch, decision.depth)),
+        ("X-Condenser-Tokens-Before", str(decision.tokens_before)),
+        ("X-Condenser-Tokens-After", str(decision.tokens_after)),
+        ("X-Condenser-Count", "exact" if decision.exact else "estimate"),
+        ("X-Condenser-Window", str(decision.policy.window)),
+        ("Server-Timing", timing.header()),
+    ]
+    if decision.reason:
+        pairs.append(("X-Condenser-Reason", decision.reason))
+    if decision.floor is not None:
+        pairs.append(("X-Condenser-Floor", str(decision.floor)))
+    if decision.stages:
+        pairs.append(("X-Condenser-Stages", decision.stages))
+    if decision.warnings:
+        pairs.append(("X-Condenser-Warning", "; ".join(decision.warnings)))
+    if head:
+        pairs.append(("X-Condenser-Head", head))
+    if decision.applied is not None:
+        pairs.append(("X-Condenser-Condensation", decision.applied.id))
+    if (headroom := decision.headroom) is not None:
+        pairs.append(("X-Condenser-Headroom", str(headroom)))
+    return pairs
+
+
+def log_line(decision: Decision, timing: Timing) -> str:
+    """What the log tells a person of this request, without content or credentials."""
+    window = decision.policy.window.tokens
+    done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
+    parts = [
+        label(decision.session, MOST_SHOWN),
+        with_depth(decision.branch, decision.depth),
+        str(decision.policy.pipeline),
+        f"{short(decision.tokens_before)}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",
+        f"(tools {short(decision.overhead)}{f', floor {short(decision.floor)}' if decision.floor is not None else ''})",
+        ", ".join(filter(None, done)),
+    ]
+    own = decision.all_own_tokens
+    return " ".join(parts) + (f", own {short(own)} tok" if own else "")
+
+
+def _action_phrase(decision: Decision) -> str:
+    """The action; for a condensation that this request made or took, its trigger."""
+    if decision.trigger is Trigger.NONE:
+        return str(decision.action)
+    return str(decision.trigger) if decision.action is Action.CONDENSED else f"{decision.action} by {decision.trigger}"
+
+
+def _prepared_phrase(decision: Decision) -> str:
+    if not decision.was_prepared or decision.applied is None:
+        return ""
+    kinds = {each.kind for each in decision.applied.pieces if isinstance(each, Literal)}
+    return "summary ready" if Kind.REPLACEMENT in kinds else "ready"
+
+
+def dry_run(decision: Decision) -> bytes:
+    """The plan and the view as JSON."""
+    document = {
+        "object": "condenser.dry_run",
+        "action": decision.action,
+        "reason": decision.reason or None,
+        "trigger": decision.trigger,
+        "session": decision.session,
+        "session_source": decision.session_source,
+        "branch": with_depth(decision.branch, decision.depth),
+        "strategy": str(decision.policy.pipeline),
+        "window": decision.policy.window.tokens,
+        "window_source": decision.policy.window.source,
+        "budget": budget_document(decision.policy),
+        "tokens_before": decision.tokens_before,
+        "tokens_after": decision.tokens_after,
+        "floor": decision.floor,
+        "upstream_tokens": decision.expected_tokens,
+        "headroom": decision.headroom,
+        "plan": dict(decision.metadata),
+        "messages": [message.body for message in decision.view.messages],
+    }
+    return json.dumps(document, ensure_ascii=True).encode()
+
+
+def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
+    """What was decided on a request, as members of a JSON object."""
+    applied = decision.applied
+    return {
+        "session": decision.session,
+        "session_source": decision.session_source,
+        "branch": with_depth(decision.branch, decision.depth),
+        "strategy": str(decision.policy.pipeline),
+        "action": decision.action,
+        "reason": decision.reason or None,
+        "trigger": decision.trigger,
+        "condensation": applied.id if applied else None,
+        "prepared": decision.was_prepared,
+        "tokens_before": decision.tokens_before,
+        "tokens_after": decision.tokens_after,
+        "tokens_of_tools": decision.overhead,
+        "tokens_exact": decision.exact,
+        "floor": decision.floor,
+        "window": decision.policy.window.tokens,
+        "headroom": decision.headroom,
+        "own_tokens": decision.all_own_tokens,
+        "session_ms": round(timing.session, 2),
+        "count_ms": round(timing.count, 2),
+        "condense_ms": round(timing.condense, 2),
+        "upstream_ms": round(timing.upstream, 2),
+    }
 
 
 def budget_document(policy: Policy) -> dict[str, int] | None:

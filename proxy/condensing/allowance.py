@@ -6,7 +6,7 @@ was spent, so every process knows it, also after a restart.
 
 from __future__ import annotations
 
-from proxy.condensing.intake import Case
+from proxy.condensing.case import Case
 
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
 

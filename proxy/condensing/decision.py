@@ -1,28 +1,16 @@
-"""The decision for one request, and its three accounts: response headers, a log line, and the JSON of a dry run."""
+"""The decision on one request: what is forwarded, and why. A decision never changes; another one replaces it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor
 from proxy.calibration.scaling import UNCALIBRATED, Calibration
-from proxy.chat.usage import Usage
-from proxy.condensing.account import budget_document, short
 from proxy.condensing.policy import Policy
-from proxy.condensing.timing import Timing
-from proxy.learning.profiles import Profile
-from proxy.quoting import label
 from proxy.reasons import Action, Trigger
-from proxy.searching.rounds import Rounds
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
-from proxy.sessions.identity import MOST_SHOWN
-from proxy.sessions.session import with_depth
-from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.pieces import Kind, Literal
 from strategies.core.view import View
 
 
@@ -32,12 +20,10 @@ def trigger_of(condensation: Condensation) -> Trigger:
     return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
 
 
-@dataclass(slots=True)
-class Decision:
-    """The decision for one request: the view, the bytes to forward, and callbacks for the outcome.
+class Decision(NamedTuple):
+    """What is forwarded for one request, and why.
 
-    Fields without a default are known when deciding begins. The others are filled in while the request is decided on,
-    sent, and answered.
+    Fields without a default are known when deciding begins.
     """
 
     # -- the session and the policy
@@ -79,13 +65,12 @@ class Decision:
     trigger: Trigger = Trigger.NONE
     was_prepared: bool = False
     """Whether the condensation came from a preparation; else it was made for this request."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
     warnings: tuple[str, ...] = ()
     """What the client should know of its own headers and values."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
-    timing: Timing = field(default_factory=Timing)
 
     # -- append mode
 
@@ -98,47 +83,6 @@ class Decision:
 
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
-    wants_unencoded: bool = False
-    """Whether the upstream must reply without a content encoding."""
-    hidden_rounds: Rounds | None = None
-    """The hidden rounds that may follow; None if the model is offered no memory tool."""
-
-    # -- callbacks
-
-    retry_smaller: Callable[[Policy, Budget], Awaitable[Decision | None]] | None = None
-    """Decides anew, by this policy and budget, when the upstream has refused the view for its length.
-
-    The callback returns None if nothing smaller can be sent.
-    """
-    original: Callable[[], Decision | None] | None = None
-    """The decision to send the request as it came, when the upstream has refused what was made of it.
-
-    The callback returns None if that is the same, or does not fit.
-    """
-    rewrite_for: Callable[[Profile], bool] | None = None
-    """Rewrites the view for another profile, and returns whether the bytes have changed."""
-    learn: Callable[[Usage], None] | None = None
-    """Takes in the upstream's usage; called before `settle`. Sets `usage` and `anchor`."""
-    settle: Callable[[Mapping[str, Any] | None], Awaitable[None]] | None = None
-    """Stores what later requests need. Its argument is the reply as a message, which append mode stores too."""
-    follow_up: Callable[[], None] | None = None
-    """Starts the work that is due once the reply has been sent."""
-
-    # -- what the reply has shown
-
-    usage: Usage | None = None
-    anchor: Anchor | None = None
-    """The anchor that the next request of this branch starts from."""
-    reply_ending: str = ""
-    """The digest of how the reply's text ends, for a session that may be found by that."""
-
-    def drop_callbacks(self) -> None:
-        """Drops the callbacks when the request is over.
-
-        They hold the decision itself, and with it the whole request; otherwise only the garbage collector would free
-        them.
-        """
-        self.settle = self.follow_up = self.retry_smaller = self.original = self.rewrite_for = self.learn = None
 
     @property
     def forwarded_tokens(self) -> int:
@@ -177,86 +121,3 @@ class Decision:
     def depth(self) -> int:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
-
-    def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
-        """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
-        head = self.head if accepted else self.head_before
-        pairs = [
-            ("X-Condenser-Session", self.session),
-            ("X-Condenser-Session-Source", self.session_source),
-            ("X-Condenser-Strategy", str(self.policy.pipeline)),
-            ("X-Condenser-Action", self.action),
-            ("X-Condenser-Trigger", self.trigger),
-            ("X-Condenser-Branch", with_depth(self.branch, self.depth)),
-            ("X-Condenser-Tokens-Before", str(self.tokens_before)),
-            ("X-Condenser-Tokens-After", str(self.tokens_after)),
-            ("X-Condenser-Count", "exact" if self.exact else "estimate"),
-            ("X-Condenser-Window", str(self.policy.window)),
-            ("Server-Timing", self.timing.header()),
-        ]
-        if self.reason:
-            pairs.append(("X-Condenser-Reason", self.reason))
-        if self.floor is not None:
-            pairs.append(("X-Condenser-Floor", str(self.floor)))
-        if self.stages:
-            pairs.append(("X-Condenser-Stages", self.stages))
-        if self.warnings:
-            pairs.append(("X-Condenser-Warning", "; ".join(self.warnings)))
-        if head:
-            pairs.append(("X-Condenser-Head", head))
-        if self.applied is not None:
-            pairs.append(("X-Condenser-Condensation", self.applied.id))
-        if (headroom := self.headroom) is not None:
-            pairs.append(("X-Condenser-Headroom", str(headroom)))
-        return pairs
-
-    def log_line(self) -> str:
-        """What the log tells a person of this request, without content or credentials."""
-        window = self.policy.window.tokens
-        done = self._action_phrase(), self._prepared_phrase(), self.reason, f"+{self.timing.ours:.0f} ms"
-        parts = [
-            label(self.session, MOST_SHOWN),
-            with_depth(self.branch, self.depth),
-            str(self.policy.pipeline),
-            f"{short(self.tokens_before)}→{short(self.tokens_after)} of {short(window) if window else 'unknown'}",
-            f"(tools {short(self.overhead)}{f', floor {short(self.floor)}' if self.floor is not None else ''})",
-            ", ".join(filter(None, done)),
-        ]
-        own = self.all_own_tokens
-        return " ".join(parts) + (f", own {short(own)} tok" if own else "")
-
-    def _action_phrase(self) -> str:
-        """The action; for a condensation that this request made or took, its trigger."""
-        if self.trigger is Trigger.NONE:
-            return str(self.action)
-        return str(self.trigger) if self.action is Action.CONDENSED else f"{self.action} by {self.trigger}"
-
-    def _prepared_phrase(self) -> str:
-        if not self.was_prepared or self.applied is None:
-            return ""
-        kinds = {each.kind for each in self.applied.pieces if isinstance(each, Literal)}
-        return "summary ready" if Kind.REPLACEMENT in kinds else "ready"
-
-    def dry_run(self) -> bytes:
-        """The plan and the view as JSON."""
-        document = {
-            "object": "condenser.dry_run",
-            "action": self.action,
-            "reason": self.reason or None,
-            "trigger": self.trigger,
-            "session": self.session,
-            "session_source": self.session_source,
-            "branch": with_depth(self.branch, self.depth),
-            "strategy": str(self.policy.pipeline),
-            "window": self.policy.window.tokens,
-            "window_source": self.policy.window.source,
-            "budget": budget_document(self.policy),
-            "tokens_before": self.tokens_before,
-            "tokens_after": self.tokens_after,
-            "floor": self.floor,
-            "upstream_tokens": self.expected_tokens,
-            "headroom": self.headroom,
-            "plan": dict(self.metadata),
-            "messages": [message.body for message in self.view.messages],
-        }
-        return json.dumps(document, ensure_ascii=True).encode()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.condensing.preparing import Background
 from proxy.condensing.recall import Recall, Searchable
 from proxy.runtime.offload import message_load, offload
@@ -59,21 +59,20 @@ class Injector:
         self._settings = settings
         self._tasks = tasks
 
-    async def inject(self, decision: Decision, case: Case) -> None:
-        """Puts this turn's block into a decision's view: the one that the turn has shown already, or a new one."""
+    async def inject(self, decision: Decision, case: Case) -> Decision:
+        """The decision with this turn's block in its view: the one that the turn has shown already, or a new one."""
         budget = case.policy.budget
         # A view that was made without the store rests on no condensation, so it cannot be folded again.
         if not case.policy.memory.inject or budget is None or case.recognised.failure:
-            return
+            return decision
         block = case.memory_block or await self._choose_block(decision.view, case, budget)
         if block is None and not any(map(_is_memory, decision.view.lead)):
-            decision.memory_block = NO_MEMORY_BLOCK
-            return
+            return decision._replace(memory_block=NO_MEMORY_BLOCK)
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
         view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
-        decision.view, decision.tokens_after = view, view.tokens
-        decision.memory_block = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
+        shown = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
+        return decision._replace(view=view, tokens_after=view.tokens, memory_block=shown)
 
     def follow(self, case: Case) -> None:
         """Indexes the new messages of a conversation in the background, once its reply has been sent."""

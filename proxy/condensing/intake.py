@@ -7,190 +7,33 @@ a say in the policy. The result is a `Case`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from time import perf_counter
-from typing import NamedTuple
 
-from proxy.asking import Caller
-from proxy.calibration.anchor import NO_PROMPT, About, CountedPrompt
-from proxy.calibration.scaling import UNCALIBRATED, Calibration
-from proxy.condensing.lessons import Lessons
+from proxy.calibration.anchor import About, CountedPrompt
+from proxy.condensing.case import Case
+from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Policies
-from proxy.condensing.policy import Policy
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.timing import Timing
 from proxy.errors import HistoryUnavailable
-from proxy.learning.profiles import Profile
 from proxy.request.chat import ChatRequest
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.runtime.clock import milliseconds_since
-from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append, append_to, check_append
-from proxy.sessions.branch import Branch, MemoryBlock, has_node
-from proxy.sessions.editing import forgotten_cards
 from proxy.sessions.identity import Identity
-from proxy.sessions.recognition import Recognised, Recogniser
-from proxy.sessions.scopes import combined_cards
+from proxy.sessions.recognition import Recogniser
 from proxy.store.base import StoreError
 from proxy.store.patience import Patience
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import standing_in
 from strategies.core.messages import Message
 from strategies.core.prepared import JUDGED, prepared_in
-from strategies.core.protocol import Past, Verdict
-from strategies.core.transcript import Transcript
 from strategies.core.view import item_for
 
 MAX_ESTIMATED = 1_000
 """The most messages that are estimated by length: that is done in one go, while counting lets other requests run."""
-
-
-class Case(NamedTuple):
-    """All that is known about one request before the condenser decides on it."""
-
-    request: ChatRequest
-    measured: Measured
-    """The transcript from which the view is made, with its counts."""
-    recognised: Recognised
-    """The session that the request continues, with its records."""
-    policy: Policy
-    """The strategy, options, window and budget that apply."""
-    counter: Counter
-    as_sent: Measured
-    """The transcript that the client sent, in append mode with the stored one before it."""
-    append: Append | None = None
-    """In append mode, what the request adds to the stored history."""
-    full_transcript: Transcript | None = None
-    """The transcript with the messages that a client with a sliding window has dropped, where those are known."""
-    memory_block: MemoryBlock | None = None
-    """The memory block of the same turn's last view, which this view shows again."""
-    block_tokens: int = 0
-    """Tokens of `memory_block`."""
-    prompt: CountedPrompt = NO_PROMPT
-    """The prompt as calibration compares it with earlier ones."""
-    calibrated: Calibration = UNCALIBRATED
-    """What is known about the upstream's own count of the prompt."""
-    offer: Offer = NO_OFFER
-    """The memory tool as it is offered to the model."""
-
-    @property
-    def overhead(self) -> int:
-        """Tokens besides the messages: tools, framing, and the standing memory block."""
-        return self.framing + self.block_tokens
-
-    @property
-    def framing(self) -> int:
-        """Tokens of tools and framing, including the memory tool."""
-        return self.measured.overhead + self.offer.tokens
-
-    @property
-    def branch(self) -> Branch | None:
-        """The branch that the request continues, if there is one."""
-        session = self.recognised.session
-        return session.find_branch(self.history) if session else None
-
-    @property
-    def history(self) -> Transcript:
-        """The whole conversation: the transcript, with the messages that a client with a sliding window has dropped."""
-        return self.full_transcript or self.measured.transcript
-
-    @property
-    def is_aligned(self) -> bool:
-        """Whether the view is made from more than the client sent: from dropped messages too, or what replaces them."""
-        return self.full_transcript is self.measured.transcript
-
-    @property
-    def is_estimated(self) -> bool:
-        """Whether the tokens were estimated by length, because that was enough to know what must be done."""
-        return self.measured.counted_by == BY_LENGTH
-
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether the message list differs from what the client sent even if nothing is condensed."""
-        return self.append is not None or self.measured.restored > 0
-
-    def with_recorded(self, recorded: Sequence[Condensation]) -> Case:
-        """The case with condensations that were recorded after its session was read."""
-        if not recorded:
-            return self
-        newer = {each.id for each in recorded}
-        known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
-        return self._replace(recognised=self.recognised._replace(condensations=known))
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether the client's request offers tools."""
-        return bool(self.request.body.get("tools") or self.request.body.get("functions"))
-
-    def for_profile(self, profile: Profile) -> Case:
-        """The case for an upstream with this profile: its views are written in the form that the profile asks for."""
-        is_same = profile is self.policy.profile
-        case = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
-        if profile.form == self.measured.transcript.form:
-            return case
-        return case.with_transcripts(lambda transcript: transcript.with_form(profile.form))
-
-    def with_newest_turn(self) -> Case:
-        """The case whose transcripts know where the newest turn begins, as far as the session shows it."""
-        length = self.recognised.newest_turn
-        return self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
-
-    def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> Case:
-        """The case with its transcripts changed by `change`, which leaves their messages alone."""
-        transcript = change(self.measured.transcript)
-        full = transcript if self.is_aligned else self.full_transcript and change(self.full_transcript)
-        return self._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
-
-    def as_it_came(self) -> Case:
-        """The case for sending the request as the client sent it."""
-        return self._replace(
-            measured=self.as_sent,
-            policy=self.policy.off(),
-            memory_block=None,
-            block_tokens=0,
-            prompt=NO_PROMPT,
-            offer=NO_OFFER,
-        )
-
-    def with_fresh_patience(self) -> Case:
-        """The case for background work, whose waits for the store do not count against the request's patience."""
-        return self._replace(recognised=self.recognised.with_fresh_patience())
-
-    def caller(self, *, background: bool) -> Caller:
-        """The caller on whose behalf the proxy asks models."""
-        request = self.request
-        policy = self.policy
-        tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
-        whom = request.model, request.headers, tools, request.received_at, request.trust
-        return Caller(*whom, background, policy.profile, policy.background)
-
-    def past(self, now: float, verdict: Verdict | None = None) -> Past:
-        """What strategies may know about the session; `now` in seconds since the epoch."""
-        session, branch = self.recognised.session, self.branch
-        seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
-        verdicts = session.verdicts if session else ()
-        return Past(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
-
-    def cards(self) -> list[MemoryCard]:
-        """The memory cards that this history may see, without those that a later card contradicts."""
-        session, digests = self.recognised.session, self.history.digests
-        standing = [each for each in self.recognised.condensations if has_node(digests, each.covered, each.digest)]
-        own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
-        return combined_cards(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
-
-    @property
-    def has_foreign_cards(self) -> bool:
-        """Whether memory has cards that did not come from this history: added by a person, or shared in a scope."""
-        session, scope = self.recognised.session, self.recognised.scope
-        return bool((session and session.added_cards) or (scope and scope.cards))
-
-    @property
-    def may_store(self) -> bool:
-        """Whether anything about this request may be stored."""
-        controls = self.request.controls
-        return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
 
 class Intake:
@@ -204,14 +47,14 @@ class Intake:
         measurer: Measurer,
         restorer: Restorer,
         tokenizers: Tokenizers,
-        lessons: Lessons,
+        knowledge: Knowledge,
         add_offer: Callable[[Case], Case],
         keeps_text: bool = True,
     ) -> None:
         self._add_offer = add_offer
-        self._lessons = lessons
-        self.takes_trial = lessons.takes_trial
-        self._calibrator = lessons.calibrator
+        self._knowledge = knowledge
+        self.takes_trial = knowledge.takes_trial
+        self._calibrator = knowledge.calibrator
         self._policies = policies
         self._recogniser = recogniser
         self._measurer = measurer
@@ -225,7 +68,7 @@ class Intake:
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body.values)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
-        await self._lessons.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        await self._knowledge.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from proxy.asking import Caller
 from proxy.condensing.allowance import remaining
 from proxy.condensing.attempts import Attempts, EffectRunner, Urgency
-from proxy.condensing.intake import Case
+from proxy.condensing.case import Case
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
 from proxy.runtime.offload import message_load

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.attempts import AttemptResult, Attempts
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
 from proxy.condensing.single_flight import Flights

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from proxy.condensing.intake import Case
+from proxy.condensing.case import Case
 from proxy.learning.proof import Scope
 from proxy.runtime.lru import Lru
 from proxy.searching.tool import offer

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple
 
 from proxy.asking import Caller
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import (

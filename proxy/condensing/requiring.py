@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from proxy.condensing.case import Case
 from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.prices import Prices
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
 from strategies.core.floor import floor

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.chat.loose_json import json_or_none
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.inject import Injector
-from proxy.condensing.intake import Case
 from proxy.condensing.offering import Offers, is_about_tools
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.viewing import spliced
@@ -25,7 +24,7 @@ from proxy.learning.learned_windows import LearnedWindows
 from proxy.learning.profiles import MOST_READ
 from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
-from proxy.reasons import NOTHING_CONDENSED, Action, Reason
+from proxy.reasons import NOTHING_CONDENSED, Action
 from proxy.searching.following import Following, Send
 from proxy.searching.joining import StreamedReply, join_replies
 from proxy.searching.replies import is_good, read_whole
@@ -37,6 +36,19 @@ _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
 
 _UNENCODED = ("", "identity")
+
+
+class SearchedReply(NamedTuple):
+    """The reply that the client gets after all searches, and whether the upstream refused the tool for it."""
+
+    reply: UpstreamReply
+    refuses_tool: bool = False
+
+
+def with_offer_reason(decision: Decision, case: Case) -> Decision:
+    """The decision with the reason why no tool is offered, if there is one and nothing else is said."""
+    says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
+    return decision._replace(reason=case.offer.reason) if case.offer.reason and says_nothing else decision
 
 
 class Searcher:
@@ -61,9 +73,6 @@ class Searcher:
 
     def rounds(self, decision: Decision, case: Case) -> Rounds | None:
         """The hidden rounds that may follow a decision's view; None where the tool is not offered."""
-        offer_reason = case.offer.reason
-        if offer_reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
-            decision.reason = offer_reason
         if not case.offer.is_made:
             return None
         return Rounds(
@@ -76,18 +85,17 @@ class Searcher:
             runs_calls=case.offer.runs_calls,
         )
 
-    async def run_searches(self, decision: Decision, scope: Scope, reply: UpstreamReply, send: Send) -> UpstreamReply:
+    async def run_searches(
+        self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
+    ) -> SearchedReply:
         """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
 
         `send` sends a body to the upstream.
         """
-        rounds = decision.hidden_rounds
-        if rounds is None:
-            return reply
         if not is_good(reply):
             return await self._without_tool(decision, rounds, scope, reply, send)
         if (first(reply.headers, b"content-encoding") or "") not in _UNENCODED:
-            return reply
+            return SearchedReply(reply)
         scale = decision.calibrated.scale
 
         def learn(refusal: Refusal, tokens: int) -> None:
@@ -95,29 +103,28 @@ class Searcher:
 
         following = Following(rounds, send, learn)
         if (first(reply.headers, b"content-type") or "").startswith("text/event-stream"):
-            return StreamedReply(reply, rounds, following)
-        return await join_replies(reply, rounds, following)
+            return SearchedReply(StreamedReply(reply, rounds, following))
+        return SearchedReply(await join_replies(reply, rounds, following))
 
     async def _without_tool(
         self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
-    ) -> UpstreamReply:
+    ) -> SearchedReply:
         """The reply to the same request without the tool where the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:
-            return reply
+            return SearchedReply(reply)
         error = await read_whole(reply)
         if not is_about_tools(error.data):
-            return error
+            return SearchedReply(error)
         plain = rounds.plain_body()
         try:
             again = await send(plain)
         except UpstreamUnavailable:
-            return error
+            return SearchedReply(error)
         if not is_good(again):
             await again.close()
-            return error
+            return SearchedReply(error)
         self._offers.note_refusal(scope.everyone if _is_proof(error.data, decision, plain) else scope)
-        decision.reason, decision.hidden_rounds = Reason.MEMORY_TOOL_REFUSED, None
-        return again
+        return SearchedReply(again, refuses_tool=True)
 
 
 def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
@@ -126,10 +133,3 @@ def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
     has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
     said = CallersText(decision.body).removed_from(error[:MOST_READ].decode("utf-8", "replace"))
     return not has_tools and is_about_tools(said.encode())
-
-
-class Memories(NamedTuple):
-    """The two parts of memory that serve requests: one puts blocks into views, the other runs searches."""
-
-    injector: Injector
-    searcher: Searcher

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.undecided import undecided
-from proxy.condensing.viewing import probes, spliced
+from proxy.condensing.viewing import written
 from proxy.learning.proof import Scope
 from proxy.reasons import Reason
 
@@ -27,7 +27,4 @@ def trial_of(case: Case, takes_trial: Callable[[Scope], bool], *, probe: bool) -
     fits = window.before is None or with_reply <= window.before
     if trial.expected_tokens <= window.tokens or not fits or not takes_trial(case.request.scope):
         return None
-    trial.reason = Reason.WINDOW_TRIAL
-    trial.probed = probe and probes(trial.view, whole, is_trial=True)
-    trial.body = spliced(trial.view, whole, probe=trial.probed)
-    return trial, whole
+    return written(trial._replace(reason=Reason.WINDOW_TRIAL), whole, probe=probe, is_trial=True), whole

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from proxy.condensing.case import Case
 from proxy.condensing.clamping import clamped_values
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Reason
@@ -39,7 +39,7 @@ class _Uncounted:
 def undecided(case: Case) -> Decision:
     """The decision to forward the transcript as it is; if the store has failed, it says so."""
     found, measured = case.recognised, case.measured
-    decision = Decision(
+    return Decision(
         session=found.shown_id,
         session_source=found.identity.source,
         branch=MAIN,
@@ -50,12 +50,11 @@ def undecided(case: Case) -> Decision:
         exact=measured.exact,
         overhead=measured.overhead,
         calibrated=case.calibrated,
+        action=Action.DEGRADED if found.failure else Action.PASSED,
+        reason=found.failure,
         head_before=case.append.current_head if case.append else "",
         warnings=(*case.request.controls.warnings, *clamped_values(case.request.controls, case.policy)),
     )
-    if found.failure:
-        decision.action, decision.reason = Action.DEGRADED, found.failure
-    return decision
 
 
 def fold_view(case: Case, condensation: Condensation | None) -> View:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.intake import Case
 from proxy.learning.learned_windows import Origin
 from proxy.reasons import Action
 from proxy.searching.tool import ToolState, offer_members
@@ -53,6 +53,12 @@ def spliced(
         model=request.model if request.has_suffix else None,
         members={**offer_members(request.body, case.offer, tool_state), **(_probe(case) if probe else {})},
     )
+
+
+def written(decision: Decision, case: Case, *, probe: bool, is_trial: bool = False) -> Decision:
+    """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
+    probed = probe and probes(decision.view, case, is_trial=is_trial)
+    return decision._replace(probed=probed, body=spliced(decision.view, case, probe=probed))
 
 
 def _probe(case: Case) -> dict[str, str]:

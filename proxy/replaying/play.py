@@ -115,15 +115,14 @@ class Player:
         usable = self._usable(request.body)
         own, started = self._summarizer.tokens, perf_counter()
         try:
-            decision = await self._services.condenser.decide(request)
+            exchange = await self._services.condenser.exchange(request)
         except ContextLengthExceeded:
             return ReplayedRequest(original, None, 0, overhead, usable, milliseconds_since(started)), None
         spent = milliseconds_since(started)
-        if decision.settle is not None:
-            await decision.settle(None)
-        if decision.follow_up is not None:
-            decision.follow_up()
-            await self._services.background.idle()
+        decision = exchange.decision
+        await exchange.store()
+        exchange.follow_up()
+        await self._services.background.idle()
         sent = self._sent(wire.read(decision.body).elements)
         shared = common_prefix(before, sent)
         decided = ReplayedRequest(original, size(sent), shared, overhead, usable, spent, self._summarizer.tokens - own)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proxy.condensing.decision import Decision
-from proxy.condensing.watching import WatchedReply
+from proxy.condensing.exchange import Exchange
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
 from proxy.log import RequestLine
@@ -19,6 +19,7 @@ from proxy.reply.keepalive import KeepAlive
 from proxy.reply.pending import beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
+from proxy.reply.watching import WatchedReply
 from proxy.request.chat import ChatRequest
 from proxy.routes.passthrough import pass_unread
 from proxy.routes.pending_response import PendingResponse
@@ -46,13 +47,13 @@ async def chat(request: Request) -> Response:
         line = line_of(request.scope)
         line.model = chat_request.model
         keep_alive, still_open = _keep_alive(services, chat_request), under_way.pop_all()
-    exchange = _Exchange(services, chat_request, incoming, keep_alive, still_open, line)
-    return PendingResponse(incoming, keep_alive, exchange.response, still_open, line)
+    serving = _Serving(services, chat_request, incoming, keep_alive, still_open, line)
+    return PendingResponse(incoming, keep_alive, serving.response, still_open, line)
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
-    """One request and its reply."""
+class _Serving:
+    """One request as it is served."""
 
     services: Services
     request: ChatRequest
@@ -66,35 +67,28 @@ class _Exchange:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
         services, request = self.services, self.request
         services.asking.note_arrival()
-        decision = await services.condenser.decide(request)
-        self.line.decision = decision
-        self.under_way.callback(decision.drop_callbacks)
+        exchange = await services.condenser.exchange(request)
+        self.line.decision = exchange
         if request.controls.dry_run:
-            return _dry_run(decision)
-        services.telemetry.record_decision(decision)
-        await self._set_up_keep_alive(decision)
-        self._ask_for_window(decision)
+            return _dry_run(exchange)
+        services.telemetry.record_decision(exchange.decision, exchange.timing.ours)
+        await self._set_up_keep_alive(exchange)
+        self._ask_for_window(exchange.decision)
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
         self.under_way.enter_context(services.asking.foreground())
         self.keep_alive.waits_for_upstream = True
         try:
-            reply, final_decision = await services.retrier.send_with_retry(
-                request, decision, self._send, self.keep_alive.own_work
-            )
-            self.line.decision = final_decision
-            self.under_way.callback(final_decision.drop_callbacks)
-            again = partial(self._send, final_decision)
-            searched = await services.searcher.run_searches(final_decision, request.scope, reply, again)
+            reply = await exchange.send(partial(self._send, exchange), self.keep_alive.own_work)
         except UpstreamUnavailable as error:
-            error.headers = decision.headers(accepted=False)
+            error.headers = exchange.headers(accepted=False)
             raise
         finally:
             self.keep_alive.waits_for_upstream = False
-        return self._relay(searched, final_decision)
+        return self._relay(reply, exchange)
 
-    async def _set_up_keep_alive(self, decision: Decision) -> None:
-        self.keep_alive.decision_headers = decision.headers
-        if decision.policy.pipeline.is_off:
+    async def _set_up_keep_alive(self, exchange: Exchange) -> None:
+        self.keep_alive.decision_headers = exchange.headers
+        if exchange.decision.policy.pipeline.is_off:
             # The proxy adds no delay: the client waits for its upstream as it would without the proxy.
             await self.keep_alive.disable()
 
@@ -104,12 +98,11 @@ class _Exchange:
             self.services.discovered.ask_if_due()
             self.under_way.callback(self.services.discovered.ask_after_reply)
 
-    async def _send(self, decision: Decision, body: bytes | None = None) -> UpstreamReply:
-        """Sends the decision's body, or another one under the same headers, and returns the upstream's answer."""
+    async def _send(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
+        """Sends a body under the request's headers, and returns the upstream's answer."""
         headers = self.request.headers
-        if self._needs_plain_reply(decision):
+        if exchange.reads_reply or self.keep_alive.has_sent_head or self._extra_tokens(exchange.decision):
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
-        sent = decision.body if body is None else body
         if self.request.encoded_body and sent is self.request.body.data:
             sent, headers = self.request.encoded_body, [*headers, *self.request.encoding_headers]
         request = UpstreamRequest("POST", b"/v1/chat/completions", self.request.query, headers, sent)
@@ -125,27 +118,22 @@ class _Exchange:
             self.services.asking.note_refusal(None, first(reply.headers, b"retry-after"))
         return reply
 
-    def _needs_plain_reply(self, decision: Decision) -> bool:
-        """Whether the reply must have no encoding: it is read or edited, or its headers can no longer be sent."""
-        is_read = decision.head or decision.hidden_rounds or decision.probed or decision.wants_unencoded
-        return bool(is_read or self.keep_alive.has_sent_head or self._extra_tokens(decision))
-
     def _extra_tokens(self, decision: Decision) -> int:
         """Prompt tokens that the reported usage has in addition to those that were forwarded."""
         return decision.tokens_saved if self.services.settings.report_usage == "original" else 0
 
-    def _relay(self, reply: UpstreamReply, decision: Decision) -> Relay:
+    def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
-        taken = 200 <= reply.status < 300
-        own_headers = encode_headers(decision.headers(accepted=taken))
+        taken, decision = 200 <= reply.status < 300, exchange.decision
+        own_headers = encode_headers(exchange.headers(accepted=taken))
         if not taken:
             return Relay(self.incoming, reply, own_headers)
         capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
         watched = WatchedReply(reply.headers, capture)
-        settle = self.services.watcher.settle_callback(self.request, decision, watched)
+        settle = partial(exchange.settle, watched)
         editor = editor_for(reply.headers, self._extra_tokens(decision), removes_usage=decision.probed)
         start_task = partial(self.services.background.own, to_its_end=True)
-        relay = Relay(self.incoming, reply, own_headers, settle, watched, decision.follow_up, editor, start_task)
+        relay = Relay(self.incoming, reply, own_headers, settle, watched, exchange.follow_up, editor, start_task)
         relay.must_settle = bool(decision.head)
         return relay
 
@@ -160,7 +148,7 @@ def _keep_alive(services: Services, request: ChatRequest) -> KeepAlive:
     )
 
 
-def _dry_run(decision: Decision) -> Response:
-    response = Response(decision.dry_run(), media_type="application/json")
-    response.raw_headers.extend(encode_headers(decision.headers(accepted=False)))
+def _dry_run(exchange: Exchange) -> Response:
+    response = Response(exchange.dry_run(), media_type="application/json")
+    response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
@@ -213,13 +214,13 @@ class Replicas:
 
     async def decide(
         self, line: Line, *, force: bool = False, guard: str | None = None, ahead: int | None = None
-    ) -> Decision:
+    ) -> Exchange:
         """Asks the replica whose turn it is, or the one that is `ahead` of it."""
         _, built = self.opened[(self.asked + (ahead or 0)) % REPLICAS]
         self.asked += ahead is None
-        return await built.condenser.decide(_request(line, force=force, guard=guard))
+        return await built.condenser.exchange(_request(line, force=force, guard=guard))
 
-    async def together(self, *lines: Line, apart: bool) -> list[Decision]:
+    async def together(self, *lines: Line, apart: bool) -> list[Exchange]:
         """All at once: each at another replica, or all at one."""
         return await asyncio.gather(*(self.decide(each, ahead=i if apart else 0) for i, each in enumerate(lines)))
 
@@ -254,9 +255,9 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ChatRequest:
     )
 
 
-async def settle(*decisions: Decision, reply: Message | None = None) -> None:
-    """Settles decisions at the same time; an append that is not stored says so, and changes nothing."""
-    settling = [each.settle(reply) for each in decisions if each.settle is not None]
+async def settle(*exchanges: Exchange, reply: Message | None = None) -> None:
+    """Stores requests at the same time; an append that is not stored says so, and changes nothing."""
+    settling = [each.store(reply) for each in exchanges]
     for outcome in await asyncio.gather(*settling, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, HistoryUnavailable):
             raise outcome

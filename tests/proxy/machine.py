@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.errors import HeadMismatch
 from proxy.reasons import Action
 from tests.proxy.lines import (
@@ -90,10 +91,10 @@ class Sessions(RuleBasedStateMachine):
         assert self.replicas is not None
         return self.replicas
 
-    def decided(self, line: Line, *, force: bool = False, guard: str | None = None) -> Decision:
-        decision = self.running.run(self.running.decide(line, force=force, guard=guard))
-        self.check(line, decision)
-        return decision
+    def decided(self, line: Line, *, force: bool = False, guard: str | None = None) -> Exchange:
+        exchange = self.running.run(self.running.decide(line, force=force, guard=guard))
+        self.check(line, exchange.decision)
+        return exchange
 
     def check(self, line: Line, decision: Decision) -> None:
         """What holds of every answer; of a window that is known, what was covered keeps standing."""
@@ -107,14 +108,14 @@ class Sessions(RuleBasedStateMachine):
             if line.dropped and alone and decision.action is not Action.CONDENSED:
                 assert (decision.applied.id if decision.applied else "") == line.applied
 
-    def settled(self, line: Line, decision: Decision) -> None:
-        self.running.run(settle(decision))
-        self.past.note(line, decision)
+    def settled(self, line: Line, exchange: Exchange) -> None:
+        self.running.run(settle(exchange))
+        self.past.note(line, exchange.decision)
 
     def request(self, line: Line, *, force: bool = False) -> Decision:
-        decision = self.decided(line, force=force)
-        self.settled(line, decision)
-        return decision
+        exchange = self.decided(line, force=force)
+        self.settled(line, exchange)
+        return exchange.decision
 
     def again(self, line: Line) -> None:
         """The same request is answered from the same bytes."""
@@ -241,10 +242,10 @@ class Sessions(RuleBasedStateMachine):
         self.speech.say(line, size)
         both = self.running.run(self.running.together(line, line, apart=apart))
         for each in both:
-            self.check(line, each)
-        assert both[0].body == both[1].body
+            self.check(line, each.decision)
+        assert both[0].decision.body == both[1].decision.body
         self.running.run(settle(*both))
-        self.past.note(line, both[1])
+        self.past.note(line, both[1].decision)
         self.again(line)
 
     @rule(index=lines, size=sizes, apart=st.booleans())
@@ -255,12 +256,12 @@ class Sessions(RuleBasedStateMachine):
         pair = (line, other)
         for each in pair:
             self.speech.say(each, size)
-        decisions = self.running.run(self.running.together(*pair, apart=apart))
-        for each, decision in zip(pair, decisions, strict=True):
-            self.check(each, decision)
-        self.running.run(settle(*decisions))
-        for each, decision in zip(pair, decisions, strict=True):
-            self.past.note(each, decision)
+        exchanges = self.running.run(self.running.together(*pair, apart=apart))
+        for each, exchange in zip(pair, exchanges, strict=True):
+            self.check(each, exchange.decision)
+        self.running.run(settle(*exchanges))
+        for each, exchange in zip(pair, exchanges, strict=True):
+            self.past.note(each, exchange.decision)
         self.past.disown()  # which of the two came first is not told
 
     # --- what goes wrong ----------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ class Sessions(RuleBasedStateMachine):
             self.crash()
         line.forget()
         again = self.request(line, force=force)
-        assert force or again.body == first.body  # what is forced twice may be condensed twice
+        assert force or again.body == first.decision.body  # what is forced twice may be condensed twice
 
     @rule(index=lines, size=sizes)
     def crash_and_give_up(self, index: int, size: int) -> None:
@@ -301,17 +302,17 @@ class Sessions(RuleBasedStateMachine):
         for _ in range(turns):
             self.diary.messages.append({"role": "user", "content": self.speech.text(size)})
             before = self.diary.appended or 0, self.diary.head
-            decision = self.decided(self.diary, guard=self.diary.head if guarded else None)
+            exchange = self.decided(self.diary, guard=self.diary.head if guarded else None)
             self.before_newest = before
-            self.answered(self.diary, decision)
+            self.answered(self.diary, exchange)
 
-    def answered(self, line: Line, decision: Decision) -> None:
+    def answered(self, line: Line, exchange: Exchange) -> None:
         """The reply has come, and is stored with what it answers."""
         reply = {"role": "assistant", "content": self.speech.text(20)}
-        self.running.run(settle(decision, reply=reply))
-        self.past.note(line, decision)
+        self.running.run(settle(exchange, reply=reply))
+        self.past.note(line, exchange.decision)
         line.messages.append(reply)
-        line.appended, line.head = len(line.messages), decision.head
+        line.appended, line.head = len(line.messages), exchange.decision.head
 
     @rule()
     def append_the_same_again(self) -> None:
@@ -323,9 +324,9 @@ class Sessions(RuleBasedStateMachine):
             line.appended = len(line.messages)
             return
         line.messages.pop()
-        decision = self.decided(line, guard=guard)
-        assert decision.head == newest
-        self.answered(line, decision)
+        exchange = self.decided(line, guard=guard)
+        assert exchange.decision.head == newest
+        self.answered(line, exchange)
 
     @rule(old=st.booleans())
     def append_to_another_head(self, old: bool) -> None:
@@ -346,8 +347,8 @@ class Sessions(RuleBasedStateMachine):
         for each in (line, late):
             each.messages.append({"role": "user", "content": self.speech.text(size)})
         first, second = self.running.run(self.running.together(line, late, apart=apart))
-        self.check(line, first)
-        self.check(late, second)
+        self.check(line, first.decision)
+        self.check(late, second.decision)
         self.before_newest = before
         self.answered(line, first)
         self.running.run(settle(second, reply={"role": "assistant", "content": self.speech.text(3)}))

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from proxy.condensing.exchange import Condenser
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall
-from proxy.condensing.settling import Settler
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.request.wire import Body
 from proxy.services import Services, open_services
+from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
 from tests.http.talking import garden
 from tests.support.signals import BOUND
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 3)]
 class BrokenInjector(Injector):
     """Fails on every view."""
 
-    async def inject(self, decision: Any, case: Any) -> None:
+    async def inject(self, decision: Any, case: Any) -> Any:
         """Fails."""
         raise ZeroDivisionError
 
@@ -45,13 +46,10 @@ class BrokenIntake(Intake):
         raise ZeroDivisionError
 
 
-class BrokenSettler(Settler):
+class BrokenKeeper(Keeper):
     """Fails on every decision."""
 
-    def __init__(self) -> None:
-        """Has no parts."""
-
-    def attach_callbacks(self, decision: Any, case: Any) -> None:
+    def id_and_branch(self, *args: Any, **options: Any) -> Any:
         """Fails."""
         raise ZeroDivisionError
 
@@ -78,29 +76,31 @@ def request(data: bytes | None = None, **ours: str) -> ChatRequest:
     return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 
 
-def broken(built: Services, part: str) -> Services:
-    """The same with a defect in a part of its driver."""
-    if part == "intake":
-        built.condenser._intake = BrokenIntake()
-    if part == "settler":
-        built.condenser._settler = BrokenSettler()
-    if part == "injector":
-        injector = BrokenInjector(Recall(), built.settings.memory, built.background)
-        built.condenser._memories = built.condenser._memories._replace(injector=injector)
-    return built
+def broken(built: Services, part: str) -> Condenser:
+    """The app's driver with a defect in one of its parts."""
+    condenser = built.condenser
+    match part:
+        case "intake":
+            return replace(condenser, intake=BrokenIntake())
+        case "keeper":
+            return replace(condenser, keeper=BrokenKeeper(built.stored, ttl=60, clock=built.clock))
+        case _:
+            injector = BrokenInjector(Recall(), built.settings.memory, built.background)
+            return replace(condenser, decider=replace(condenser.decider, injector=injector))
 
 
-@pytest.mark.parametrize("part", ["intake", "injector", "settler"])
+@pytest.mark.parametrize("part", ["intake", "injector", "keeper"])
 async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
     part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running() as built:
         asked = request()
-        decision = await broken(built, part).condenser.decide(asked)
+        exchange = await broken(built, part).exchange(asked)
+        decision = exchange.decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
-        assert dict(decision.headers())["X-Condenser-Reason"] == "internal-error"
-        assert decision.log_line()
+        assert dict(exchange.headers())["X-Condenser-Reason"] == "internal-error"
+        assert exchange.log_line()
         assert "ZeroDivisionError" in caplog.text
 
 
@@ -108,7 +108,7 @@ async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_ca
     async with running() as built:
         asked = request(json.dumps({"model": "m", "messages": garden(24)}).encode(), strategy="extract")
         body = BrokenBody(**{each.name: getattr(asked.body, each.name) for each in fields(Body)})
-        decision = await built.condenser.decide(asked._replace(body=body))
+        decision = (await built.condenser.exchange(asked._replace(body=body))).decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
 
@@ -117,25 +117,25 @@ async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_o
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
     asked = ChatRequest("t", [], wire.read(data), "m", True, controls.Controls())
     async with running() as built:
-        decision = await broken(built, "intake").condenser.decide(asked)
+        decision = (await broken(built, "intake").exchange(asked)).decision
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 async def test_an_append_whose_history_cannot_be_supplied_for_a_defect_is_refused_and_may_be_sent_again() -> None:
     async with running() as built:
         with pytest.raises(HistoryUnavailable):
-            await broken(built, "intake").condenser.decide(request(session="s", history="append"))
+            await broken(built, "intake").exchange(request(session="s", history="append"))
 
 
 async def test_a_dry_run_tells_of_a_defect_for_there_is_no_reply_to_save() -> None:
     async with running() as built:
         with pytest.raises(ZeroDivisionError):
-            await broken(built, "intake").condenser.decide(request(dry_run="true"))
+            await broken(built, "intake").exchange(request(dry_run="true"))
 
 
 async def test_a_request_that_asks_for_what_there_is_not_is_still_refused() -> None:
     async with running() as built:
         with pytest.raises(BadRequest):
-            await built.condenser.decide(request(session="s", history="append", no_store="true"))
+            await built.condenser.exchange(request(session="s", history="append", no_store="true"))
         with pytest.raises(BadRequest):
-            await built.condenser.decide(request(strategy="extract", options="nonsense=1"))
+            await built.condenser.exchange(request(strategy="extract", options="nonsense=1"))

@@ -114,10 +114,9 @@ def asked(built: Services, messages: Sequence[Message], **given: str) -> ChatReq
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
-    decision = await built.condenser.decide(asked(built, messages, **given))
-    if decision.settle is not None:
-        await decision.settle(None)
-    return decision
+    exchange = await built.condenser.exchange(asked(built, messages, **given))
+    await exchange.store()
+    return exchange.decision
 
 
 async def warm_turn(length: int, window: int, **profile: bool) -> tuple[Decision, Counter[str], TalliedStore]:
@@ -155,7 +154,7 @@ async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_
     async with running() as (built, _):
         for length in (LONG, LONG + TURN):
             came = asked(built, HISTORY[:length], window=str(ROOMY))
-            decision = await built.condenser.decide(came)
+            decision = (await built.condenser.exchange(came)).decision
             assert decision.action is Action.PASSED
             assert decision.body is came.body.data
 

@@ -45,7 +45,7 @@ async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
-        client = asyncio.create_task(built.condenser.decide(request(force="true")))
+        client = asyncio.create_task(built.condenser.exchange(request(force="true")))
         await silent.asked.wait()
         client.cancel()
         await asyncio.wait({client})
@@ -59,9 +59,9 @@ async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
     before = asyncio.all_tasks()
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
     async with open_services(settings, store=store, summarizer=silent) as built:
-        decision = await built.condenser.decide(request(force="true"))
-        assert decision.reason == "summary-timeout"
-        assert decision.settle is not None
-        await decision.settle(None)
+        exchange = await built.condenser.exchange(request(force="true"))
+        assert exchange.decision.reason == "summary-timeout"
+        assert exchange.stores
+        await exchange.store()
     assert asyncio.all_tasks() == before
     await store.close()

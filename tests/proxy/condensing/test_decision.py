@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.calibration.scaling import Calibration
-from proxy.condensing.account import budget_document, short
+from proxy.condensing.account import budget_document, dry_run, headers, log_line, short
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
 from proxy.condensing.timing import Timing
@@ -55,7 +55,7 @@ def decision(window: int | None = 8_000, **given: Any) -> Decision:
 
 
 def headers_of(made: Decision) -> dict[str, str]:
-    return dict(made.headers())
+    return dict(headers(made, Timing()))
 
 
 def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() -> None:
@@ -88,26 +88,25 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
     made = decision(
         window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True
     )
-    made.tokens_after, made.timing = 12_400, Timing(1.0, 1.2, 0.9, 500.0)
-    assert made.log_line() == (
+    assert log_line(made._replace(tokens_after=12_400), Timing(1.0, 1.2, 0.9, 500.0)) == (
         "conversation-4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) "
         "threshold, summary ready, +3 ms, own 2.1k tok"
     )
 
 
 def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
-    assert " replayed, +0 ms" in decision(applied=MADE, action=Action.REPLAYED).log_line()
+    assert " replayed, +0 ms" in log_line(decision(applied=MADE, action=Action.REPLAYED), Timing())
     made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
-    assert " would-condense by threshold, +0 ms" in made.log_line()
+    assert " would-condense by threshold, +0 ms" in log_line(made, Timing())
 
 
 def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
     made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True)
-    assert " threshold, ready, +0 ms" in made.log_line()
+    assert " threshold, ready, +0 ms" in log_line(made, Timing())
 
 
 def test_the_line_names_a_reason_and_an_unknown_window() -> None:
-    line = decision(window=None, action=Action.DEGRADED, reason="store-timeout").log_line()
+    line = log_line(decision(window=None, action=Action.DEGRADED, reason="store-timeout"), Timing())
     assert "of unknown" in line
     assert "degraded, store-timeout, +0 ms" in line
     assert ", own" not in line
@@ -120,7 +119,7 @@ def test_the_timing_of_the_upstream_is_not_ours() -> None:
 
 
 def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
-    document = json.loads(decision(metadata={"stages": ["mask"]}).dry_run())
+    document = json.loads(dry_run(decision(metadata={"stages": ["mask"]})))
     assert document["messages"] == [{"role": "user", "content": "hello"}]
     assert document["plan"] == {"stages": ["mask"]}
     assert document["window_source"] == "settings"
@@ -138,8 +137,8 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
 def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
     calibrated = Calibration(Scale(200, 1.25))
     made = decision(calibrated=calibrated, tokens_after=4_000)
-    made.policy = made.policy.scaled(calibrated.scale)
-    document = json.loads(made.dry_run())
+    made = made._replace(policy=made.policy.scaled(calibrated.scale))
+    document = json.loads(dry_run(made))
     assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
     assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000
     assert document["headroom"] == document["budget"]["usable"] - document["upstream_tokens"]
@@ -147,19 +146,19 @@ def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
 
 
 def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
-    assert json.loads(decision().dry_run())["floor"] is None
-    assert json.loads(decision(floor=3_900).dry_run())["floor"] == 3_900
+    assert json.loads(dry_run(decision()))["floor"] is None
+    assert json.loads(dry_run(decision(floor=3_900)))["floor"] == 3_900
 
 
 def test_a_dry_run_without_a_window_has_nulls() -> None:
-    document = json.loads(decision(window=None).dry_run())
+    document = json.loads(dry_run(decision(window=None)))
     assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
     assert budget_document(decision(window=None).policy) is None
 
 
 def test_a_dry_run_can_show_any_text() -> None:
     odd = view({"role": "user", "content": "\ud800 é 会"})
-    assert json.loads(decision(view=odd).dry_run())["messages"][0]["content"] == "\ud800 é 会"
+    assert json.loads(dry_run(decision(view=odd)))["messages"][0]["content"] == "\ud800 é 会"
 
 
 @pytest.mark.parametrize(("tokens", "text"), [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")])

@@ -53,7 +53,7 @@ def request(**more: str) -> ChatRequest:
 async def decided(store: SessionStore) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
-        return await built.condenser.decide(request())
+        return (await built.condenser.exchange(request())).decision
 
 
 async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_hand() -> None:
@@ -127,7 +127,7 @@ async def summarized(store: SessionStore, summarizer: Summarizer, *, timeout: fl
     """What a replica of its own decides on the request, with a strategy that asks."""
     settings = Settings(strategy="half-window", window=2_048, inline_timeout=timeout)
     async with open_services(settings, store=store, summarizer=summarizer) as built:
-        return await built.condenser.decide(request())
+        return (await built.condenser.exchange(request())).decision
 
 
 async def work() -> tuple[str, bytes]:
@@ -194,7 +194,7 @@ async def test_where_no_model_is_asked_or_nothing_is_kept_no_lease_is_taken(more
 
     settings = Settings(strategy="half-window", window=2_048)
     async with open_services(settings, store=store, summarizer=Summarizer()) as built:
-        await built.condenser.decide(request(**more))
+        await built.condenser.exchange(request(**more))
 
     assert store.asked == []
     await store.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.condensing.timing import Timing
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
@@ -78,16 +78,17 @@ def request(messages: Sequence[Message] | None = None, model: str = "m", **ours:
     return ChatRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
 
 
-async def settled(built: Services, asked: ChatRequest) -> Decision:
-    decision = await built.condenser.decide(asked)
-    assert decision.settle is not None
-    await decision.settle(None)
-    return decision
+async def settled(built: Services, asked: ChatRequest) -> Exchange:
+    exchange = await built.condenser.exchange(asked)
+    assert exchange.stores
+    await exchange.store()
+    return exchange
 
 
 async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_request_has_gone_on_meanwhile() -> None:
     async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
-        decision = await settled(built, request(garden(24), force="true", options="dynacontext.judge=inline"))
+        exchange = await settled(built, request(garden(24), force="true", options="dynacontext.judge=inline"))
+        decision = exchange.decision
         assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
         judges.gate.set()
         await built.background.idle()
@@ -103,11 +104,11 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         return made
 
     async with running(strategy="extract+half-window") as (built, _, _):
-        first = await settled(built, request(force="true"))
+        first = (await settled(built, request(force="true"))).decision
         assert (first.branch, first.applied is None) == ("main", False)
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *garden(12)[2:]]
-        intake, preparer = built.condenser._intake, built.condenser._preparer
+        intake, preparer = built.condenser.intake, built.condenser.preparer
         other, same = [await intake.build_case(asked, Timing()) for asked in (request(elsewhere), request())]
 
         built.background.start(work(first.applied), (KEY, "main"))
@@ -119,22 +120,21 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
 async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
     async with running(strategy="half-window") as (built, store, _):
         await settled(built, request())
-        await built.condenser.decide(request(garden(13), force="true"))
+        await built.condenser.exchange(request(garden(13), force="true"))
         assert len(store.asked) == 1
 
 
 async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
     async with running() as (built, _store, judges):
-        decision = await settled(built, request())
-        case = await built.condenser._intake.build_case(request(), Timing())
-        assert decision.follow_up is not None
-        decision.follow_up()
-        maker = built.condenser._maker
-        for_a_mark = await maker.prepare(Replayed(decision.view, None), case, case.caller(background=True))
+        exchange = await settled(built, request())
+        case = await built.condenser.intake.build_case(request(), Timing())
+        exchange.follow_up()
+        maker = built.condenser.decider.maker
+        for_a_mark = await maker.prepare(Replayed(exchange.decision.view, None), case, case.caller(background=True))
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
-        condensed = await built.condenser.decide(request(garden(13)))
+        condensed = (await built.condenser.exchange(request(garden(13)))).decision
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest
@@ -145,9 +145,7 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
     async with running() as (built, store, judges):
         judges.gate.set()
         for asked in (request(), request(session="another"), request(session="a third", model="another")):
-            decision = await settled(built, asked)
-            assert decision.follow_up is not None
-            decision.follow_up()
+            (await settled(built, asked)).follow_up()
             await built.background.idle()
         # A round of votes, and what follows from it, for each.
         assert len(store.asked) == len(set(store.asked)) == 6

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from proxy.condensing.retrying import MOST_RATIO, RefusedRequest, retry_budget
-from proxy.learning.profiles import Profile
 from proxy.overflow import Kind, Refusal
-from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
-from proxy.request.chat import ChatRequest
-from proxy.services import open_services
-from proxy.settings import Settings
-from proxy.store import open_store
-from proxy.tokens.counter import Tokenizers
 from strategies.core.budget import Budget
-from strategies.core.form import Form
-from tests.http.talking import garden
 
 
 def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
@@ -64,23 +52,3 @@ def test_without_a_number_the_aim_is_what_has_passed_or_a_fourth() -> None:
         7_000, abs=1
     )
     assert retry_budget(budget, refusal(), RefusedRequest(60_000, 60_000, 0), 0).trigger == pytest.approx(15_000, abs=1)
-
-
-async def test_a_view_is_made_smaller_once_in_whatever_form_it_is_written() -> None:
-    data = json.dumps({"model": "m", "messages": garden(60)}).encode()
-    request = ChatRequest("t", [], wire.read(data), "m", False, controls.read([], None, None))
-    settings, store = Settings.model_validate({"window": 16_384, "strategy": "recent"}), await open_store("memory://")
-    async with open_services(settings, store=store, summarizer=ScriptedSummarizer(Tokenizers())) as built:
-        first = await built.condenser.decide(request)
-        assert first.retry_smaller is not None
-        assert first.rewrite_for is not None
-        first.rewrite_for(Profile(Form(middle_system=False)))
-        assert first.retry_smaller is not None
-
-        last = await first.retry_smaller(first.policy, Budget.of(2_048))
-        assert last is not None
-        assert last.rewrite_for is not None
-        assert last.retry_smaller is None
-        last.rewrite_for(Profile(Form(alternate_roles=True)))
-        assert last.retry_smaller is None
-    await store.close()

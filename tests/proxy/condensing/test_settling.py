@@ -6,17 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.chat.usage import Usage
-from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
-from proxy.condensing.watching import WatchedReply
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.usage import UsageReader
+from proxy.reply.watching import WatchedReply
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
@@ -100,9 +101,9 @@ def reply(prompt_tokens: int) -> WatchedReply:
     return watched
 
 
-async def ends(built: Services, decision: Decision, asked: ChatRequest, watched: WatchedReply) -> asyncio.Task[None]:
+async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
     """The end of a request under way: what the relay awaits before the last byte."""
-    storing = built.watcher.settle_callback(asked, decision, watched)(None)
+    storing = exchange.settle(watched, None)
     assert storing is not None
     task = asyncio.ensure_future(storing)
     assert isinstance(task, asyncio.Task)
@@ -112,37 +113,30 @@ async def ends(built: Services, decision: Decision, asked: ChatRequest, watched:
 @pytest.mark.parametrize("waits", ["remember", "save"])
 async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_session_stored(waits: str) -> None:
     async with running(waits) as (built, store):
-        asked = request()
-        decision = await built.condenser.decide(asked)
+        exchange = await built.condenser.exchange(request())
         # A prompt of which a part was not read is told to others.
-        leaving = await ends(built, decision, asked, reply(decision.tokens_after // 3))
+        leaving = await ends(exchange, reply(exchange.decision.tokens_after // 3))
         await store.begun.wait()
         leaving.cancel()
         await asyncio.wait({leaving})
-        decision.drop_callbacks()
         store.gate.set()
         await store.saved.wait()
         assert await store.load(KEY) is not None
 
 
-async def test_a_request_that_is_over_before_its_end_is_begun_has_its_session_stored_and_its_usage_learned() -> None:
+async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
     async with running() as (built, store):
-        asked = request()
-        decision = await built.condenser.decide(asked)
-        settle = built.watcher.settle_callback(asked, decision, reply(decision.tokens_after))
-        decision.drop_callbacks()
-        storing = settle(None)
-        assert storing is not None
-        await storing
+        exchange = await built.condenser.exchange(request())
+        counted = exchange.decision.tokens_after
+        await (await ends(exchange, reply(counted)))
         assert await store.load(KEY) is not None
-        assert decision.usage == Usage(decision.tokens_after)
+        assert exchange.usage == Usage(counted)
 
 
 async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
     async with running("save") as (built, store):
-        asked = request()
-        decision = await built.condenser.decide(asked)
-        leaving = await ends(built, decision, asked, reply(decision.tokens_after))
+        exchange = await built.condenser.exchange(request())
+        leaving = await ends(exchange, reply(exchange.decision.tokens_after))
         await store.begun.wait()
         leaving.cancel()
         asyncio.get_running_loop().call_soon(store.gate.set)
@@ -153,33 +147,28 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (built, store):
-        asked, watched = request(), reply(100)
+        watched = reply(100)
         watched.usage = Unreadable("")
-        await (await ends(built, await built.condenser.decide(asked), asked, watched))
+        await (await ends(await built.condenser.exchange(request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, _):
-        settler = built.condenser._settler
         broken = BrokenInjector(Recall(), built.settings.memory, built.background)
-        settler._memories = settler._memories._replace(injector=broken)
-        decision = await built.condenser.decide(request())
-        assert decision.follow_up is not None
-        decision.follow_up()
+        exchange = await replace(built.condenser, injector=broken).exchange(request())
+        exchange.follow_up()
     assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str) -> None:
     async with running(strategy="dynacontext", background={"mode": mode}) as (built, store):
-        decision = await built.condenser.decide(request(0))
-        assert decision.settle is not None
-        await decision.settle(None)
+        exchange = await built.condenser.exchange(request(0))
+        await exchange.store()
         assert await judging(store) == {}
-        assert decision.follow_up is not None
-        decision.follow_up()
+        exchange.follow_up()
         await built.background.idle()
         assert (await judging(store))["last_skip_reason"] == "early-turns"
 

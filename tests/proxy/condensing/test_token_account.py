@@ -22,12 +22,13 @@ from tests.proxy.condensing.test_decision import decision
 )
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
-    made.policy = made.policy._replace(window=Window(8_000, source))
+    made = made._replace(policy=made.policy._replace(window=Window(8_000, source)))
     assert f"context length is 8,000 tokens {says}. " in account(made)
 
 
 @pytest.mark.parametrize("origin", Origin)
 def test_a_window_that_the_upstream_has_taught_is_named_as_such(origin: Origin) -> None:
     made = decision()
-    made.policy = made.policy._replace(window=Window(8_000, f"learned: {origin}", learned_by=origin))
+    window = Window(8_000, f"learned: {origin}", learned_by=origin)
+    made = made._replace(policy=made.policy._replace(window=window))
     assert "8,000 tokens (as the upstream" in account(made) or "when the upstream" in account(made)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
+from proxy.condensing.knowledge import FIRST_LOOK
 from proxy.condensing.leases import Leases
-from proxy.condensing.lessons import FIRST_LOOK
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
@@ -64,14 +64,13 @@ def read(messages: list[dict[str, str]], **ours: str) -> ChatRequest:
     return ChatRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
 
 
-async def answered(built: Services, asked: ChatRequest) -> tuple[Decision, float]:
+async def answered(built: Services, asked: ChatRequest) -> tuple[Exchange, float]:
     """What was decided, and the seconds that passed until the last byte of its reply could go."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    decision = await built.condenser.decide(asked)
-    if decision.settle is not None:
-        await decision.settle({"role": "assistant", "content": "yes"})
-    return decision, clock() - began
+    exchange = await built.condenser.exchange(asked)
+    await exchange.store({"role": "assistant", "content": "yes"})
+    return exchange, clock() - began
 
 
 async def snapshot(store: SessionStore) -> Snapshot:
@@ -100,26 +99,26 @@ async def test_all_that_the_store_costs_a_request_is_bounded_however_slow_it_is(
 
 async def test_a_request_whose_patience_is_used_up_is_degraded_and_told_so(store: SessionStore) -> None:
     async with asking(SlowStore(store, lambda name: 600)) as built:
-        decision, _ = await answered(built, request(session="s", force="true"))
-    assert (decision.action, decision.reason) == (Action.DEGRADED, "store-timeout")
-    assert decision.applied is not None
+        exchange, _ = await answered(built, request(session="s", force="true"))
+    assert (exchange.decision.action, exchange.decision.reason) == (Action.DEGRADED, "store-timeout")
+    assert exchange.decision.applied is not None
 
 
 async def test_what_was_read_in_time_stands_though_patience_ends_later(store: SessionStore) -> None:
     async with asking(store) as built:
         before, _ = await answered(built, request(session="s", force="true"))
     async with asking(SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else WHOLE)) as built:
-        decision, _ = await answered(built, request(25, session="s"))
-    assert decision.action is Action.REPLAYED
-    assert decision.applied is not None
-    assert before.applied is not None
-    assert decision.applied.id == before.applied.id
+        exchange, _ = await answered(built, request(25, session="s"))
+    assert exchange.decision.action is Action.REPLAYED
+    assert exchange.decision.applied is not None
+    assert before.decision.applied is not None
+    assert exchange.decision.applied.id == before.decision.applied.id
 
 
 async def test_record_and_session_are_stored_though_no_reply_waits_for_them(store: SessionStore) -> None:
     async with asking(SlowStore(store, lambda name: 0 if name == "load" else 400)) as built:
-        decision, _ = await answered(built, request(session="s", force="true"))
-    assert decision.applied is not None
+        exchange, _ = await answered(built, request(session="s", force="true"))
+    assert exchange.decision.applied is not None
     found = await snapshot(store)
     assert found.revision == 1
     assert len(found.records) == len(found.standing) == 1
@@ -130,9 +129,9 @@ async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_bec
 ) -> None:
     slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
     async with asking(slow) as built:
-        decision, passed = await answered(built, request(session="s", force="true"))
+        exchange, passed = await answered(built, request(session="s", force="true"))
         assert (await snapshot(store)).revision == 1
-    assert decision.reason == "store-timeout"
+    assert exchange.decision.reason == "store-timeout"
     assert WHOLE <= passed < WHOLE + BOUND
 
 
@@ -156,18 +155,17 @@ async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: 
         for rounds in (3, 4, 5):
             await answered(built, request(rounds, session="s"))
     async with asking(store) as built:
-        decision, _ = await answered(built, request(6, session="s"))
-    assert decision.branch == "main"
+        exchange, _ = await answered(built, request(6, session="s"))
+    assert exchange.decision.branch == "main"
     assert (await snapshot(store)).revision == 4
 
 
 async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: SessionStore) -> None:
     slow = SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else 200)
     async with asking(slow, "half-window") as built:
-        decision, _ = await answered(built, request(session="s"))
+        exchange, _ = await answered(built, request(session="s"))
         assert "put_record" not in slow.asked
-        assert decision.follow_up is not None
-        decision.follow_up()
+        exchange.follow_up()
         await built.background.idle()
         assert "put_record" in slow.asked
 
@@ -208,7 +206,7 @@ async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ChatR
     assert isinstance(loop, PassingTime)
     async with asking(SlowStore(store, lambda name: 100 * WHOLE if hangs(name) else 0)) as built:
         before = loop.passed
-        await built.condenser.decide(asked)
+        await built.condenser.exchange(asked)
         return loop.passed - before
 
 

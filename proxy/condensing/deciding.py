@@ -1,0 +1,257 @@
+"""Decides which view is forwarded: the condensation that stands is replayed, and a new one is made if one is required.
+
+    replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
+    require    must the view be condensed, and at what price               (proxy/condensing/requiring.py)
+    prepared   apply the condensation that was prepared for this           (proxy/condensing/preparing.py)
+    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, attempts.py)
+
+This is the only caller of a strategy. A failure inside the proxy never stops a request: a view that cannot be condensed
+is sent as it is, and the walk (strategies/walk.py) replaces a store that is down. Only a request that no upstream could
+serve is refused, and the error says where its tokens are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from proxy.condensing.case import Case
+from proxy.condensing.decision import Decision, trigger_of
+from proxy.condensing.inject import Injector
+from proxy.condensing.making import TRIGGERS, Maker
+from proxy.condensing.preparing import Preparer
+from proxy.condensing.requiring import (
+    assess_need,
+    find_prepared,
+    floor_under,
+    still_required,
+    waits_to_pay_back,
+    why_not_prepared,
+)
+from proxy.condensing.token_account import refuse_if_hopeless
+from proxy.condensing.undecided import fold_view, undecided
+from proxy.condensing.viewing import is_first_of_a_truncated_window, view_without_store
+from proxy.errors import ProxyError
+from proxy.reasons import Action, Reason, Trigger
+from proxy.sessions.keeping import Keeper
+from proxy.store.base import StoreError
+from strategies.core.budget import Budget
+from strategies.core.condensation import Condensation
+from strategies.core.prepared import JUDGED
+from strategies.core.replay import replay
+from strategies.core.requirement import RULES, Requirement, requirement_for
+from strategies.core.view import View
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Decides on cases; one per app."""
+
+    maker: Maker
+    preparer: Preparer
+    keeper: Keeper
+    injector: Injector
+    timeout: float
+    """Seconds that a request waits for models."""
+    cache_lifetime: float
+    """Seconds for which the upstream is taken to keep a prompt in its cache."""
+
+    async def decide(self, case: Case) -> Decision:
+        """Decides on a case. After a defect of ours the transcript is forwarded as it is, which costs headroom only.
+
+        Raises `ProxyError`.
+        """
+        try:
+            return await self._decide_by_mode(case)
+        except ProxyError:
+            raise
+        except Exception:  # noqa: BLE001
+            _log.exception("a request was not decided on")
+        return undecided(case)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
+
+    async def _decide_by_mode(self, case: Case) -> Decision:
+        decision, pipeline, session = undecided(case), case.policy.pipeline, case.recognised.session
+        if session is not None and session.rewriting_refused:
+            return decision._replace(reason=Reason.REWRITE_REFUSED)
+        if pipeline.is_off:
+            return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
+        if pipeline.observe:
+            return await self._observed(decision, case)
+        if case.recognised.failure:
+            return _walked(decision, case)
+        condensed = await self._condensed(_replayed(decision, case), case)
+        decision = _with_floor(await self.injector.inject(condensed, case))
+        is_first = is_first_of_a_truncated_window(decision, case)
+        return decision._replace(reason=Reason.SILENT_TRUNCATION) if is_first else decision
+
+    async def _condensed(self, decision: Decision, case: Case) -> Decision:
+        deadline = asyncio.get_running_loop().time() + self.timeout
+        if not case.request.controls.dry_run:
+            case = case.with_recorded(await self.preparer.vote_before_forwarding(decision, case, deadline))
+        requirement, reason = assess_need(decision, case)
+        decision = decision._replace(reason=reason or decision.reason)
+        if requirement is None:
+            return decision
+        if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self.cache_lifetime):
+            return decision._replace(reason=Reason.AWAITING_PAYBACK)
+        ready = await self._with_prepared(requirement, decision, case, deadline)
+        if ready is not None:
+            decision, requirement = ready, still_required(ready)
+        elif requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
+            return decision._replace(reason=why_not_prepared(decision, case))
+        return decision if requirement is None else await self._with_new(requirement, decision, case, deadline)
+
+    async def _with_new(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> Decision:
+        """The decision with a condensation that is made now."""
+        if case.request.controls.dry_run:
+            result = await self.maker.project(requirement, decision, case)
+        else:
+            result = await self.maker.make(requirement, decision, case, deadline)
+        if result.condensation is None and requirement is Requirement.SOFT and decision.action is Action.CONDENSED:
+            return decision  # A prepared condensation has just been applied, and that is enough.
+        decision = decision._replace(own_tokens=result.own_tokens, reason=result.reason)
+        if result.condensation is not None:
+            decision = _applied(decision, result.condensation, case)
+        elif requirement is Requirement.SOFT and case.policy.asks_models:
+            decision = decision._replace(reason=why_not_prepared(decision, case))
+        if result.failure:
+            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+        refuse_if_hopeless(decision)
+        return decision
+
+    async def _with_prepared(
+        self, requirement: Requirement, decision: Decision, case: Case, deadline: float
+    ) -> Decision | None:
+        """The decision with a prepared condensation, None if there is none.
+
+        If none is ready yet and the requirement may ask a model, a preparation under way is waited for.
+        """
+        prepared = find_prepared(requirement, decision, case)
+        may_wait = RULES[requirement].asks and not case.request.controls.dry_run
+        if prepared is None and may_wait:
+            # Until the deadline: what is being made is not asked for twice, and later there is no time to ask.
+            case = case.with_recorded(await self.preparer.wait_for_preparation(case, deadline))
+            prepared = find_prepared(requirement, decision, case)
+        if prepared is None or prepared.applied is None:
+            return None
+        extended = self._extended(prepared.view, prepared.applied, case)
+        decision = _applied(decision, extended or prepared.applied, case, TRIGGERS[requirement], ready=True)
+        if not case.may_store:
+            return decision
+        try:
+            if extended is None:
+                await self.keeper.mark_standing(case.recognised, prepared.applied)
+                return decision
+            kept = await self.keeper.record_standing(case.recognised, extended)
+            return _applied(decision, kept, case, ready=True)
+        except StoreError as error:
+            return decision._replace(action=Action.DEGRADED, reason=error.reason)
+
+    def _extended(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
+        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
+        stage = case.policy.judging
+        shortened = stage.shortened(view, judged.metadata) if stage is not None and judged.trigger == JUDGED else None
+        return None if shortened is None else self.maker.extended_over(judged, shortened)
+
+    async def smaller(self, refused: Decision, case: Case, aim: Budget, seconds: float) -> Decision | None:
+        """The decision for a view smaller than a refused one, None if there is none; models get so many `seconds`."""
+        if refused.applied is not None:
+            case = case.with_recorded([refused.applied])
+        shrunk = await self._shrunk(refused._replace(policy=case.policy), case, aim, seconds)
+        decision = _with_floor(await self.injector.inject(shrunk, case))
+        return decision if decision.tokens_after < refused.tokens_after else None
+
+    async def _shrunk(self, decision: Decision, case: Case, budget: Budget, seconds: float) -> Decision:
+        case = case._replace(policy=case.policy._replace(budget=budget))
+        if case.recognised.failure:
+            view = view_without_store(case, budget)
+            return decision._replace(view=view, tokens_after=view.tokens, trigger=Trigger.OVERFLOW)
+        deadline = asyncio.get_running_loop().time() + seconds
+        ready = await self._with_prepared(Requirement.OVERFLOW, decision, case, deadline)
+        if ready is not None and ready.tokens_after < budget.trigger:
+            return ready
+        decision = ready or decision
+        result = await self.maker.make(Requirement.OVERFLOW, decision, case, deadline)
+        decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
+        if result.condensation is not None:
+            decision = _applied(decision, result.condensation, case, Trigger.OVERFLOW)
+        if result.failure:
+            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+        return decision
+
+    async def _observed(self, decision: Decision, case: Case) -> Decision:
+        """What would be done under `observe:`; nothing is changed."""
+        requirement, reason = assess_need(decision, case)
+        decision = decision._replace(reason=reason or decision.reason)
+        if requirement is None:
+            return decision
+        result = await self.maker.project(requirement, decision, case)
+        if result.condensation is not None:
+            return decision._replace(
+                action=Action.WOULD_CONDENSE,
+                trigger=TRIGGERS[requirement],
+                reason=result.reason,
+                tokens_after=fold_view(case, result.condensation).tokens,
+                exact=decision.exact and not result.used_model,
+                metadata=result.condensation.metadata,
+            )
+        waits = requirement is Requirement.SOFT and case.policy.asks_models
+        return decision._replace(reason=why_not_prepared(decision, case) if waits else result.reason)
+
+
+def _applied(
+    decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None, *, ready: bool = False
+) -> Decision:
+    """The decision with a condensation in its view.
+
+    `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
+    """
+    view, judged = fold_view(case, condensation), condensation.trigger == JUDGED
+    return decision._replace(
+        action=Action.CONDENSED,
+        trigger=trigger_of(condensation) if judged or trigger is None else trigger,
+        applied=condensation,
+        metadata=condensation.metadata,
+        was_prepared=ready,
+        view=view,
+        tokens_after=view.tokens,
+    )
+
+
+def _replayed(decision: Decision, case: Case) -> Decision:
+    """The decision with the condensation that stands."""
+    decision = decision._replace(tokens_after=decision.view.tokens)
+    if not case.recognised.condensations:
+        return decision
+    view, applied = replay(
+        case.measured.transcript,
+        case.recognised.condensations,
+        case.overhead,
+        case.counter,
+        case.policy.budget,
+        case.recognised.last_applied(case.history),
+    )
+    decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
+    return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
+
+
+def _walked(decision: Decision, case: Case) -> Decision:
+    """The decision for a view that is made from the transcript alone, because the store has failed."""
+    if case.policy.budget is None:
+        return decision
+    budget = case.policy.budget.coarse
+    requirement = requirement_for(decision.view.tokens, budget, since=None)
+    view = view_without_store(case, budget)
+    decision = decision._replace(view=view, tokens_after=view.tokens)
+    if requirement is not None and view.is_changed:
+        decision = decision._replace(trigger=TRIGGERS[requirement])
+    refuse_if_hopeless(decision)
+    return decision
+
+
+def _with_floor(decision: Decision) -> Decision:
+    floor = floor_under(decision)
+    return decision if floor is None else decision._replace(reason=floor.reason, floor=floor.tokens)

@@ -1,0 +1,477 @@
+"""One request, from its arrival to the work that follows its reply. The methods stand in the order of their calls.
+
+    decide      take the request in, decide which view is forwarded, and write the body
+    send        send it; if the upstream refuses it, learn from that and send something else
+    settle      learn from the reply, and store the session before the reply's last byte
+    follow_up   start what has become due
+
+What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
+
+    another form     the same view, written as a refusal of its form asks (as often as one teaches something)
+    a smaller view   condensed for the window that a refusal for length teaches (once)
+    as it came       if nothing explains the refusal, our rewriting may be the cause (once, and then never again in
+                     this session)
+    decided anew     if the attempt was a trial, sent whole to find out whether a learned window still holds
+
+Nothing has reached the client by then. If an attempt fails, the one before it counts, and the client gets the
+upstream's own error. A defect of ours costs headroom, never the request: if a request cannot even be taken in, it is
+forwarded as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from proxy.calibration.anchor import Anchor
+from proxy.chat.usage import Usage
+from proxy.condensing import account
+from proxy.condensing.case import Case
+from proxy.condensing.deciding import Decider
+from proxy.condensing.decision import Decision
+from proxy.condensing.inject import Injector, with_standing_block
+from proxy.condensing.intake import Intake
+from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.offering import is_about_tools
+from proxy.condensing.policies import Policies
+from proxy.condensing.policy import requested_reply_length
+from proxy.condensing.preparing import Preparer
+from proxy.condensing.retrying import RefusedRequest, Send, replace_refused, retry_budget, send_once
+from proxy.condensing.searching import Searcher, with_offer_reason
+from proxy.condensing.settling import degraded, is_too_small, update_for, with_appended
+from proxy.condensing.timing import Timing
+from proxy.condensing.trials import trial_of
+from proxy.condensing.undecided import as_it_came, undecided
+from proxy.condensing.viewing import written
+from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.learning.learned_windows import Origin
+from proxy.learning.profiles import Profile
+from proxy.overflow import Kind, Refusal
+from proxy.quoting import label
+from proxy.reasons import Reason
+from proxy.reply.opening import OpenedReply
+from proxy.reply.watching import WatchedReply
+from proxy.request.chat import ChatRequest
+from proxy.runtime.clock import milliseconds_since
+from proxy.searching.rounds import Rounds
+from proxy.sessions.append import Append
+from proxy.sessions.identity import DERIVED
+from proxy.sessions.keeping import Keeper, SessionUpdate
+from proxy.upstream import UpstreamReply
+
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
+
+OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
+_log = logging.getLogger(__name__)
+
+
+class Attempt(NamedTuple):
+    """What is sent, and what its success will store."""
+
+    decision: Decision
+    case: Case | None = None
+    """None if the request could not be taken in."""
+    rounds: Rounds | None = None
+    """The hidden rounds that may follow; None if the model is offered no memory tool."""
+    update: SessionUpdate | None = None
+    """The update of the session; None if nothing is stored."""
+    is_small: bool = False
+    """Whether the conversation is too small to be stored for anything but its hidden rounds."""
+    is_last: bool = False
+    """Whether no smaller view follows, nor the request as it came."""
+    untried: Case | None = None
+    """For a trial, the case that is decided on if the trial is refused."""
+
+    @property
+    def may_be_rewritten(self) -> bool:
+        """Whether the view may be written in another form."""
+        pipeline = self.decision.policy.pipeline
+        return self.case is not None and not (pipeline.is_off or pipeline.observe)
+
+
+@dataclass(frozen=True, slots=True)
+class Condenser:
+    """The driver's parts; one per app. `report` is called with a decision that was refused for its length, and with
+    what became of it: `passed` (on to the client), `retried` or `refused-again`.
+    """
+
+    intake: Intake
+    decider: Decider
+    knowledge: Knowledge
+    policies: Policies
+    keeper: Keeper
+    preparer: Preparer
+    injector: Injector
+    searcher: Searcher
+    timeout: float
+    """Seconds that a request waits for models."""
+    usage_probe: bool
+    """Whether streams are asked for a usage that the client did not ask for."""
+    report: Callable[[Decision, str], None]
+
+    async def exchange(self, request: ChatRequest) -> Exchange:
+        """The exchange for a request, decided on; raises `ProxyError`."""
+        exchange = Exchange(self, request)
+        await exchange.decide()
+        return exchange
+
+
+class Exchange:
+    """One request, what is sent for it, and what its reply has shown."""
+
+    def __init__(self, parts: Condenser, request: ChatRequest) -> None:
+        self.request = request
+        self.timing = Timing()
+        self.usage: Usage | None = None
+        """What the upstream has counted."""
+        self._parts = parts
+        self._now: Attempt
+        self._anchor: Anchor | None = None
+        self._ending = ""
+        self._wants_unencoded = False
+
+    # -- decide --------------------------------------------------------------------------------------
+
+    async def decide(self) -> None:
+        """Takes the request in and decides on it; raises only `ProxyError`.
+
+        A dry run forwards nothing, so there a defect of ours propagates too.
+        """
+        try:
+            await self._take_in_and_decide()
+        except Exception as error:
+            if isinstance(error, ProxyError) or self.request.controls.dry_run:
+                raise
+            _log.exception("a request was not taken in")
+            self._now = Attempt(as_it_came(self.request))
+
+    async def _take_in_and_decide(self) -> None:
+        parts = self._parts
+        case = with_standing_block(await parts.intake.build_case(self.request, self.timing))
+        trial = trial_of(case, parts.knowledge.takes_trial, probe=parts.usage_probe)
+        if trial is None:
+            self._now = await self._decided(case)
+        else:
+            self._now = self._attempt(*trial)._replace(untried=case)
+
+    async def _decided(self, case: Case) -> Attempt:
+        started = perf_counter()
+        decision = self._written(await self._parts.decider.decide(case), case)
+        self.timing.condense += milliseconds_since(started)
+        return self._attempt(decision, case)
+
+    def _written(self, decision: Decision, case: Case) -> Decision:
+        return written(decision, case, probe=self._parts.usage_probe)
+
+    def _attempt(self, decision: Decision, case: Case) -> Attempt:
+        """An attempt to send a decision whose body is written; names its branch, and what it will store."""
+        controls, failure, keeper = case.request.controls, case.recognised.failure, self._parts.keeper
+        if case.append is not None and failure and not controls.dry_run:
+            raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
+        rounds = self._parts.searcher.rounds(decision, case)
+        attempt = Attempt(with_offer_reason(decision, case), case, rounds)
+        if not case.history.chain:
+            return attempt
+        session, branch = keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)
+        decision = attempt.decision._replace(branch=branch)
+        is_small = is_too_small(decision, case)
+        if not case.may_store or (is_small and rounds is None):
+            return attempt._replace(decision=decision)
+        head = case.append.head if case.append else ""
+        update = update_for(decision, case)
+        decision = decision._replace(session=decision.session if is_small else session, head=head)
+        if refused := keeper.refused:
+            decision = degraded(decision, refused)
+        return attempt._replace(decision=decision, update=update, is_small=is_small)
+
+    # -- what is sent --------------------------------------------------------------------------------
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that is sent, or was sent last."""
+        return self._now.decision
+
+    @property
+    def reads_reply(self) -> bool:
+        """Whether the reply is read or edited, so that it must have no content encoding."""
+        now = self._now
+        return bool(now.decision.head or now.rounds or now.decision.probed or self._wants_unencoded)
+
+    @property
+    def stores(self) -> bool:
+        """Whether the request stores anything."""
+        return self._now.update is not None
+
+    def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
+        """The headers of the response; `accepted` tells if the upstream accepted the request."""
+        return account.headers(self.decision, self.timing, accepted=accepted)
+
+    @property
+    def upstream_ms(self) -> float:
+        """Milliseconds until the upstream answered."""
+        return self.timing.upstream
+
+    def log_line(self) -> str:
+        """What the log tells a person of this request."""
+        return account.log_line(self.decision, self.timing)
+
+    def fields(self) -> dict[str, Any]:
+        """The same as members of a JSON object."""
+        return account.fields(self.decision, self.timing)
+
+    def dry_run(self) -> bytes:
+        """The plan and the view as JSON."""
+        return account.dry_run(self.decision)
+
+    # -- send ----------------------------------------------------------------------------------------
+
+    async def send(self, send: Send, own_work: OwnWork) -> UpstreamReply:
+        """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
+
+        `send` sends a body. `own_work` wraps the wait for our own models.
+        """
+        reply = await self._send_until_accepted(send, own_work)
+        now = self._now
+        if now.rounds is None:
+            return reply
+        searcher, scope = self._parts.searcher, self.request.scope
+        searched = await searcher.run_searches(now.decision, now.rounds, scope, reply, send)
+        if searched.refuses_tool:
+            decision = now.decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
+            self._now = now._replace(decision=decision, rounds=None)
+        return searched.reply
+
+    async def _send_until_accepted(self, send: Send, own_work: OwnWork) -> UpstreamReply:
+        answer = await self._send_in_accepted_form(send)
+        if answer.refusal is None:
+            return await self._send_original(answer, send)
+        if answer.refusal.kind is Kind.OUTPUT:
+            return answer.reply
+        refused = self._now
+        try:
+            is_smaller = await own_work(self._make_smaller_or_not(answer, answer.refusal))
+            second_reply = await self._send_smaller(send) if is_smaller else None
+        except BaseException:
+            await answer.reply.close()
+            raise
+        if second_reply is None:
+            self._now = refused
+            self._parts.report(self.decision, "passed")
+            return answer.reply
+        await answer.reply.close()
+        is_accepted = second_reply.status < HTTPStatus.BAD_REQUEST
+        self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
+        return second_reply
+
+    async def _send_in_accepted_form(self, send: Send) -> OpenedReply:
+        """Sends the view, in other forms as long as the upstream's errors teach one."""
+        answer = await self._send_once(send)
+        while answer.error and self._rewrite_by_error(answer):
+            next_answer = await replace_refused(answer.reply, self._send_once(send))
+            if next_answer is None:
+                break
+            answer = next_answer
+        return answer
+
+    async def _send_once(self, send: Send) -> OpenedReply:
+        now, started = self._now, perf_counter()
+
+        async def send_unencoded(body: bytes) -> UpstreamReply:
+            self._wants_unencoded = True
+            return await send(body)
+
+        again = send_unencoded if now.may_be_rewritten else None
+        answer = await send_once(now.decision, send, again, is_ours=now.rounds is not None)
+        self.timing.upstream += milliseconds_since(started)
+        return answer
+
+    def _rewrite_by_error(self, refused: OpenedReply) -> bool:
+        """Rewrites the view in a form that an error has taught, and returns whether its bytes have changed."""
+        profile = self._parts.knowledge.form_from(refused, self.decision, self.request)
+        if profile is None or not self._now.may_be_rewritten:
+            return False
+        before = self.decision.body
+        try:
+            self._rewrite_for(profile)
+        except Exception:  # noqa: BLE001
+            _log.exception("a refused request was not written in another form")
+        return self.decision.body != before
+
+    def _rewrite_for(self, profile: Profile) -> None:
+        decision, case = self.decision, self._case.for_profile(profile)
+        view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
+        decision = decision._replace(policy=case.policy, view=view, tokens_after=view.tokens)
+        self._now = self._attempt(self._written(decision, case), case)._replace(is_last=self._now.is_last)
+
+    @property
+    def _case(self) -> Case:
+        if self._now.case is None:
+            raise ValueError("the request was not taken in")
+        return self._now.case
+
+    async def _send_original(self, refused: OpenedReply, send: Send) -> UpstreamReply:
+        """The answer to the request as it came, if that is sent for a refusal that nothing explains."""
+        attempt, original = self._now, self._original_or_none(refused)
+        if original is None:
+            return refused.reply
+        status, self._now = refused.reply.status, original
+        second_reply = await replace_refused(refused.reply, send(original.decision.body))
+        if second_reply is None:
+            self._now = attempt
+            return refused.reply
+        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
+        model, session = label(self.request.model), original.decision.session
+        if second_reply.status < HTTPStatus.BAD_REQUEST:
+            _log.warning(text, model, status, f"session {session} is not rewritten any more")
+        else:
+            _log.info(text, model, status, f"it refused the original with {second_reply.status}")
+        return second_reply
+
+    def _original_or_none(self, refused: OpenedReply) -> Attempt | None:
+        """The attempt to send the request as it came; None if nothing speaks for it, or it would not fit."""
+        now = self._now
+        is_about_tool = now.rounds is not None and is_about_tools(refused.error)
+        if refused.reply.status not in UNEXPLAINED or is_about_tool or now.is_last or not now.may_be_rewritten:
+            return None
+        try:
+            case = self._case.as_it_came()
+            original = undecided(case)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=now.decision.own_tokens)
+            original = written(original, case, probe=False)
+            if original.body == now.decision.body or not _fits(original, case):
+                return None
+            return self._attempt(original, case)
+        except Exception:  # noqa: BLE001
+            # A defect of ours leaves the client the upstream's own error.
+            _log.exception("a refused request was not sent as it came")
+            return None
+
+    async def _make_smaller_or_not(self, refused: OpenedReply, refusal: Refusal) -> bool:
+        """Learns from a refusal for length, and makes a smaller attempt; returns whether there is one."""
+        try:
+            return await self._make_smaller(refused, refusal)
+        except ProxyError:
+            return False  # nothing fits, so the client gets the upstream's own error
+        except Exception:  # noqa: BLE001
+            # A defect of ours leaves the client the upstream's own error.
+            _log.exception("a refused request was not condensed")
+            return False
+
+    async def _make_smaller(self, refused: OpenedReply, refusal: Refusal) -> bool:
+        now, request, parts = self._now, self.request, self._parts
+        learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
+        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, request.body.values)
+        if policy.budget is None:
+            return False
+        if now.untried is not None:
+            self._now = await self._decided(now.untried)
+            return True
+        if now.is_last or not now.may_be_rewritten:
+            return False
+        case, started = self._case, perf_counter()
+        reply_tokens = refusal.reply_tokens or requested_reply_length(request.body.values) or 0
+        passed = parts.knowledge.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
+        case = case._replace(policy=policy.scaled(case.calibrated.scale))
+        left = max(parts.timeout - self.timing.condense / 1000, 0.0)
+        aim = retry_budget(policy.budget, refusal, sent, passed)
+        smaller = await parts.decider.smaller(now.decision, case, aim, left)
+        self.timing.condense += milliseconds_since(started)
+        if smaller is None:
+            return False
+        self._now = self._attempt(self._written(smaller, case), case)._replace(is_last=True)
+        return True
+
+    async def _send_smaller(self, send: Send) -> UpstreamReply | None:
+        """Sends the smaller view, and returns the reply; None if the upstream cannot be reached.
+
+        A refusal of this view teaches too, but is not retried.
+        """
+        try:
+            answer = await self._send_in_accepted_form(send)
+        except UpstreamUnavailable:
+            return None
+        if answer.refusal is not None and answer.refusal.kind is Kind.INPUT:
+            self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
+        return answer.reply
+
+    # -- settle --------------------------------------------------------------------------------------
+
+    def settle(self, watched: WatchedReply, message: Mapping[str, Any] | None) -> Awaitable[None] | None:
+        """Learns from a complete reply at once, and returns what then stores the session; None if nothing is stored.
+
+        Synchronous, for nothing may come between the end of a reply and the start of storing it. A defect in here costs
+        what the reply would have taught, not the session. `message` is the reply's, which append mode stores.
+        """
+        try:
+            self._learn(watched)
+        except Exception:  # noqa: BLE001
+            _log.exception("nothing was learned from a reply")
+        return self.store(message) if self.stores else None
+
+    def _learn(self, watched: WatchedReply) -> None:
+        decision, case, rounds = self._now[:3]
+        if self.stores and decision.session_source == DERIVED:
+            self._ending = watched.usage.ending()
+        # The results of a search were not in the view: only the usage of the first round counts the view.
+        usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
+        if usage is not None and case is not None:
+            self.usage = usage
+            self._anchor = self._parts.knowledge.learn_from_reply(decision, case, usage, watched)
+
+    async def store(self, message: Mapping[str, Any] | None = None) -> None:
+        """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""
+        _, case, rounds, update, is_small = self._now[:5]
+        if case is None or update is None:
+            return
+        update = update._replace(
+            usage=self.usage,
+            anchor=self._anchor,
+            reply=self._ending,
+            patch=rounds.patch if rounds else None,
+            memory_tokens=rounds.spent_tokens if rounds else 0,
+        )
+        if is_small and update.patch is None:
+            return
+        if case.append is None:
+            await self._parts.keeper.settle(case.recognised, update)
+        else:
+            await self._store_append(case, update, case.append, message)
+
+    async def _store_append(
+        self, case: Case, update: SessionUpdate, append: Append, message: Mapping[str, Any] | None
+    ) -> None:
+        """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
+        if message is None:
+            why = "its reply has no message that can be stored, or is too large"
+        elif why := await self._parts.keeper.settle(case.recognised, with_appended(update, append, message)):
+            self._now = self._now._replace(decision=degraded(self.decision, why))
+        else:
+            return
+        error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
+        error.headers = self.headers(accepted=False)
+        raise error
+
+    # -- follow up -----------------------------------------------------------------------------------
+
+    def follow_up(self) -> None:
+        """Starts the work that is due once the reply has been sent."""
+        case = self._now.case
+        if case is None or not self.stores:
+            return
+        try:
+            self._parts.preparer.follow_up(self.decision, case)
+            self._parts.injector.follow(case)
+        except Exception:  # noqa: BLE001
+            # The reply has been sent: a defect costs only what would have been ready for the next one.
+            _log.exception("a reply was not followed up")
+
+
+def _fits(decision: Decision, case: Case) -> bool:
+    """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
+    budget, reply = decision.policy.budget, requested_reply_length(case.request.body.values) or 0
+    return budget is None or decision.expected_tokens + reply <= budget.nominal_window

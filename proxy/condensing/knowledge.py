@@ -1,0 +1,125 @@
+"""What one upstream has taught this process and others: windows, refused forms, and how it counts.
+
+The lessons of other processes are read now and then in the background. Only the first request for a model waits for
+them, and not for long: all are read at once, within the request's one patience with the store. A request that is `off`
+does not wait at all. After a reply, its usage teaches how the upstream counts, and may prove that it truncates prompts;
+a refusal teaches a window or a form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from proxy.calibration.anchor import Anchor
+from proxy.calibration.calibrator import Calibrator, Forwarded
+from proxy.chat.usage import Usage
+from proxy.condensing.case import Case
+from proxy.condensing.decision import Decision
+from proxy.http.headers import first
+from proxy.learning.learned_windows import LearnedWindow, LearnedWindows
+from proxy.learning.profiles import MOST_MODELS, Profile, Profiles, sends_options
+from proxy.learning.proof import CallersText, Scope
+from proxy.learning.truncation import CountedReply, setting_of
+from proxy.overflow import Refusal, recognise
+from proxy.quoting import label
+from proxy.reply.opening import OpenedReply
+from proxy.reply.watching import WatchedReply
+from proxy.request.chat import ChatRequest
+from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.store.patience import Patience
+
+FIRST_LOOK = 0.25  # seconds
+_log = logging.getLogger(__name__)
+
+
+class Knowledge:
+    """What is known of one upstream; one per app. `report` is called for each truncation, `upstream` is an address."""
+
+    def __init__(
+        self,
+        learned: LearnedWindows,
+        calibrator: Calibrator,
+        profiles: Profiles,
+        tasks: OwnedTasks[Any],
+        report: Callable[[], None],
+        upstream: str,
+    ) -> None:
+        self.calibrator = calibrator
+        self.takes_trial = learned.takes_trial
+        self.longest_passed = learned.longest_passed
+        self._learned = learned
+        self._profiles = profiles
+        self._tasks = tasks
+        self._report = report
+        self._upstream = upstream
+        self._logged: Lru[str, int] = Lru(MOST_MODELS)
+
+    async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
+        """Reads what others know of a model's window and of these counters, if it is time for that."""
+        first_reads = [*self._learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
+        if not (first_reads and waits):
+            return
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        for key in first_reads:
+            await self._tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
+        patience.spend(clock() - began)
+
+    def learn_from_reply(self, decision: Decision, case: Case, usage: Usage, watched: WatchedReply) -> Anchor | None:
+        """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
+        self._look_for_truncation(decision, case.request, usage, watched)
+        if case.request.controls.no_store:
+            return None
+        sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
+        return self.calibrator.learn(case.prompt, case.calibrated, sent, usage.prompt)
+
+    def _look_for_truncation(
+        self, decision: Decision, request: ChatRequest, usage: Usage, watched: WatchedReply
+    ) -> None:
+        """Learns, counts and logs it if the usage proves that the upstream truncates prompts."""
+        # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
+        if not request.body.is_text:
+            return
+        reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
+        shares = not request.controls.no_store
+        kept = self._learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
+        if kept is not None:
+            self._report()
+            self._log_truncation(request.model, kept, watched)
+
+    def _log_truncation(self, model: str, kept: int, watched: WatchedReply) -> None:
+        if self._logged.get(model) == kept:
+            return
+        self._logged.put(model, kept)
+        server = first(watched.headers, b"server") or ""
+        _log.warning(
+            "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
+            " settings give one. A longer one is set by %s.",
+            *(label(model), kept, setting_of(f"{self._upstream} {server} {watched.usage.head}")),
+        )
+
+    def window_from(
+        self, refused: OpenedReply, refusal: Refusal, decision: Decision, request: ChatRequest
+    ) -> LearnedWindow:
+        """The window that a refusal for length teaches."""
+        clean = CallersText(decision.body).removed_from
+        stands = recognise(refused.reply.status, refused.error, clean) if refusal.window is not None else None
+        return self._learned.learn_from_refusal(
+            request.scope,
+            refusal,
+            decision.expected_tokens,
+            shares=not request.controls.no_store,
+            proven=stands is not None and stands.window == refusal.window,
+        )
+
+    def form_from(self, refused: OpenedReply, decision: Decision, request: ChatRequest) -> Profile | None:
+        """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
+        options = sends_options(request.body.values, probed=decision.probed)
+        sent = decision.policy.profile
+        return self._profiles.learn_from_refusal(
+            request.scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
+        )
