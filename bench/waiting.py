@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from proxy.asking import Caller, Roles
+from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
-from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer, request_ends

@@ -15,6 +15,9 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Any, Protocol, TextIO
 
+from proxy.condensing import account
+from proxy.condensing.decision import Decision
+from proxy.condensing.timing import Timing
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
 from proxy.version import LOGGER
@@ -26,17 +29,13 @@ _log = logging.getLogger(LOGGER)
 
 
 class Decided(Protocol):
-    """What was decided on a request, as the log tells it."""
+    """What was decided on a request, and how long that took."""
+
+    timing: Timing
 
     @property
-    def upstream_ms(self) -> float:
-        """Milliseconds until the upstream answered."""
-
-    def log_line(self) -> str:
-        """For a person."""
-
-    def fields(self) -> dict[str, Any]:
-        """As members of a JSON object."""
+    def decision(self) -> Decision:
+        """The decision that counts now."""
 
 
 class RequestLine:
@@ -46,7 +45,7 @@ class RequestLine:
         "_method",
         "_path",
         "_started",
-        "decision",
+        "decided",
         "error",
         "id",
         "is_complete",
@@ -64,7 +63,7 @@ class RequestLine:
         self.status: int | None = None
         self.is_complete = False
         self.model: str | None = None
-        self.decision: Decided | None = None
+        self.decided: Decided | None = None
         self.outcome: tuple[str, str] = "", ""
         """Action and reason of a request on which nothing was decided."""
         self.error: str | None = None
@@ -82,8 +81,8 @@ class RequestLine:
             _log.log(level, self)
 
     def __str__(self) -> str:
-        decision, ms = self.decision, (perf_counter() - self._started) * 1000
-        upstream = decision.upstream_ms if decision else self.upstream_ms
+        decided, ms = self.decided, (perf_counter() - self._started) * 1000
+        upstream = decided.timing.upstream if decided else self.upstream_ms
         parts = [
             f"{self.status or '-'} {self._what_was_done()}",
             f"error {self.error}" if self.error else "",
@@ -95,14 +94,14 @@ class RequestLine:
         return ", ".join(filter(None, parts))
 
     def _what_was_done(self) -> str:
-        if self.decision is not None:
-            return f"{label(self.model or '', _LONGEST_MODEL)} {self.decision.log_line()}"
+        if self.decided is not None:
+            return f"{label(self.model or '', _LONGEST_MODEL)} {account.log_line(self.decided.decision, self.decided.timing)}"
         place = f"{self._method} {label(self._path, _LONGEST_PATH)}"
         return f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
 
     def fields(self) -> dict[str, Any]:
         """The same as members of a JSON object; what is not known is left out."""
-        decision, (action, reason) = self.decision, self.outcome
+        decided, (action, reason) = self.decided, self.outcome
         fields: dict[str, Any] = {
             "request_id": self.id,
             "method": printable(self._method),
@@ -116,8 +115,8 @@ class RequestLine:
             "upstream_ms": round(self.upstream_ms, 2) or None,
             "total_ms": round((perf_counter() - self._started) * 1000, 2),
         }
-        if decision is not None:
-            fields |= decision.fields()
+        if decided is not None:
+            fields |= account.fields(decided.decision, decided.timing)
         return {name: value for name, value in fields.items() if value is not None}
 
 

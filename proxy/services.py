@@ -13,9 +13,8 @@ import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
 from proxy.calibration.calibrator import Calibrator
-from proxy.condensing.attempts import Attempts
+from proxy.condenser import Condenser
 from proxy.condensing.deciding import Decider
-from proxy.condensing.exchange import Condenser
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.judging import Judges
@@ -26,6 +25,7 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.preparing import Background, Preparer
 from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer
+from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
@@ -141,7 +141,9 @@ async def open_services(
         knowledge = Knowledge(learned, calibrator, profiles, tasks, telemetry.record_truncation, base_url)
         intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, knowledge, searcher)
         injector = Injector(recall, settings.memory, tasks)
-        preparer, decider = _deciding(settings, writing, intake, injector, summarizer or asking, tasks, clock)
+        decider = _deciding(settings, writing, intake, injector, summarizer or asking, tasks, clock)
+        probes, report = settings.usage_probe, telemetry.record_overflow
+        condenser = Condenser(intake, decider, knowledge, policies, searcher, probes, report)
         yield Services(
             settings=settings,
             stored=stored,
@@ -150,19 +152,7 @@ async def open_services(
             callers=_callers(settings, upstream, stored, tasks, clock),
             tokenizers=tokenizers,
             policies=policies,
-            condenser=Condenser(
-                intake=intake,
-                decider=decider,
-                knowledge=knowledge,
-                policies=policies,
-                keeper=writing.keeper,
-                preparer=preparer,
-                injector=injector,
-                searcher=searcher,
-                timeout=settings.inline_timeout,
-                usage_probe=settings.usage_probe,
-                report=telemetry.record_overflow,
-            ),
+            condenser=condenser,
             message_cache=message_cache,
             discovered=discovered,
             calibrator=calibrator,
@@ -298,12 +288,12 @@ def _deciding(
     resolver: Resolver,
     tasks: Background,
     clock: Callable[[], float],
-) -> tuple[Preparer, Decider]:
+) -> Decider:
     keeper, leases = writing
-    attempts = Attempts(resolver, tasks)
-    maker = Maker(attempts, keeper, leases, tasks, clock)
+    runner = PipelineRunner(resolver, tasks)
+    maker = Maker(runner, keeper, leases, tasks, clock)
     allowance, keeps_text = settings.background.allowance, settings.store.keeps_text
-    judges = Judges(attempts, keeper, leases, allowance, clock, keeps_text=keeps_text)
+    judges = Judges(runner, keeper, leases, allowance, clock, keeps_text=keeps_text)
     preparer = Preparer(
         maker=maker,
         judges=judges,
@@ -314,4 +304,4 @@ def _deciding(
         clock=clock,
     )
     timeout, lifetime = settings.inline_timeout, settings.cost.cache_lifetime
-    return preparer, Decider(maker, preparer, keeper, injector, timeout, lifetime)
+    return Decider(maker, preparer, keeper, injector, timeout, lifetime)

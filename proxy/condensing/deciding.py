@@ -3,7 +3,7 @@
     replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
     require    must the view be condensed, and at what price               (proxy/condensing/requiring.py)
     prepared   apply the condensation that was prepared for this           (proxy/condensing/preparing.py)
-    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, attempts.py)
+    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, running.py)
 
 This is the only caller of a strategy. A failure inside the proxy never stops a request: a view that cannot be condensed
 is sent as it is, and the walk (strategies/walk.py) replaces a store that is down. Only a request that no upstream could

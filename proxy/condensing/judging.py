@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.allowance import remaining
-from proxy.condensing.attempts import Attempts, EffectRunner, Urgency
 from proxy.condensing.case import Case
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
+from proxy.condensing.running import EffectDriver, PipelineRunner, Urgency
 from proxy.runtime.offload import message_load
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Session
@@ -50,7 +50,7 @@ class Judges:
 
     def __init__(
         self,
-        attempts: Attempts,
+        runner: PipelineRunner,
         keeper: Keeper,
         leases: Leases,
         allowance: float,
@@ -58,7 +58,7 @@ class Judges:
         *,
         keeps_text: bool = True,
     ) -> None:
-        self._attempts = attempts
+        self._runner = runner
         self._keeper = keeper
         self._leases = leases
         self._allowance = allowance
@@ -89,14 +89,14 @@ class Judges:
 
     async def _hold(self, polling: Polling, messages: int, case: Case, caller: Caller) -> VoteRound:
         try:
-            runner = EffectRunner(self._attempts.resolver_for(case.policy, Urgency(caller)), messages)
-            verdict = await runner.drive(polling)
+            driver = EffectDriver(self._runner.resolver_for(case.policy, Urgency(caller)), messages)
+            verdict = await driver.drive(polling)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
         kept = verdict if self._keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
-        return VoteRound(kept, tokens=runner.tokens)
+        return VoteRound(kept, tokens=driver.tokens)
 
     async def _store(self, stage: Judging, vote_round: VoteRound, view: View, case: Case) -> None:
         verdict, state = vote_round.verdict, self._state_after(stage, vote_round, view, case)

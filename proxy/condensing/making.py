@@ -24,11 +24,11 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.attempts import AttemptResult, Attempts
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
+from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.condensing.single_flight import Flights
 from proxy.reasons import Trigger
 from proxy.runtime.clock import milliseconds_since
@@ -92,13 +92,13 @@ class Maker:
 
     def __init__(
         self,
-        attempts: Attempts,
+        runner: PipelineRunner,
         keeper: Keeper,
         leases: Leases,
         tasks: OwnedTasks[Condensation | None],
         clock: Callable[[], float],
     ) -> None:
-        self._attempts = attempts
+        self._runner = runner
         self._tasks = tasks
         self._keeper = keeper
         self._leases = leases
@@ -111,7 +111,7 @@ class Maker:
         """Plans the condensation with texts as long as a model's may be; no model is asked, nothing is recorded."""
         past = case.past(self._clock())
         started = perf_counter()
-        projected = await self._attempts.project(requirement, decision.view, case.policy, past)
+        projected = await self._runner.project(requirement, decision.view, case.policy, past)
         return self._result_of(requirement, projected, base_of(decision), case.policy, started)
 
     async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> MakeResult:
@@ -121,7 +121,7 @@ class Maker:
         """
         requirement, started = Requirement.PREPARE, perf_counter()
         past = case.past(self._clock(), verdict)
-        attempted = await self._attempts.attempt(requirement, base.view, case.policy, past, caller)
+        attempted = await self._runner.run(requirement, base.view, case.policy, past, caller)
         result = self._result_of(requirement, attempted, base, case.policy, started)
         if result.condensation is None or verdict is None:
             return await self._record_prepared(result, case)
@@ -219,7 +219,7 @@ class Maker:
         requirement, decision, case, until = job
         past, base, started = case.past(self._clock()), base_of(decision), perf_counter()
         caller = caller_of(case, self._tasks, background=False)
-        attempted = await self._attempts.attempt_until(until, requirement, base.view, case.policy, past, caller)
+        attempted = await self._runner.run_until(until, requirement, base.view, case.policy, past, caller)
         if attempted.late is not None and not case.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
@@ -229,7 +229,7 @@ class Maker:
         return self._result_of(requirement, attempted, base, case.policy, started)
 
     async def _record_late(
-        self, working: asyncio.Task[AttemptResult], base: Replayed, case: Case, started: float
+        self, working: asyncio.Task[RunResult], base: Replayed, case: Case, started: float
     ) -> Condensation | None:
         """Records what models wrote too late for the request that waited, a step deeper than what replaced it."""
         late = await working
@@ -260,7 +260,7 @@ class Maker:
         )
 
     def _result_of(
-        self, requirement: Requirement, attempted: AttemptResult, base: Replayed, policy: Policy, started: float
+        self, requirement: Requirement, attempted: RunResult, base: Replayed, policy: Policy, started: float
     ) -> MakeResult:
         result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
         if attempted.outcome is None:

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
+from proxy.condensing.offering import is_about_tools
 from proxy.errors import UpstreamUnavailable
 from proxy.overflow import Refusal
 from proxy.overflow.numbers import LEAST
@@ -28,6 +29,9 @@ UNKNOWN_SHARE = 0.25
 """The same share where the refusal names no number and nothing has passed before."""
 GOAL_SHARE = 0.8
 """The goal is at most this share of the most that may be sent."""
+
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
 
 Send = Callable[[bytes], Awaitable[UpstreamReply]]
 """Sends a body to the upstream."""
@@ -96,3 +100,8 @@ async def replace_refused(refused: UpstreamReply, sending: Awaitable[T]) -> T | 
         raise
     await refused.close()
     return reply
+
+
+def is_unexplained(refused: OpenedReply, *, offers_tool: bool) -> bool:
+    """Whether a request is refused for a reason that is not known; if it `offers_tool`, that may be the reason."""
+    return refused.reply.status in UNEXPLAINED and not (offers_tool and is_about_tools(refused.error))

@@ -8,12 +8,11 @@ from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.undecided import undecided
-from proxy.condensing.viewing import written
 from proxy.learning.proof import Scope
 from proxy.reasons import Reason
 
 
-def trial_of(case: Case, takes_trial: Callable[[Scope], bool], *, probe: bool) -> tuple[Decision, Case] | None:
+def trial_of(case: Case, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, Case] | None:
     """The decision to send a request as it came, and the case for that; None if it is no trial.
 
     A trial is longer than the learned window, and fits the one that was known before.
@@ -27,4 +26,4 @@ def trial_of(case: Case, takes_trial: Callable[[Scope], bool], *, probe: bool) -
     fits = window.before is None or with_reply <= window.before
     if trial.expected_tokens <= window.tokens or not fits or not takes_trial(case.request.scope):
         return None
-    return written(trial._replace(reason=Reason.WINDOW_TRIAL), whole, probe=probe, is_trial=True), whole
+    return trial._replace(reason=Reason.WINDOW_TRIAL), whole

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.learning.learned_windows import Origin
-from proxy.reasons import Action
+from proxy.reasons import Action, Reason
 from proxy.searching.tool import ToolState, offer_members
 from strategies.core.budget import Budget
 from strategies.core.view import View
@@ -21,10 +21,10 @@ def view_without_store(case: Case, budget: Budget) -> View:
     return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 
 
-def probes(view: View, case: Case, *, is_trial: bool = False) -> bool:
+def _probes(decision: Decision, case: Case) -> bool:
     """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
-    body = case.request.body
-    if body.get("stream") is not True or not (view.is_changed or case.is_rewritten or is_trial):
+    body, is_trial = case.request.body, decision.reason == Reason.WINDOW_TRIAL
+    if body.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
         return False
     options = body.get("stream_options")
     has_place = options is None or isinstance(options, Mapping)
@@ -55,9 +55,9 @@ def spliced(
     )
 
 
-def written(decision: Decision, case: Case, *, probe: bool, is_trial: bool = False) -> Decision:
+def written(decision: Decision, case: Case, *, probe: bool) -> Decision:
     """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
-    probed = probe and probes(decision.view, case, is_trial=is_trial)
+    probed = probe and _probes(decision, case)
     return decision._replace(probed=probed, body=spliced(decision.view, case, probe=probed))
 
 

@@ -9,8 +9,9 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from proxy.condenser import Exchange
+from proxy.condensing import account
 from proxy.condensing.decision import Decision
-from proxy.condensing.exchange import Exchange
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
 from proxy.log import RequestLine
@@ -68,7 +69,7 @@ class _Serving:
         services, request = self.services, self.request
         services.asking.note_arrival()
         exchange = await services.condenser.exchange(request)
-        self.line.decision = exchange
+        self.line.decided = exchange
         if request.controls.dry_run:
             return _dry_run(exchange)
         services.telemetry.record_decision(exchange.decision, exchange.timing.ours)
@@ -149,6 +150,6 @@ def _keep_alive(services: Services, request: ChatRequest) -> KeepAlive:
 
 
 def _dry_run(exchange: Exchange) -> Response:
-    response = Response(exchange.dry_run(), media_type="application/json")
+    response = Response(account.dry_run(exchange.decision), media_type="application/json")
     response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response

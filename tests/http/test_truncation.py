@@ -101,10 +101,10 @@ def test_two_counts_alike_change_nothing() -> None:
 
 
 def test_a_window_that_the_operator_set_is_not_lowered(caplog: pytest.LogCaptureFixture) -> None:
-    with forgetful(window=32_768) as stage, caplog.at_level("WARNING", "proxy.condensing.watching"):
+    with forgetful(window=32_768) as stage, caplog.at_level("WARNING", "proxy.condensing.knowledge"):
         answers = over_long(stage, (20, 30, 40, 50))
         assert {each.header("x-condenser-window") for each in answers} == {"32768"}
-    assert [each.name for each in caplog.records].count("proxy.condensing.watching") == 1
+    assert [each.name for each in caplog.records].count("proxy.condensing.knowledge") == 1
 
 
 def test_a_window_that_a_request_asks_for_is_lowered() -> None:
@@ -142,10 +142,10 @@ def _as_ollama(upstream: ScriptedUpstream) -> Callable[[Exchange], Reply | None]
 
 
 def test_one_line_names_the_setting_that_raises_the_window(caplog: pytest.LogCaptureFixture) -> None:
-    with forgetful() as stage, caplog.at_level("WARNING", "proxy.condensing.watching"):
+    with forgetful() as stage, caplog.at_level("WARNING", "proxy.condensing.knowledge"):
         over_long(stage, [40, 50, 60, 70])
 
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.watching"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.knowledge"]
     assert "num_ctx" in line
     assert MODEL in line
 

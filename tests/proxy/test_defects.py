@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.exchange import Condenser
+from proxy.condenser import Condenser
+from proxy.condensing import account
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall
@@ -83,7 +84,8 @@ def broken(built: Services, part: str) -> Condenser:
         case "intake":
             return replace(condenser, intake=BrokenIntake())
         case "keeper":
-            return replace(condenser, keeper=BrokenKeeper(built.stored, ttl=60, clock=built.clock))
+            keeper = BrokenKeeper(built.stored, ttl=60, clock=built.clock)
+            return replace(condenser, decider=replace(condenser.decider, keeper=keeper))
         case _:
             injector = BrokenInjector(Recall(), built.settings.memory, built.background)
             return replace(condenser, decider=replace(condenser.decider, injector=injector))
@@ -100,7 +102,7 @@ async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
         assert dict(exchange.headers())["X-Condenser-Reason"] == "internal-error"
-        assert exchange.log_line()
+        assert account.log_line(decision, exchange.timing)
         assert "ZeroDivisionError" in caplog.text
 
 

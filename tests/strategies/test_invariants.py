@@ -42,7 +42,7 @@ VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
 
 
 def judged(requirement: Requirement, pipeline: str, view: View, window: int, reply: Reply = good) -> Outcome | None:
-    """Attempts twice; both outcomes are one, and what comes out keeps the invariants."""
+    """PipelineRunner twice; both outcomes are one, and what comes out keeps the invariants."""
     budget = Budget.of(window)
     outcome: Outcome | None = None
     with suppress(StrategyError):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.exchange import Exchange
+from proxy.condenser import Exchange
 from proxy.condensing.timing import Timing
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
@@ -108,7 +108,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert (first.branch, first.applied is None) == ("main", False)
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *garden(12)[2:]]
-        intake, preparer = built.condenser.intake, built.condenser.preparer
+        intake, preparer = built.condenser.intake, built.condenser.decider.preparer
         other, same = [await intake.build_case(asked, Timing()) for asked in (request(elsewhere), request())]
 
         built.background.start(work(first.applied), (KEY, "main"))

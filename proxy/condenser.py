@@ -25,27 +25,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.calibration.anchor import Anchor
 from proxy.chat.usage import Usage
 from proxy.condensing import account
+from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended
 from proxy.condensing.case import Case
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision
-from proxy.condensing.inject import Injector, with_standing_block
+from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.offering import is_about_tools
 from proxy.condensing.policies import Policies
 from proxy.condensing.policy import requested_reply_length
-from proxy.condensing.preparing import Preparer
-from proxy.condensing.retrying import RefusedRequest, Send, replace_refused, retry_budget, send_once
-from proxy.condensing.searching import Searcher, with_offer_reason
-from proxy.condensing.settling import degraded, is_too_small, update_for, with_appended
+from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
+from proxy.condensing.searching import Searcher
 from proxy.condensing.timing import Timing
 from proxy.condensing.trials import trial_of
-from proxy.condensing.undecided import as_it_came, undecided
+from proxy.condensing.undecided import as_it_came
 from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
@@ -57,41 +55,13 @@ from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.chat import ChatRequest
 from proxy.runtime.clock import milliseconds_since
-from proxy.searching.rounds import Rounds
 from proxy.sessions.append import Append
 from proxy.sessions.identity import DERIVED
-from proxy.sessions.keeping import Keeper, SessionUpdate
+from proxy.sessions.keeping import SessionUpdate
 from proxy.upstream import UpstreamReply
-
-UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""The statuses with which servers refuse a request that they find wrong in some way."""
 
 OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
 _log = logging.getLogger(__name__)
-
-
-class Attempt(NamedTuple):
-    """What is sent, and what its success will store."""
-
-    decision: Decision
-    case: Case | None = None
-    """None if the request could not be taken in."""
-    rounds: Rounds | None = None
-    """The hidden rounds that may follow; None if the model is offered no memory tool."""
-    update: SessionUpdate | None = None
-    """The update of the session; None if nothing is stored."""
-    is_small: bool = False
-    """Whether the conversation is too small to be stored for anything but its hidden rounds."""
-    is_last: bool = False
-    """Whether no smaller view follows, nor the request as it came."""
-    untried: Case | None = None
-    """For a trial, the case that is decided on if the trial is refused."""
-
-    @property
-    def may_be_rewritten(self) -> bool:
-        """Whether the view may be written in another form."""
-        pipeline = self.decision.policy.pipeline
-        return self.case is not None and not (pipeline.is_off or pipeline.observe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +74,15 @@ class Condenser:
     decider: Decider
     knowledge: Knowledge
     policies: Policies
-    keeper: Keeper
-    preparer: Preparer
-    injector: Injector
     searcher: Searcher
-    timeout: float
-    """Seconds that a request waits for models."""
     usage_probe: bool
     """Whether streams are asked for a usage that the client did not ask for."""
     report: Callable[[Decision, str], None]
+
+    def attempt(self, decision: Decision, case: Case) -> Attempt:
+        """The attempt to send a decision, whose body is written here."""
+        decision = written(decision, case, probe=self.usage_probe)
+        return attempt_of(decision, case, self.decider.keeper, self.searcher)
 
     async def exchange(self, request: ChatRequest) -> Exchange:
         """The exchange for a request, decided on; raises `ProxyError`."""
@@ -153,41 +123,18 @@ class Exchange:
     async def _take_in_and_decide(self) -> None:
         parts = self._parts
         case = with_standing_block(await parts.intake.build_case(self.request, self.timing))
-        trial = trial_of(case, parts.knowledge.takes_trial, probe=parts.usage_probe)
+        trial = trial_of(case, parts.knowledge.takes_trial)
         if trial is None:
             self._now = await self._decided(case)
         else:
-            self._now = self._attempt(*trial)._replace(untried=case)
+            self._now = parts.attempt(*trial)._replace(untried=case)
 
     async def _decided(self, case: Case) -> Attempt:
         started = perf_counter()
-        decision = self._written(await self._parts.decider.decide(case), case)
+        decision = await self._parts.decider.decide(case)
+        attempt = self._parts.attempt(decision, case)
         self.timing.condense += milliseconds_since(started)
-        return self._attempt(decision, case)
-
-    def _written(self, decision: Decision, case: Case) -> Decision:
-        return written(decision, case, probe=self._parts.usage_probe)
-
-    def _attempt(self, decision: Decision, case: Case) -> Attempt:
-        """An attempt to send a decision whose body is written; names its branch, and what it will store."""
-        controls, failure, keeper = case.request.controls, case.recognised.failure, self._parts.keeper
-        if case.append is not None and failure and not controls.dry_run:
-            raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
-        rounds = self._parts.searcher.rounds(decision, case)
-        attempt = Attempt(with_offer_reason(decision, case), case, rounds)
-        if not case.history.chain:
-            return attempt
-        session, branch = keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)
-        decision = attempt.decision._replace(branch=branch)
-        is_small = is_too_small(decision, case)
-        if not case.may_store or (is_small and rounds is None):
-            return attempt._replace(decision=decision)
-        head = case.append.head if case.append else ""
-        update = update_for(decision, case)
-        decision = decision._replace(session=decision.session if is_small else session, head=head)
-        if refused := keeper.refused:
-            decision = degraded(decision, refused)
-        return attempt._replace(decision=decision, update=update, is_small=is_small)
+        return attempt
 
     # -- what is sent --------------------------------------------------------------------------------
 
@@ -210,23 +157,6 @@ class Exchange:
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request."""
         return account.headers(self.decision, self.timing, accepted=accepted)
-
-    @property
-    def upstream_ms(self) -> float:
-        """Milliseconds until the upstream answered."""
-        return self.timing.upstream
-
-    def log_line(self) -> str:
-        """What the log tells a person of this request."""
-        return account.log_line(self.decision, self.timing)
-
-    def fields(self) -> dict[str, Any]:
-        """The same as members of a JSON object."""
-        return account.fields(self.decision, self.timing)
-
-    def dry_run(self) -> bytes:
-        """The plan and the view as JSON."""
-        return account.dry_run(self.decision)
 
     # -- send ----------------------------------------------------------------------------------------
 
@@ -306,7 +236,7 @@ class Exchange:
         decision, case = self.decision, self._case.for_profile(profile)
         view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
         decision = decision._replace(policy=case.policy, view=view, tokens_after=view.tokens)
-        self._now = self._attempt(self._written(decision, case), case)._replace(is_last=self._now.is_last)
+        self._now = self._parts.attempt(decision, case)._replace(is_last=self._now.is_last)
 
     @property
     def _case(self) -> Case:
@@ -334,17 +264,11 @@ class Exchange:
 
     def _original_or_none(self, refused: OpenedReply) -> Attempt | None:
         """The attempt to send the request as it came; None if nothing speaks for it, or it would not fit."""
-        now = self._now
-        is_about_tool = now.rounds is not None and is_about_tools(refused.error)
-        if refused.reply.status not in UNEXPLAINED or is_about_tool or now.is_last or not now.may_be_rewritten:
+        now, parts = self._now, self._parts
+        if now.is_last or not (now.may_be_rewritten and is_unexplained(refused, offers_tool=now.rounds is not None)):
             return None
         try:
-            case = self._case.as_it_came()
-            original = undecided(case)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=now.decision.own_tokens)
-            original = written(original, case, probe=False)
-            if original.body == now.decision.body or not _fits(original, case):
-                return None
-            return self._attempt(original, case)
+            return original_of(now.decision, self._case, parts.decider.keeper, parts.searcher)
         except Exception:  # noqa: BLE001
             # A defect of ours leaves the client the upstream's own error.
             _log.exception("a refused request was not sent as it came")
@@ -377,13 +301,13 @@ class Exchange:
         passed = parts.knowledge.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         case = case._replace(policy=policy.scaled(case.calibrated.scale))
-        left = max(parts.timeout - self.timing.condense / 1000, 0.0)
+        left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
         aim = retry_budget(policy.budget, refusal, sent, passed)
         smaller = await parts.decider.smaller(now.decision, case, aim, left)
         self.timing.condense += milliseconds_since(started)
         if smaller is None:
             return False
-        self._now = self._attempt(self._written(smaller, case), case)._replace(is_last=True)
+        self._now = self._parts.attempt(smaller, case)._replace(is_last=True)
         return True
 
     async def _send_smaller(self, send: Send) -> UpstreamReply | None:
@@ -438,7 +362,7 @@ class Exchange:
         if is_small and update.patch is None:
             return
         if case.append is None:
-            await self._parts.keeper.settle(case.recognised, update)
+            await self._parts.decider.keeper.settle(case.recognised, update)
         else:
             await self._store_append(case, update, case.append, message)
 
@@ -448,7 +372,7 @@ class Exchange:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
         if message is None:
             why = "its reply has no message that can be stored, or is too large"
-        elif why := await self._parts.keeper.settle(case.recognised, with_appended(update, append, message)):
+        elif why := await self._parts.decider.keeper.settle(case.recognised, with_appended(update, append, message)):
             self._now = self._now._replace(decision=degraded(self.decision, why))
         else:
             return
@@ -464,14 +388,8 @@ class Exchange:
         if case is None or not self.stores:
             return
         try:
-            self._parts.preparer.follow_up(self.decision, case)
-            self._parts.injector.follow(case)
+            self._parts.decider.preparer.follow_up(self.decision, case)
+            self._parts.decider.injector.follow(case)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("a reply was not followed up")
-
-
-def _fits(decision: Decision, case: Case) -> bool:
-    """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
-    budget, reply = decision.policy.budget, requested_reply_length(case.request.body.values) or 0
-    return budget is None or decision.expected_tokens + reply <= budget.nominal_window

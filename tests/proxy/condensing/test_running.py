@@ -10,9 +10,9 @@ from typing import ClassVar
 import pytest
 
 from proxy.asking import Asking, Caller
-from proxy.condensing.attempts import AttemptResult, Attempts
 from proxy.condensing.policies import Policies
 from proxy.condensing.policy import Policy
+from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
@@ -71,15 +71,15 @@ async def attempt(
     caller: Caller | None = CALLER,
     timeout: float = 10.0,
     release: Signal | None = None,
-) -> AttemptResult:
+) -> RunResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
     chosen = using or policy()
     try:
-        attempts = Attempts(Asking(client), OwnedTasks())
+        runner = PipelineRunner(Asking(client), OwnedTasks())
         if caller is None:
-            return await attempts.project(requirement, view(rounds), chosen, Past())
-        found = await attempts.attempt_until(deadline, requirement, view(rounds), chosen, Past(), caller)
+            return await runner.project(requirement, view(rounds), chosen, Past())
+        found = await runner.run_until(deadline, requirement, view(rounds), chosen, Past(), caller)
         if found.late is not None and release is not None:
             release.set()
             await found.late
@@ -156,7 +156,7 @@ async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedU
 
 @pytest.mark.anyio
 async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream) -> None:
-    assert await attempt(upstream, using=policy(window=None)) == AttemptResult(None, "window-unknown", 0, False)
+    assert await attempt(upstream, using=policy(window=None)) == RunResult(None, "window-unknown", 0, False)
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.usage import Usage
-from proxy.condensing.exchange import Exchange
+from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.replaying.play import ScriptedSummarizer
@@ -157,7 +157,8 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
 async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, _):
         broken = BrokenInjector(Recall(), built.settings.memory, built.background)
-        exchange = await replace(built.condenser, injector=broken).exchange(request())
+        decider = replace(built.condenser.decider, injector=broken)
+        exchange = await replace(built.condenser, decider=decider).exchange(request())
         exchange.follow_up()
     assert "ZeroDivisionError" in caplog.text
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 Resolve = Callable[[tuple[Effect, ...]], Awaitable[tuple[Result, ...]]]
 
 
-class AttemptResult(NamedTuple):
+class RunResult(NamedTuple):
     """The result of a run: an outcome, or the reason why there is none."""
 
     outcome: Outcome | None
@@ -48,7 +48,7 @@ class AttemptResult(NamedTuple):
     """Tokens of our own model calls."""
     asked_model: bool
     """Whether a model was asked, or its answer projected."""
-    late: asyncio.Task[AttemptResult] | None = None
+    late: asyncio.Task[RunResult] | None = None
     """The run that goes on with its models after the deadline."""
 
 
@@ -59,27 +59,25 @@ class Urgency:
     caller: Caller
 
 
-class Attempts:
+class PipelineRunner:
     """Runs pipelines; one per app."""
 
     def __init__(self, summarizer: Resolver, tasks: OwnedTasks[Any]) -> None:
         self._summarizer = summarizer
         self._tasks = tasks
 
-    async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> AttemptResult:
+    async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> RunResult:
         """Runs the policy's pipeline without asking a model: texts have the size that was asked for."""
-        return await self._run(requirement, policy.stages, view, policy, past, projection(view.counter))
+        return await self._drive(requirement, policy.stages, view, policy, past, projection(view.counter))
 
-    async def attempt(
-        self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
-    ) -> AttemptResult:
+    async def run(self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller) -> RunResult:
         """Runs the policy's pipeline, however long its models take."""
         resolve = self.resolver_for(policy, Urgency(caller))
-        return await self._run(requirement, policy.stages, view, policy, past, resolve)
+        return await self._drive(requirement, policy.stages, view, policy, past, resolve)
 
-    async def attempt_until(
+    async def run_until(
         self, deadline: float, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
-    ) -> AttemptResult:
+    ) -> RunResult:
         """Runs the policy's pipeline until `deadline`, a time of the event loop's clock; after that, without its
         models.
         """
@@ -88,7 +86,7 @@ class Attempts:
             # The time went by waiting for another replica, whose models are still at work.
             return await self._without_models(requirement, view, policy, past)
         urgency = Urgency(caller)
-        work = self._run(requirement, policy.stages, view, policy, past, self.resolver_for(policy, urgency))
+        work = self._drive(requirement, policy.stages, view, policy, past, self.resolver_for(policy, urgency))
         task = self._tasks.own(work)
         try:
             await asyncio.wait({task}, timeout=left)
@@ -101,11 +99,11 @@ class Attempts:
             raise
         return without._replace(asked_model=True, late=task)
 
-    async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> AttemptResult:
-        without = await self._run(requirement, policy.stages, view, policy, past, _timed_out)
+    async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> RunResult:
+        without = await self._drive(requirement, policy.stages, view, policy, past, _timed_out)
         return without._replace(reason=Reason.SUMMARY_TIMEOUT)
 
-    async def _run(
+    async def _drive(
         self,
         requirement: Requirement,
         stages: Sequence[Strategy],
@@ -113,21 +111,21 @@ class Attempts:
         policy: Policy,
         past: Past,
         resolve: Resolve,
-    ) -> AttemptResult:
+    ) -> RunResult:
         if policy.budget is None:
-            return AttemptResult(None, Reason.WINDOW_UNKNOWN, 0, False)
-        runner = EffectRunner(resolve, message_load(len(view.transcript.chain), view.tokens))
+            return RunResult(None, Reason.WINDOW_UNKNOWN, 0, False)
+        driver = EffectDriver(resolve, message_load(len(view.transcript.chain), view.tokens))
         try:
-            outcome = await runner.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
+            outcome = await driver.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
         except StrategyError as error:
-            return AttemptResult(None, error.reason, runner.tokens, runner.has_asked)
+            return RunResult(None, error.reason, driver.tokens, driver.has_asked)
         except Exception:  # noqa: BLE001
             # A defect in a strategy costs headroom, never the reply.
             _log.exception("a strategy failed")
-            return AttemptResult(None, Reason.INTERNAL_ERROR, runner.tokens, runner.has_asked)
+            return RunResult(None, Reason.INTERNAL_ERROR, driver.tokens, driver.has_asked)
         for defect in outcome.defects:
             _log.error("a stage failed", exc_info=defect)
-        return AttemptResult(outcome, outcome.failure, runner.tokens, runner.has_asked)
+        return RunResult(outcome, outcome.failure, driver.tokens, driver.has_asked)
 
     def resolver_for(self, policy: Policy, urgency: Urgency) -> Resolve:
         """A function that has a caller's effects resolved by models, however long that takes."""
@@ -138,7 +136,7 @@ class Attempts:
         return resolve
 
 
-class EffectRunner:
+class EffectDriver:
     """Drives a generator of effects, and counts what it asks for; `messages` is the size of its view."""
 
     def __init__(self, resolve: Resolve, messages: int) -> None:

@@ -1,0 +1,132 @@
+"""An attempt: what is sent for a request, and what its success will store. No I/O; an attempt never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from proxy.condensing.case import Case
+from proxy.condensing.decision import Decision
+from proxy.condensing.policy import requested_reply_length
+from proxy.condensing.searching import Searcher, with_offer_reason
+from proxy.condensing.undecided import undecided
+from proxy.condensing.viewing import written
+from proxy.errors import HistoryUnavailable
+from proxy.reasons import Action, Reason
+from proxy.searching.rounds import Rounds
+from proxy.sessions import keeping
+from proxy.sessions.append import Append
+from proxy.sessions.keeping import Keeper, SessionUpdate
+
+
+class Attempt(NamedTuple):
+    """What is sent, and what its success will store."""
+
+    decision: Decision
+    case: Case | None = None
+    """None if the request could not be taken in."""
+    rounds: Rounds | None = None
+    """The hidden rounds that may follow; None if the model is offered no memory tool."""
+    update: SessionUpdate | None = None
+    """The update of the session; None if nothing is stored."""
+    is_small: bool = False
+    """Whether the conversation is too small to be stored for anything but its hidden rounds."""
+    is_last: bool = False
+    """Whether no smaller view follows, nor the request as it came."""
+    untried: Case | None = None
+    """For a trial, the case that is decided on if the trial is refused."""
+
+    @property
+    def may_be_rewritten(self) -> bool:
+        """Whether the view may be written in another form."""
+        pipeline = self.decision.policy.pipeline
+        return self.case is not None and not (pipeline.is_off or pipeline.observe)
+
+
+def attempt_of(decision: Decision, case: Case, keeper: Keeper, searcher: Searcher) -> Attempt:
+    """An attempt to send a decision whose body is written; names its branch. Raises `HistoryUnavailable`."""
+    failure, may_store = case.recognised.failure, case.may_store
+    if case.append is not None and failure and not case.request.controls.dry_run:
+        raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
+    rounds = searcher.rounds(decision, case)
+    decision = with_offer_reason(decision, case)
+    if not case.history.chain:
+        return Attempt(decision, case, rounds)
+    session, branch = keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)
+    decision = decision._replace(branch=branch)
+    is_small = _is_too_small(decision, case)
+    if not may_store or (is_small and rounds is None):
+        return Attempt(decision, case, rounds)
+    update = _update_for(decision, case)
+    head = case.append.head if case.append else ""
+    decision = decision._replace(session=decision.session if is_small else session, head=head)
+    if keeper.refused:
+        decision = degraded(decision, keeper.refused)
+    return Attempt(decision, case, rounds, update, is_small)
+
+
+def original_of(refused: Decision, case: Case, keeper: Keeper, searcher: Searcher) -> Attempt | None:
+    """The attempt to send a request as it came; None if that is what was refused, or does not fit."""
+    case = case.as_it_came()
+    decision = undecided(case)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
+    decision = written(decision, case, probe=False)
+    if decision.body == refused.body or not _fits(decision, case):
+        return None
+    return attempt_of(decision, case, keeper, searcher)
+
+
+def _fits(decision: Decision, case: Case) -> bool:
+    """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
+    budget, reply = decision.policy.budget, requested_reply_length(case.request.body.values) or 0
+    return budget is None or decision.expected_tokens + reply <= budget.nominal_window
+
+
+def _update_for(decision: Decision, case: Case) -> SessionUpdate:
+    """The update of the session by a decision, before anything is known of the reply."""
+    return SessionUpdate(
+        case.history,
+        dict(case.policy.session_settings),
+        str(case.policy.pipeline),
+        decision.tokens_before,
+        decision.forwarded_tokens,
+        decision.own_tokens,
+        _last_applied(decision, case),
+        block=decision.memory_block,
+        has_tools=case.has_tools,
+        covered=decision.view.covered,
+        rewriting_refused=_is_refused(decision),
+    )
+
+
+def _last_applied(decision: Decision, case: Case) -> str:
+    """The id of the condensation that the branch applied last, "" for none.
+
+    A request under `observe:`, or one that was `off`, leaves it as it was.
+    """
+    pipeline = case.policy.pipeline
+    if decision.applied is None and (pipeline.is_off or pipeline.observe):
+        return case.recognised.last_applied(case.history) or ""
+    return decision.applied.id if decision.applied else ""
+
+
+def with_appended(update: SessionUpdate, append: Append, reply: Mapping[str, Any]) -> SessionUpdate:
+    """The update of append mode, which stores the request's messages and the reply."""
+    tip, block = append.block(reply)
+    return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
+
+
+def degraded(decision: Decision, failure: str) -> Decision:
+    """The decision with the reason why its session is not stored; a refused rewriting stays the reason."""
+    return decision._replace(action=Action.DEGRADED, reason=decision.reason if _is_refused(decision) else failure)
+
+
+def _is_refused(decision: Decision) -> bool:
+    """Whether the request is sent as it came because the upstream refuses what we make of it."""
+    return decision.reason == Reason.REWRITE_REFUSED
+
+
+def _is_too_small(decision: Decision, case: Case) -> bool:
+    """Whether a conversation is new, derived, and too small to be stored yet."""
+    found = case.recognised
+    is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
+    return is_new and not _is_refused(decision) and keeping.is_small(decision.tokens_before, case.policy.window.tokens)
