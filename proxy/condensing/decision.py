@@ -179,6 +179,8 @@ class Decision:
         them.
         """
         self.settle = self.follow_up = self.retry_smaller = self.original = self.rewrite_for = self.learn = None
+        if self.hidden_rounds is not None:
+            self.hidden_rounds.drop_callbacks()
 
     @property
     def forwarded_tokens(self) -> int:

@@ -140,6 +140,10 @@ class Rounds:
         """Drops the rounds: the request is sent without them, and no more searches are run."""
         self._messages, self._last_results, self._rounds_left, self.is_given_up = [], [], 0, True
 
+    def drop_callbacks(self) -> None:
+        """Drops what makes bodies when the request is over: like the callbacks of a decision, it holds that."""
+        vars(self).pop("_body", None)
+
     def add_cost(self, choice: FirstChoice) -> None:
         """Adds the cost of a reply that only led to a search: as it reports it, else our own count of its prompt."""
         usage = choice.usage if isinstance(choice.usage, Mapping) else {}
