@@ -30,6 +30,7 @@ from proxy.settings.tables import (
     MarkSettings,
     MemorySettings,
     ModelSettings,
+    ServerSettings,
     SessionSettings,
     StoreSettings,
     SummarizerRole,
@@ -67,6 +68,7 @@ class Settings(BaseSettings):
     """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
     """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
+    server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()
     drain: DrainSettings = DrainSettings()
     upstream: UpstreamSettings = UpstreamSettings()

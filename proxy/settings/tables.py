@@ -12,9 +12,11 @@ from proxy.condensing.cost import Prices
 from proxy.learning.profiles import Profile
 from proxy.settings.values import (
     HeaderNames,
+    HostNames,
     HttpAddress,
     KnownStrategy,
     Networks,
+    Origins,
     Secret,
     Text,
     header_name,
@@ -260,6 +262,14 @@ class SessionSettings(Table):
         "x-openwebui-chat-id",
         "x-conversation-id",
     )
+
+
+class ServerSettings(Table):
+    """Which hosts the server answers to besides addresses and localhost, and the origins of pages that may use it."""
+
+    hosts: HostNames = ()
+    """If there are none, a server that listens beyond this machine answers to every host."""
+    origins: Origins = ()
 
 
 class LogSettings(Table):

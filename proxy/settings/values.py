@@ -18,6 +18,8 @@ from proxy.quoting import not_this
 from strategies import parse
 
 _SCHEMES = ("http://", "https://")
+_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -71,6 +73,20 @@ def header_name(value: str) -> str:
     return value
 
 
+def host_name(value: str) -> str:
+    """`value` in lower case if it is a name, or `*.` and a name; raises `ValueError`."""
+    if not _HOST.fullmatch(value.lower()):
+        raise ValueError(f"must be a name without a port, or one such as *.example.com{not_this(value)}")
+    return value.lower()
+
+
+def origin(value: str) -> str:
+    """`value` in lower case if it is an origin or `*`; raises `ValueError`."""
+    if not _ORIGIN.fullmatch(value.lower()):
+        raise ValueError("must be an origin such as https://app.example.com, without a path, or *")
+    return value.lower()
+
+
 def network_address(value: str) -> str:
     """`value` if it is an IP address or a network; raises `ValueError`."""
     try:
@@ -91,3 +107,5 @@ Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], BeforeValidator(split_at_commas)]
 HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(split_at_commas)]
+HostNames = Annotated[tuple[Annotated[str, AfterValidator(host_name)], ...], BeforeValidator(split_at_commas)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(origin)], ...], BeforeValidator(split_at_commas)]

@@ -208,3 +208,26 @@ def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
         load_settings(tenant={"trusted_proxies": ["10.0.0.0/8", given]})
     assert str(raised.value).startswith("tenant.trusted_proxies")
     assert f"'{given}'" in str(raised.value)
+
+
+# -- the server --------------------------------------------------------------------------------------------
+
+
+def test_hosts_and_origins_are_lists_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SERVER__HOSTS", "Proxy.lan, *.example.com")
+    monkeypatch.setenv("CONDENSER_SERVER__ORIGINS", "https://App.example.com:8443,app://obsidian.md,*")
+    server = load_settings().server
+    assert server.hosts == ("proxy.lan", "*.example.com")
+    assert server.origins == ("https://app.example.com:8443", "app://obsidian.md", "*")
+
+
+@pytest.mark.parametrize("host", ["a:80", "http://a", "*", "*.", "a.*.b", "", "a/b"])
+def test_a_host_that_can_be_none_is_refused(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"server\.hosts\.0: must be a name without a port"):
+        load_settings(server={"hosts": [host]})
+
+
+@pytest.mark.parametrize("origin", ["a.example", "https://a/", "https://", "null", "https://a/b", "https://*.a", ""])
+def test_an_origin_that_can_be_none_is_refused(origin: str) -> None:
+    with pytest.raises(SettingsError, match=r"server\.origins\.0: must be an origin such as https://app"):
+        load_settings(server={"origins": [origin]})
