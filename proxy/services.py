@@ -34,6 +34,7 @@ from proxy.memory.recall import Recall
 from proxy.memory.searching import Memories, Searcher
 from proxy.reply.watching import Watcher
 from proxy.request.bounds import Bounds
+from proxy.request.controls import Permits
 from proxy.request.identity import AUTHORIZATION, Tenants, lowered_names, tenant_key
 from proxy.request.intake import Intake
 from proxy.request.measure import Measurer
@@ -104,6 +105,11 @@ class Services:
         """What one request body may hold."""
         limits = self.settings.limits
         return Bounds(limits.messages, limits.members, limits.values)
+
+    @property
+    def permits(self) -> Permits:
+        """What clients may ask of the proxy."""
+        return self.settings.controls.to_permits()
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
     if encoding and decoder is None:
-        _check_may_go_unread(controls.read(headers, None, None), encoding)
+        _check_may_go_unread(controls.read(headers, None, None, services.permits), encoding)
         raise Unread(Reason.ENCODED_BODY)
     _check_length(headers, limit)
     owner: Owner = request.scope[OWNER]
@@ -51,7 +51,7 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         body = await wire.read_in_turns(plain, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
-        from_headers = controls.read(headers, None, None)
+        from_headers = controls.read(headers, None, None, services.permits)
         if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
         raise Unread(Reason.UNREADABLE_BODY, data) from None
@@ -89,7 +89,7 @@ def _chat_request(request: Request, services: Services, body: wire.Body, owner: 
         model=model or "",
         has_suffix=suffix is not None,
         query=request.scope["query_string"],
-        controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
+        controls=controls.read(headers, body.get(wire.EXTENSION), suffix, services.permits),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

@@ -10,7 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from proxy.condensing.cost import Prices
 from proxy.learning.profiles import Profile
+from proxy.request.controls import KEYS, Permits
 from proxy.settings.values import (
+    ControlNames,
     HeaderNames,
     HostNames,
     HttpAddress,
@@ -270,6 +272,20 @@ class ServerSettings(Table):
     hosts: HostNames = ()
     """If there are none, a server that listens beyond this machine answers to every host."""
     origins: Origins = ()
+
+
+class ControlSettings(Table):
+    """Which controls clients may set, by header, member of the body or suffix of the model."""
+
+    allow: ControlNames = ("*",)
+    max_window: int = Field(0, ge=0)
+    """The largest window that a client may name, in tokens; 0 means no limit."""
+    own_calls: bool = True
+    """Clients may choose strategies that ask a model."""
+
+    def to_permits(self) -> Permits:
+        """The same as requests are checked by it."""
+        return Permits(KEYS if "*" in self.allow else self.allow, self.max_window, self.own_calls)
 
 
 class LogSettings(Table):

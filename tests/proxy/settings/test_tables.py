@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -231,3 +232,20 @@ def test_a_host_that_can_be_none_is_refused(host: str) -> None:
 def test_an_origin_that_can_be_none_is_refused(origin: str) -> None:
     with pytest.raises(SettingsError, match=r"server\.origins\.0: must be an origin such as https://app"):
         load_settings(server={"origins": [origin]})
+
+
+def test_controls_are_named_as_in_headers_or_as_in_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_CONTROLS__ALLOW", "session, No_Store,dry-run")
+    assert load_settings().controls.allow == ("session", "no-store", "dry-run")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("windw", "there is no control 'windw'; did you mean 'window'?"),
+        ("x", "there is no control 'x'; known: session, strategy, options, window, history, if-head, memory"),
+    ],
+)
+def test_an_unknown_control_names_the_nearest_or_all(name: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"controls.allow.1: {says}")):
+        load_settings(controls={"allow": ["session", name]})
