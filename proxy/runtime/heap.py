@@ -1,8 +1,8 @@
 """Keeps the memory that glibc's allocator takes from the system near what is in use.
 
-It gives each thread a heap of its own, up to eight for each core. What a thread has read and the caches keep then stands
-between what it has freed, in every heap, and the process grows by tens of megabytes that nothing uses. Python's threads
-take turns anyway, so that one heap costs them nothing.
+By default each thread has a heap of its own, up to eight for each core. What a thread has read and the caches keep
+stands between what it has freed, in every heap, and the process grows by tens of megabytes that nothing uses. Python's
+threads take turns anyway, so one heap costs them nothing.
 """
 
 from __future__ import annotations

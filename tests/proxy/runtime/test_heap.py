@@ -19,10 +19,10 @@ THREAD_HEAP = 64 * 1024 * 1024
 def thread_heaps(pid: int) -> int:
     """How many heaps of threads a process has."""
     lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
-    spans = [(*(int(each, 16) for each in line[0].split("-")), line[1]) for line in lines]
     return sum(
-        start % THREAD_HEAP == 0 and end % THREAD_HEAP == 0 and (used, rest) == ("rw-p", "---p")
-        for (start, _, used), (_, end, rest) in pairwise(spans)
+        (used[1], rest[1]) == ("rw-p", "---p")
+        and int(used[0].split("-")[0], 16) % THREAD_HEAP == int(rest[0].split("-")[1], 16) % THREAD_HEAP == 0
+        for used, rest in pairwise(lines)
     )
 
 
