@@ -6,6 +6,8 @@ body that is not to be changed anyway (strategy `off`). These raise `Unread` and
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 
 from proxy.errors import BadRequest, BodyTooLarge
@@ -24,12 +26,16 @@ _LONGEST_LENGTH = 20  # digits of a content length that are read
 
 
 class Unread(Exception):
-    """The request is to be forwarded without being read; `body` is its body if that was received already."""
+    """The request is to be forwarded without being read; `body` is its body if that was received already.
 
-    def __init__(self, reason: Reason, body: bytes | None = None) -> None:
+    If the body `is_unpacked`, its encoding was undone.
+    """
+
+    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.body = body
+        self.is_unpacked = is_unpacked
 
 
 async def read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
@@ -54,7 +60,10 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         from_headers = controls.read(headers, None, None, services.permits)
         if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
-        raise Unread(Reason.UNREADABLE_BODY, data) from None
+        stripped = await asyncio.to_thread(wire.without_extension, plain)
+        if stripped == plain:
+            raise Unread(Reason.UNREADABLE_BODY, data) from None
+        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
     chat_request = _chat_request(request, services, body, owner)
     return _with_encoded_body(chat_request, data) if encoding else chat_request
 
