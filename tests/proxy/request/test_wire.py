@@ -209,7 +209,8 @@ def test_the_extension_is_found_without_parsing_wherever_and_however_often_it_st
     members: list[tuple[str, str, str]], space: str
 ) -> None:
     def body(listed: list[tuple[str, str, str]]) -> str:
-        return space + "{" + space + ",".join(f"{space}{json.dumps(key)}{each}:{value}" for key, each, value in listed) + "}"
+        inner = ",".join(f"{space}{json.dumps(key)}{each}:{value}" for key, each, value in listed)
+        return f"{space}{{{space}{inner}}}"
 
     stripped = without_extension(body(members).encode()).decode()
     others = [each for each in members if each[0] != "condenser"]
