@@ -8,6 +8,8 @@ another message, and once a minute under a mix of requests (`--minutes`).
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -30,9 +32,25 @@ MOST_RESIDENT = 150.0
 MOST_SECONDS = 1.5
 FORKED_WINDOW = 24_000
 """A window of which the medium payload takes so much that each fork of it is a session that is stored."""
+EVERY = 8
+"""Of how many answers of the upstream one is wrong in a soak."""
+MIX = (
+    ("small", None, True, "half-window", "off"),
+    ("medium", 6_000, True, "mask+half-window", "inject"),
+    ("medium", 6_000, True, "summary", "tool"),
+    ("medium", None, True, "dynacontext", "inject+tool"),
+    ("medium", 5_000, True, "semantic", "off"),
+    ("medium", 6_000, True, "extract", "inject"),
+    ("large", 96_000, False, "rolling", "inject+tool"),
+    ("large", 64_000, False, "mask+summary", "inject"),
+)
+"""Payload, window, whether each request is a new conversation, strategy and memory of the requests of a soak."""
+RATE = 3.0
+"""Requests a second of each line of `MIX`, at most."""
 FLAT = 1.05
-"""How much more may be resident at the end of a soak than after its first fifth."""
+"""How much more may be resident at the end of a soak than after its first third."""
 _SLICE = 60.0
+_NUMBERS = 1_000_000
 _READY_WITHIN = 30.0
 _SENT_WITHIN = 600.0
 
@@ -51,11 +69,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What of it can be chosen on the command line."""
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="(default: %(default)s)")
     parser.add_argument("--forks", type=int, default=FORKS, help="(default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="of soak; 0 for none, 20 for the one that counts")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="of soak, and nothing else; 30 for the one that counts"
+    )
 
 
 def measure(sessions: int = SESSIONS, forks: int = FORKS, minutes: float = 0.0, starts: int = STARTS) -> list[Row]:
     """All rows; two minutes without a soak. Over SQLite's memory where Redis is not installed."""
+    if minutes:
+        return soak(minutes)
     with ExitStack() as stack:
         store = stack.enter_context(RedisServer()).url if redis_available() else "memory://"
         upstream = stack.enter_context(stub())
@@ -66,7 +88,7 @@ def measure(sessions: int = SESSIONS, forks: int = FORKS, minutes: float = 0.0, 
         rows.append(Row(f"after {sessions:,} sessions", served.resident, "MB", MOST_RESIDENT))
         _sent(Job(served.port, "medium", False, False, CLIENTS, 0.0, -(-forks // CLIENTS), window=FORKED_WINDOW))
         rows.append(Row(f"after {forks:,} forks of a history", served.resident, "MB"))
-        return rows + (_soak(served, minutes) if minutes else [])
+    return rows
 
 
 def _start(upstream: Served, store: str) -> float:
@@ -99,28 +121,54 @@ def _sent(job: Job) -> None:
         load_of(process, within=_SENT_WITHIN)
 
 
-def _soak(served: Served, minutes: float) -> list[Row]:
-    """The memory after each slice of a mix of requests, and what has come since the first fifth of them."""
-    resident = []
-    slices = max(round(minutes * 60 / _SLICE), 5)
-    for number in range(slices):
-        _mixed(served.port, minutes * 60 / slices, 10_000_000 * (number + 1))
-        resident.append(served.resident)
-    settled, end = resident[slices // 5 - 1], resident[-1]
-    rows = [Row(f"soak, slice {number + 1} of {slices}", each, "MB") for number, each in enumerate(resident)]
-    return [*rows, Row(f"soak of {minutes:g} minutes, its end to its first fifth", end / settled, "x", FLAT)]
-
-
-def _mixed(port: int, seconds: float, first: int) -> None:
-    """Small and medium conversations that are new, and turns of long ones."""
-    jobs = (
-        Job(port, "small", False, True, 4, seconds, first=first, named=True),
-        Job(port, "medium", True, True, 2, seconds, first=first + 3_000_000),
-        Job(port, "large", False, False, 2, seconds, first=first + 6_000_000, turns=TURNS),
-    )
+def soak(minutes: float) -> list[Row]:
+    """The memory under a mix of requests with faults, a line a minute, and how it grew after the first third."""
+    slices = max(round(minutes * 60 / _SLICE), 3)
     with ExitStack() as stack:
-        for process in [stack.enter_context(started(job)) for job in jobs]:
-            load_of(process, within=seconds + 60)
+        folder, upstream = stack.enter_context(tempfile.TemporaryDirectory()), stack.enter_context(stub(EVERY))
+        served = stack.enter_context(condenser(upstream.port, f"sqlite:///{folder}/soak.db"))
+        resident, requests = [served.resident], 0
+        print("| minute | MB | requests | descriptors |\n| ---: | ---: | ---: | ---: |", file=sys.stderr)
+        for number in range(slices):
+            requests += _mixed(served.port, minutes * 60 / slices, 40_000_000 + number * _NUMBERS)
+            resident.append(served.resident)
+            minute = (number + 1) * minutes / slices
+            print(f"| {minute:g} | {resident[-1]:.1f} | {requests:,} | {served.descriptors} |", file=sys.stderr)
+    third, end = resident[slices // 3], resident[-1]
+    return [
+        Row("soak, after its first third", third, "MB"),
+        Row("soak, at its end", end, "MB"),
+        Row("soak, requests", requests, ""),
+        Row(f"soak of {minutes:g} minutes, its end to its first third", end / third, "x", FLAT),
+    ]
+
+
+def _mixed(port: int, seconds: float, first: int) -> int:
+    """A slice of the soak; how many requests it had."""
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(started(job)) for job in _jobs(port, seconds, first)]
+        return sum(load_of(job, within=seconds + _SENT_WITHIN).requests for job in jobs)
+
+
+def _jobs(port: int, seconds: float, first: int) -> Iterator[Job]:
+    """New conversations and long-lived ones, with the strategies and kinds of memory of `MIX`."""
+    for place, (payload, window, is_new, strategy, memory) in enumerate(MIX):
+        headers = f"x-condenser-strategy: {strategy}\r\nx-condenser-memory: {memory}\r\n"
+        yield Job(
+            port,
+            payload,
+            streamed=place % 2 == 0,
+            cold=is_new,
+            connections=1,
+            seconds=seconds,
+            first=first + place * _NUMBERS // len(MIX),
+            window=window,
+            named=place % 3 == 0,
+            turns=1 if is_new else TURNS,
+            headers=headers,
+            rough=True,
+            rate=RATE,
+        )
 
 
 def verdict(row: Row) -> str:

@@ -113,13 +113,18 @@ class Served:
         line = next(line for line in self._proc("status").splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / _MEGABYTE
 
+    @property
+    def descriptors(self) -> int:
+        """How many file descriptors it has open now."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
     def _proc(self, name: str) -> str:
         return Path(f"/proc/{self.pid}/{name}").read_text()
 
 
-def stub() -> Served:
-    """The upstream of `bench.stub`, on the last core, where the load comes from too."""
-    return Served([sys.executable, "-m", "bench.stub", "{port}"], core=-1)
+def stub(every: int = 0) -> Served:
+    """The upstream of `bench.stub`, on the last core, as the load; one of `every` so many answers is wrong."""
+    return Served([sys.executable, "-m", "bench.stub", "{port}", str(every)], core=-1)
 
 
 def condenser(

@@ -1,8 +1,8 @@
-"""An upstream that answers at once, as a process of its own: `python -m bench.stub PORT`.
+"""An upstream that answers at once, as a process of its own: `python -m bench.stub PORT [EVERY]`.
 
 A chat completion is answered with the same bytes each time, whole or as 36 chunks of one event each, but for the
 prompt tokens of its usage: a quarter of the request's bytes. Usage has an event of its own, as where it was asked for.
-The text would do for a summary.
+The text would do for a summary. With EVERY, each request of that number is answered with the next one of `FAULTS`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from itertools import count, cycle
 from typing import cast
 
 import httptools
@@ -51,8 +52,34 @@ _EVENTS = _events()
 _END = b"0\r\n\r\n"
 
 
+def _refused(status: str, error: dict[str, str], *headers: str) -> bytes:
+    body = json.dumps({"error": error}).encode()
+    lines = [f"HTTP/1.1 {status}", "content-type: application/json", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+FAULTS = {
+    "closed at once": b"",
+    "no HTTP": b"\x00\xff garbage\r\n\r\n",
+    "server error": _refused("500 Internal Server Error", {"message": "it broke", "type": "server_error"}),
+    "busy": _refused("503 Service Unavailable", {"message": "overloaded"}, "retry-after: 1"),
+    "rate limit": _refused("429 Too Many Requests", {"message": "slow down", "code": "rate_limit_exceeded"}),
+    "too long": _refused("400 Bad Request", {"message": "the prompt is too long", "code": "context_length_exceeded"}),
+    "HTML": b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 13\r\n\r\n<html></html>",
+    "cut body": _PLAIN[:-40],
+    "cut stream": _HEAD + b"".join(_EVENTS[:12]),
+    "half an event": _HEAD + b"".join(_EVENTS[:5]) + _chunk(b'data: {"choices": [') + _END,
+    "no JSON": b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"choices',
+}
+"""Answers that are wrong; the connection is closed after each."""
+
+
 class _Connection(asyncio.Protocol):
     """One client; requests are answered in the order in which they come."""
+
+    every = 0
+    _numbers = count(1)
+    _faults = cycle(FAULTS.values())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -70,6 +97,10 @@ class _Connection(asyncio.Protocol):
         is_stream = b'"stream":true' in self._tail.replace(b" ", b"")
         prompt = b"%8d" % (self._size // BYTES_PER_TOKEN)
         self._tail, self._size = b"", 0
+        if self.every and next(self._numbers) % self.every == 0:
+            self._transport.write(next(self._faults))
+            self._transport.close()
+            return
         if not is_stream:
             self._transport.write(_PLAIN.replace(_PROMPT, prompt))
             return
@@ -89,4 +120,5 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
+    _Connection.every = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     uvloop.run(main(int(sys.argv[1])))

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.browsers import guarded
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
@@ -79,6 +80,7 @@ def create_app(
             Exception: _on_unexpected_error,
         },
     )
+    app.state.settings = settings
     app.state.drain = drain or Drain()
     app.state.new_request_id = new_request_id
     app.router.routes.extend(
@@ -105,7 +107,7 @@ class _App(FastAPI):
         """The fast path with the layers and all routes behind it; the layers alone where there is a middleware."""
         layers = super().build_middleware_stack()
         served = layers if self.user_middleware else _FastPath(layers)
-        return Serving(served, self.state.drain, self.state.new_request_id)
+        return Serving(guarded(served, self.state.settings), self.state.drain, self.state.new_request_id)
 
 
 class _FastPath:

@@ -95,7 +95,8 @@ class RequestLine:
 
     def _what_was_done(self) -> str:
         if self.decided is not None:
-            return f"{label(self.model or '', _LONGEST_MODEL)} {account.log_line(self.decided.decision, self.decided.timing)}"
+            line = account.log_line(self.decided.decision, self.decided.timing)
+            return f"{label(self.model or '', _LONGEST_MODEL)} {line}"
         place = f"{self._method} {label(self._path, _LONGEST_PATH)}"
         return f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
 

@@ -27,6 +27,7 @@ from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
+from proxy.control_names import KEYS
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.headers import lowered_names
@@ -35,6 +36,7 @@ from proxy.learning.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
 from proxy.request.bounds import Bounds
+from proxy.request.controls import Permits
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.tenants import AUTHORIZATION, Tenants, tenant_key
@@ -101,6 +103,12 @@ class Services:
         """What one request body may hold."""
         limits = self.settings.limits
         return Bounds(limits.messages, limits.members, limits.values)
+
+    @property
+    def permits(self) -> Permits:
+        """What clients may ask of the proxy."""
+        allowed = self.settings.controls
+        return Permits(KEYS if "*" in allowed.allow else allowed.allow, allowed.max_window, allowed.own_calls)
 
 
 @asynccontextmanager

@@ -42,15 +42,15 @@ ONLY_IMPORTERS = {
 
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
 FLOORS = (
-    "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/", "strategies/dynacontext/",
-    "strategies/",
-    "proxy/__init__.py", "proxy/version.py", "proxy/resources.py", "proxy/quoting.py", "proxy/prices.py",
-    "proxy/reasons.py", "proxy/chat/", "proxy/errors.py", "proxy/pipeline_names.py", "proxy/runtime/", "proxy/store/",
-    "proxy/tokens/", "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/",
-    "proxy/upstream/", "proxy/discovery/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
-    "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/app.py", "proxy/replaying/",
-    "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
+    "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/",
+    "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
+    "proxy/quoting.py", "proxy/prices.py", "proxy/reasons.py", "proxy/chat/", "proxy/errors.py",
+    "proxy/pipeline_names.py", "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
+    "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
+    "proxy/discovery/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/", "proxy/searching/",
+    "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py", "proxy/telemetry.py",
+    "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/browsers.py", "proxy/app.py",
+    "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
 )  # fmt: skip
 
 MEDIAN_LINES, MOST_LINES, MOST_LINES_OF_A_FILE = 12, 60, 400

@@ -18,9 +18,9 @@ from pydantic_core import PydanticUndefined
 from proxy import errors
 from proxy.cli import COMMANDS
 from proxy.condensing import account
+from proxy.control_names import KEYS
 from proxy.errors import ProxyError
 from proxy.reasons import Action, Reason, Trigger
-from proxy.request.controls import KEYS
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
 from proxy.telemetry import Telemetry
 from strategies import TABLE

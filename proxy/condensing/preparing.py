@@ -46,6 +46,12 @@ from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due
 
+MOST_HELD = 32 * 1024 * 1024
+"""About the bytes of memory that background work may hold while it waits for its turn; no more is begun then."""
+_MEMORY_PER_BYTE = 8
+"""Bytes of memory that a piece of work takes for one byte of its request."""
+_WORK_BYTES = 64 * 1024
+"""Bytes of memory that a piece of work takes besides."""
 _REMEMBERED = 10_000
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
@@ -97,12 +103,24 @@ class Preparer:
         self._counted = counted
         self._clock = clock
         self._failed_tries: Lru[Hashable, FailedTry] = Lru(_REMEMBERED)
+        self._held = 0
 
     def follow_up(self, decision: Decision, case: Case) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
         if _may_prepare(case) and (case.policy.judging is not None or _may_be_due(decision.view, case)):
-            work = self._run(DecisionSnapshot.of(decision), case.with_fresh_patience(), background=True)
+            work = self._run_if_room(DecisionSnapshot.of(decision), case.with_fresh_patience())
             self._tasks.start(work, work_key(case))
+
+    async def _run_if_room(self, snapshot: DecisionSnapshot, case: Case) -> Condensation | None:
+        """Runs in the background unless other work holds too much; a later request then makes the work due again."""
+        size = case.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
+        if self._held and self._held + size > MOST_HELD:
+            return None
+        self._held += size
+        try:
+            return await self._run(snapshot, case, background=True)
+        finally:
+            self._held -= size
 
     async def vote_before_forwarding(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
         """The condensation that votes held before forwarding lead to, as a list of one or none.

@@ -25,7 +25,8 @@ from strategies.memory.passages import Entry, card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 
 MOST_SESSIONS = 64
-MOST_ENTRIES = 200_000
+MOST_ENTRIES = 16_000
+"""Entries of all indexes together; one takes 1 to 4 KB with its text and all that refers to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class _SessionIndex:
         # Held by the thread, which goes on if its request is cancelled; the next request must not write meanwhile.
         self._lock = threading.Lock()
         self._nodes: set[str] = set()
+        self._most = MOST_ENTRIES
 
     def learn(self, transcript: Transcript, nodes: list[str]) -> None:
         """Adds the messages that are not in the index yet."""
@@ -83,10 +85,15 @@ class _SessionIndex:
             self._learn(transcript, nodes)
 
     def _learn(self, transcript: Transcript, nodes: list[str]) -> None:
+        is_full = len(self.index) > self._most
+        if is_full:  # most of it may be messages that the client has edited away
+            self.index, self._nodes = Index(), set()
         for place, node in enumerate(nodes):
             if node not in self._nodes:
                 self._nodes.add(node)
                 self.index.add(message_entries(node, transcript.chain[place], place))
+        if is_full:
+            self._most = max(MOST_ENTRIES, 2 * len(self.index))
 
     def search(self, searchable: Searchable, query: str) -> list[Hit]:
         """The hits of a query, best first; the last user message, which is the question, is left out."""

@@ -10,6 +10,8 @@ from proxy.errors import BadRequest
 Headers = list[tuple[bytes, bytes]]
 
 OWN_PREFIX = b"x-condenser-"
+_OWN_FORMS = (OWN_PREFIX, b"x_condenser_", b"x-condenser_", b"x_condenser-")
+"""Many servers take `_` in a header's name for `-`."""
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -46,7 +48,7 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
     lowered = [(name.lower(), value) for name, value in headers]
     if connection_values := [value for name, value in lowered if name == b"connection"]:
         blocked = blocked.union(*map(_tokens, connection_values))
-    return [(name, value) for name, value in lowered if name not in blocked and not name.startswith(OWN_PREFIX)]
+    return [(name, value) for name, value in lowered if name not in blocked and not name.startswith(_OWN_FORMS)]
 
 
 def _tokens(value: bytes) -> list[bytes]:

@@ -7,31 +7,19 @@ from the session, the settings for the model or the settings, in that order (`pr
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from proxy.control_names import KEYS
 from proxy.errors import BadRequest
 from proxy.http.headers import OWN_PREFIX
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import printable, quoted
 from proxy.request.unknown_headers import LEAST_LIKENESS, UnknownHeaders
-from strategies import Pipeline, parse
+from strategies import TABLE, Pipeline, parse
 
-KEYS = (
-    "session",
-    "strategy",
-    "options",
-    "window",
-    "history",
-    "if-head",
-    "memory",
-    "memory-scope",
-    "force",
-    "no-store",
-    "dry-run",
-)
 _LEAST_WINDOW = 256
 _LONGEST_ID = 256
 _LONGEST_MODEL = 512
@@ -95,21 +83,54 @@ class Controls:
         return (*how, self.force, self.no_store, self.dry_run)
 
 
+class Permits(NamedTuple):
+    """What clients may set; the settings describe the caps."""
+
+    keys: Collection[str] = KEYS
+    max_window: int = 0
+    own_calls: bool = True
+
+    def check(self, controls: Controls) -> None:
+        """Raises `BadRequest` that names a control that may not be set, or not so."""
+        for key, param in controls.params.items():
+            if key not in self.keys:
+                raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
+        pipeline, param = controls.strategy, controls.param("strategy")
+        if pipeline and not (self.own_calls or pipeline.observe) and (asking := _asking(pipeline)):
+            raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
+        if 0 < self.max_window < (controls.window or 0):
+            param = controls.param("window")
+            raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
+
+
+def _asking(pipeline: Pipeline) -> str:
+    return next((name for name in pipeline.names if TABLE[name].make.asks), "")
+
+
 _UNKNOWN = UnknownHeaders(KEYS)
 _NONE = Controls()
 """The controls of most requests."""
+_ALL = Permits()
 
 
-def read(headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None) -> Controls:
-    """The controls of a request; raises `BadRequest` that names the header or member that is wrong."""
+def read(
+    headers: Iterable[tuple[bytes, bytes]], extension: object, suffix: Pipeline | None, permits: Permits = _ALL
+) -> Controls:
+    """The controls of a request; raises `BadRequest` that names the header or member that is wrong or not permitted."""
     from_headers, unknown = _from_headers(headers)
-    values = {**_from_body(extension), **from_headers}
+    from_suffix: dict[str, Given] = {"strategy": ("model", str(suffix))} if suffix else {}
+    values = {**from_suffix, **_from_body(extension), **from_headers}
     if not (values or unknown):
-        return _NONE if suffix is None else Controls(strategy=suffix)
-    strategy = values.get("strategy")
+        return _NONE
+    controls = _controls(values, unknown)
+    permits.check(controls)
+    return controls
+
+
+def _controls(values: Mapping[str, Given], unknown: Sequence[str]) -> Controls:
     return Controls(
         session=_session(values.get("session")),
-        strategy=_strategy(strategy) if strategy else suffix,
+        strategy=_strategy(values.get("strategy")),
         options=_options(values.get("options")),
         window=_window(values.get("window")),
         append=_history(values.get("history")),
@@ -191,7 +212,9 @@ def _session(given: Given | None) -> str | None:
     return value
 
 
-def _strategy(given: Given) -> Pipeline:
+def _strategy(given: Given | None) -> Pipeline | None:
+    if given is None:
+        return None
     param, value = given
     pipeline = parse(value) if isinstance(value, str) else None
     if pipeline is None:

@@ -30,6 +30,11 @@ _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"
 """The member in which a client may put the proxy's own controls; it is never forwarded."""
 
+# What tells members of the outermost object: a key of the extension, other strings, brackets and commas.
+_TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
+_MOST_UNREAD = 2 * 1024 * 1024
+"""Bytes of a body that cannot be read in which the extension is looked for."""
+
 
 class Hole(NamedTuple):
     """The messages that are missing from `Body.envelope.text`: bytes [start, end) of the body.
@@ -234,3 +239,26 @@ def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
         done = end
     parts.append(text[done:].encode())
     return b"".join(parts)
+
+
+def without_extension(data: bytes) -> bytes:
+    """A body that cannot be read, without the extension where that can be found; nothing is parsed."""
+    parts: list[bytes] = []
+    depth = done = 0
+    start: int | None = None
+    comma: int | None = None
+    for token in _TOKEN.finditer(data if len(data) <= _MOST_UNREAD else b""):
+        mark = token[0]
+        depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
+        is_over = depth == 0 and mark == b"}"
+        if is_over or (depth == 1 and mark == b","):
+            if start is not None:
+                parts.append(data[done : start if comma is None else comma])
+                done = token.start() if is_over or comma is not None else token.end()
+            if is_over:
+                break
+            comma = comma if start is not None and comma is None else token.start()
+            start = None
+        elif depth == 1 and token[1]:
+            start = token.start()
+    return b"".join([*parts, data[done:]])

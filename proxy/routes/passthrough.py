@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proxy.errors import ProxyError
+from proxy.http.content_encoding import ENCODING
 from proxy.http.headers import encode_headers, first, to_upstream
 from proxy.reasons import Action, Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
@@ -41,7 +42,11 @@ async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> R
     """Forwards a chat completion request that is not read and relays the reply."""
     services: Services = request.app.state.services
     own_headers = _note_bypass(request, services, unread.reason)
-    return await _relay(request, incoming, _upstream_request(request, incoming, services, unread.body), own_headers)
+    forwarded = _upstream_request(request, incoming, services, unread.body)
+    if unread.is_unpacked:
+        headers = [(name, value) for name, value in forwarded.headers if name != ENCODING]
+        forwarded = forwarded._replace(headers=headers)
+    return await _relay(request, incoming, forwarded, own_headers)
 
 
 def _note_bypass(request: Request, services: Services, reason: Reason) -> Pairs:

@@ -6,6 +6,8 @@ body that is not to be changed anyway (strategy `off`). These raise `Unread` and
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 
 from proxy.errors import BadRequest, BodyTooLarge
@@ -24,12 +26,16 @@ _LONGEST_LENGTH = 20  # digits of a content length that are read
 
 
 class Unread(Exception):
-    """The request is to be forwarded without being read; `body` is its body if that was received already."""
+    """The request is to be forwarded without being read; `body` is its body if that was received already.
 
-    def __init__(self, reason: Reason, body: bytes | None = None) -> None:
+    If the body `is_unpacked`, its encoding was undone.
+    """
+
+    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.body = body
+        self.is_unpacked = is_unpacked
 
 
 async def read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
@@ -37,7 +43,7 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
     if encoding and decoder is None:
-        _check_may_go_unread(controls.read(headers, None, None), encoding)
+        _check_may_go_unread(controls.read(headers, None, None, services.permits), encoding)
         raise Unread(Reason.ENCODED_BODY)
     _check_length(headers, limit)
     owner: Owner = request.scope[OWNER]
@@ -51,10 +57,13 @@ async def read(request: Request, services: Services, incoming: Incoming) -> Chat
         body = await wire.read_in_turns(plain, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
-        from_headers = controls.read(headers, None, None)
+        from_headers = controls.read(headers, None, None, services.permits)
         if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
-        raise Unread(Reason.UNREADABLE_BODY, data) from None
+        stripped = await asyncio.to_thread(wire.without_extension, plain)
+        if stripped == plain:
+            raise Unread(Reason.UNREADABLE_BODY, data) from None
+        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
     chat_request = _chat_request(request, services, body, owner)
     return _with_encoded_body(chat_request, data) if encoding else chat_request
 
@@ -89,7 +98,7 @@ def _chat_request(request: Request, services: Services, body: wire.Body, owner: 
         model=model or "",
         has_suffix=suffix is not None,
         query=request.scope["query_string"],
-        controls=controls.read(headers, body.get(wire.EXTENSION), suffix),
+        controls=controls.read(headers, body.get(wire.EXTENSION), suffix, services.permits),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

@@ -21,6 +21,7 @@ from proxy.settings.sources import from_environment, from_file, normalized, orig
 from proxy.settings.tables import (
     AdminSettings,
     BackgroundSettings,
+    ControlSettings,
     CostSettings,
     DrainSettings,
     JudgeRole,
@@ -30,6 +31,7 @@ from proxy.settings.tables import (
     MarkSettings,
     MemorySettings,
     ModelSettings,
+    ServerSettings,
     SessionSettings,
     StoreSettings,
     SummarizerRole,
@@ -67,6 +69,8 @@ class Settings(BaseSettings):
     """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
     """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
+    server: ServerSettings = ServerSettings()
+    controls: ControlSettings = ControlSettings()
     log: LogSettings = LogSettings()
     drain: DrainSettings = DrainSettings()
     upstream: UpstreamSettings = UpstreamSettings()

@@ -11,10 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from proxy.learning.profiles import Profile
 from proxy.prices import Prices
 from proxy.settings.values import (
+    ControlNames,
     HeaderNames,
+    HostNames,
     HttpAddress,
     KnownStrategy,
     Networks,
+    Origins,
     Secret,
     Text,
     header_name,
@@ -260,6 +263,24 @@ class SessionSettings(Table):
         "x-openwebui-chat-id",
         "x-conversation-id",
     )
+
+
+class ServerSettings(Table):
+    """Which hosts the server answers to besides addresses and localhost, and the origins of pages that may use it."""
+
+    hosts: HostNames = ()
+    """If there are none, a server that listens beyond this machine answers to every host."""
+    origins: Origins = ()
+
+
+class ControlSettings(Table):
+    """Which controls clients may set, by header, member of the body or suffix of the model."""
+
+    allow: ControlNames = ("*",)
+    max_window: int = Field(0, ge=0)
+    """The largest window that a client may name, in tokens; 0 means no limit."""
+    own_calls: bool = True
+    """Clients may choose strategies that ask a model."""
 
 
 class LogSettings(Table):

@@ -318,7 +318,7 @@ def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) ->
     rows = rows_of(
         connection,
         "SELECT tenant, session FROM sessions"
-        " WHERE expires_at > ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY tenant, session",
+        " WHERE expires_at > ? AND tenant = coalesce(?, tenant) ORDER BY tenant, session",
         *(now, tenant),
     )
     return [SessionKey(*row) for row in rows]

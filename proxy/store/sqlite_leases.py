@@ -25,8 +25,9 @@ def lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Lease:
     """Takes a lease if it is free, or renews the holder's own."""
     with transaction(connection, "IMMEDIATE"):
         connection.execute(
-            "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, x'') ON CONFLICT (tenant, name) DO UPDATE"
-            " SET holder = ?3, expires_at = ?4, left_behind = x'' WHERE holder = ?3 OR expires_at <= ?5",
+            "INSERT INTO leases VALUES (?, ?, ?, ?, x'') ON CONFLICT (tenant, name) DO UPDATE"
+            " SET holder = excluded.holder, expires_at = excluded.expires_at, left_behind = x''"
+            " WHERE holder = excluded.holder OR expires_at <= ?",
             (claim.tenant, claim.name, claim.holder, now + claim.ttl, now),
         )
         select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ?"

@@ -140,7 +140,7 @@ _BROAD = frozenset(
 )
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)  # a reading takes 20 to 30 KB
 def _read(text: str) -> _Reading:
     subject, value = _divided(text)
     marks = frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(text))

@@ -129,8 +129,9 @@ class Index:
     def _add(self, entry: Entry) -> None:
         number = len(self._entries)
         counts = Multiset(terms(entry.text))
+        postings = {times: (number, times) for times in counts.values()}  # shared by the terms: most occur once
         for term, times in counts.items():
-            self._postings.setdefault(term, []).append((number, times))
+            self._postings.setdefault(term, []).append(postings[times])
         self._entries.append(entry)
         self._keys.append(entry.key)
         self._places.append(entry.place)

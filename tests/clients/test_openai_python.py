@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.clients.cases import (
 )
 from tests.support.proxy import Proxy, assert_relayed, proxying
 from tests.support.recording import CHAT
+from tests.support.replicas import await_answer, replica
 from tests.support.replies import (
     assistant,
     completion,
@@ -53,6 +56,26 @@ def client(proxy: Proxy) -> Iterator[OpenAI]:
 
 def text_of(chunks: Any) -> str:
     return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_client_reaches_the_proxy_by_every_address_of_this_machine(address: str, upstream: ScriptedUpstream) -> None:
+    if address == "[::1]" and not has_ipv6():
+        pytest.skip("this machine has no IPv6 on loopback")
+    more = {"CONDENSER_HOST": "::1"} if address == "[::1]" else {}
+    with replica(upstream.base_url, "memory://", "mask", 4_096, None, **more) as (listening, process):
+        url = listening.replace("127.0.0.1", address)
+        await_answer(url, process)
+        with OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+            assert client.chat.completions.create(model=MODEL, messages=HI).choices[0].message.content
+
+
+def has_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        return probe.connect_ex(("::1", 9)) in (0, errno.ECONNREFUSED)
 
 
 # -- replies -----------------------------------------------------------------------------------------------

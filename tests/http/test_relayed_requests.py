@@ -157,7 +157,7 @@ def test_our_request_headers_are_stripped_in_any_case_on_every_path(
 
 
 def test_a_chunked_request_body_arrives_whole(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (HI[:5], HI[5:6], HI[6:]))
     address = urlsplit(proxy.url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as raw_socket:

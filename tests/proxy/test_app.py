@@ -100,9 +100,13 @@ async def test_a_middleware_that_somebody_adds_is_around_completions_too() -> No
         (
             "POST",
             "/chat/completions",
-            "Nothing is served at POST /chat/completions; the API is under /v1: set base_url to http://h:8484/v1.",
+            "Nothing is served at POST /chat/completions; the API is under /v1: set base_url to http://localhost:8484/v1.",
         ),
-        ("GET", "/models", "Nothing is served at GET /models; the API is under /v1: set base_url to http://h:8484/v1."),
+        (
+            "GET",
+            "/models",
+            "Nothing is served at GET /models; the API is under /v1: set base_url to http://localhost:8484/v1.",
+        ),
         ("POST", "/metrics", "POST is not allowed at /metrics; use GET."),
         ("GET", "/a\r\nb" + "x" * 999, f"Nothing is served at GET /a??b{'x' * 59}…; the API is under"),
     ],
@@ -111,7 +115,7 @@ async def test_a_path_without_v1_or_a_wrong_method_is_answered_with_what_is_righ
     method: str, path: str, says: str
 ) -> None:
     async with started() as app:
-        refused = await answer(app, b"{}", method=method, path=path, headers=[(b"host", b"h:8484")])
+        refused = await answer(app, b"{}", method=method, path=path, headers=[(b"host", b"localhost:8484")])
     problem = json.loads(refused.body)["error"]
     assert problem["message"].startswith(says)
     assert (problem["type"], problem["param"]) == ("invalid_request_error", None)

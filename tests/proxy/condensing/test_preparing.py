@@ -12,6 +12,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
+from proxy.condensing.preparing import MOST_HELD
 from proxy.condensing.timing import Timing
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
@@ -33,6 +34,9 @@ from tests.support.signals import BOUND
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
 KEY = SessionKey("t", session_key("s"))
 WINDOW = 16_384
+MEGABYTE = 1024 * 1024
+TURNS = 200
+"""Turns of the event loop that the way to a vote takes at the most."""
 
 
 class Watched(SqliteStore):
@@ -54,10 +58,12 @@ class Judges(ScriptedSummarizer):
     def __init__(self) -> None:
         super().__init__(Tokenizers())
         self.gate = asyncio.Event()
+        self.asked = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """As scripted."""
         if any(isinstance(each, Ballot) for each in effects):
+            self.asked += 1
             await self.gate.wait()
         return await super().resolve(effects, roles, caller)
 
@@ -72,8 +78,8 @@ async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]
     await store.close()
 
 
-def request(messages: Sequence[Message] | None = None, model: str = "m", **ours: str) -> ChatRequest:
-    data = json.dumps({"model": model, "messages": messages or garden(12)}).encode()
+def request(messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str) -> ChatRequest:
+    data = json.dumps({"model": model, "messages": messages or garden(12), "user": user}).encode()
     given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
     return ChatRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
 
@@ -149,3 +155,24 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
             await built.background.idle()
         # A round of votes, and what follows from it, for each.
         assert len(store.asked) == len(set(store.asked)) == 6
+
+
+async def test_votes_that_wait_hold_a_bounded_number_of_bytes_and_are_held_later() -> None:
+    async with running() as (built, _store, judges):
+        for number in range(MOST_HELD // MEGABYTE + 4):
+            await asked_for_votes(built, request(user="x" * MEGABYTE, session=f"s{number}"))
+        waiting = judges.asked
+        judges.gate.set()
+        await built.background.idle()
+        await asked_for_votes(built, request(session=f"s{number}"))
+        assert 0 < waiting * MEGABYTE <= MOST_HELD
+        assert judges.asked == waiting + 1
+
+
+async def asked_for_votes(built: Services, asked: ChatRequest) -> None:
+    """A request whose votes have been asked for, as far as they are."""
+    decision = await settled(built, asked)
+    assert decision.follow_up is not None
+    decision.follow_up()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

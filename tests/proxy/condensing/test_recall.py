@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any, SupportsIndex
 
 import pytest
 
-from proxy.condensing.recall import MOST_SESSIONS, Recall, Searchable
+from bench.memory import english
+from proxy.condensing.recall import MOST_ENTRIES, MOST_SESSIONS, Recall, Searchable
 from proxy.store.base import SessionKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
+from strategies.memory.passages import message_entries
+from strategies.memory.ranking import Index
 from tests.support.signals import Signal
 from tests.support.transcripts import assistant, transcript_of, user
 
@@ -94,3 +99,27 @@ async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgott
         await recall.learn(found)
     assert reads[-3:] == [1, 1, 1]
     assert reads.count(0) == len(SAID.chain)
+
+
+@pytest.mark.anyio
+async def test_messages_that_a_client_edits_away_leave_the_index_of_its_session() -> None:
+    recall, turns = Recall(), MOST_ENTRIES // 3
+    for edition in range(6):
+        said = [user(f"{edition}: turn {turn} of the walk to the lake") for turn in range(turns)]
+        hits = await recall.search(searchable(transcript_of([*said, user("where did the walk go?")])), "lake")
+        assert recall._entries() <= MOST_ENTRIES + turns
+        assert hits[0].entry.text.startswith(f"{edition}: ")
+
+
+def test_all_indexes_together_take_less_than_64_megabytes() -> None:
+    random, entries = Random(1), 400
+    said = transcript_of([user(english(random, 100)[:600]) for _ in range(entries)])
+    tracemalloc.start()
+    try:
+        index = Index()
+        for place, message in enumerate(said.chain):
+            index.add(message_entries(str(place), message, place))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert MOST_ENTRIES * taken / len(index) < 64 * 1024 * 1024

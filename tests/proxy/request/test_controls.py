@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.control_names import KEYS
 from proxy.errors import BadRequest
-from proxy.request.controls import KEYS, MEMORY, Controls, Memory, check_model, read, split_model
+from proxy.request.controls import MEMORY, Controls, Memory, check_model, read, split_model
 from strategies import TABLE, Pipeline
 
 

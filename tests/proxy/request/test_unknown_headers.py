@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.request.controls import KEYS
+from proxy.control_names import KEYS
 from proxy.request.unknown_headers import UnknownHeaders
 from tests.http.talking import WINDOW, asked, garden, staged
 from tests.support import replies

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import MessageCache
-from proxy.request.wire import read
+from proxy.request.wire import read, without_extension
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
 SPACE = st.text(" \t\n\r", max_size=3)
@@ -198,3 +198,38 @@ def test_the_error_says_what_is_wrong_and_where(data: bytes, says: str) -> None:
         read(data)
     assert says in raised.value.message
     assert len(raised.value.message) < 300
+
+
+# -- bodies that cannot be read ----------------------------------------------------------------------------
+
+
+@FEW
+@given(st.lists(st.tuples(st.one_of(KEYS, st.just("condenser")), SPACE, values()), max_size=6), SPACE)
+def test_the_extension_is_found_without_parsing_wherever_and_however_often_it_stands(
+    members: list[tuple[str, str, str]], space: str
+) -> None:
+    def body(listed: list[tuple[str, str, str]]) -> str:
+        inner = ",".join(f"{space}{json.dumps(key)}{each}:{value}" for key, each, value in listed)
+        return f"{space}{{{space}{inner}}}"
+
+    stripped = without_extension(body(members).encode()).decode()
+    others = [each for each in members if each[0] != "condenser"]
+    assert json.loads(stripped, object_pairs_hook=repr) == json.loads(body(others), object_pairs_hook=repr)
+    assert len(others) < len(members) or stripped == body(members)
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (b'\xef\xbb\xbf{"condenser":{"a":"}\\",{"},"model":"m\xff"}', b'\xef\xbb\xbf{"model":"m\xff"}'),
+        (b'{"a":nope,"condenser" : [1,{}] , "b":1', b'{"a":nope, "b":1'),
+        (b'{"a":{"condenser":1},"b":"condenser","c":"\\"condenser\\":1,"}', None),
+        (b'[{"condenser":1}]', None),
+        (b'{"condenser":{"a":1', None),
+        (b'"condenser":1,', None),
+        (b'{"condenser":1,"a":"' + b"x" * 2_200_000, None),
+        (b"", None),
+    ],
+)
+def test_of_a_broken_body_nothing_else_is_taken(body: bytes, left: bytes | None) -> None:
+    assert without_extension(body) == (body if left is None else left)

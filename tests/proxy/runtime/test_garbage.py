@@ -52,12 +52,13 @@ def decisions() -> int:
     return sum(isinstance(each, Decision) for each in gc.get_objects())
 
 
+@pytest.mark.parametrize("memory", ["off", "inject", "tool"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool) -> None:
+def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: str) -> None:
     with staged(strategy="half-window") as stage, without_collections():
         before = decisions()
         for rounds in (3, 30, 31):
-            stage.ask(garden(rounds), asked(session="s"), stream=streamed)
+            stage.ask(garden(rounds), asked(session="s", memory=memory), stream=streamed)
             stage.proxy.quiet()
         assert decisions() == before
 

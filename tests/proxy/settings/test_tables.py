@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,43 @@ def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
         load_settings(tenant={"trusted_proxies": ["10.0.0.0/8", given]})
     assert str(raised.value).startswith("tenant.trusted_proxies")
     assert f"'{given}'" in str(raised.value)
+
+
+# -- the server --------------------------------------------------------------------------------------------
+
+
+def test_hosts_and_origins_are_lists_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_SERVER__HOSTS", "Proxy.lan, *.example.com")
+    monkeypatch.setenv("CONDENSER_SERVER__ORIGINS", "https://App.example.com:8443,app://obsidian.md,*")
+    server = load_settings().server
+    assert server.hosts == ("proxy.lan", "*.example.com")
+    assert server.origins == ("https://app.example.com:8443", "app://obsidian.md", "*")
+
+
+@pytest.mark.parametrize("host", ["a:80", "http://a", "*", "*.", "a.*.b", "", "a/b"])
+def test_a_host_that_can_be_none_is_refused(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"server\.hosts\.0: must be a name without a port"):
+        load_settings(server={"hosts": [host]})
+
+
+@pytest.mark.parametrize("origin", ["a.example", "https://a/", "https://", "null", "https://a/b", "https://*.a", ""])
+def test_an_origin_that_can_be_none_is_refused(origin: str) -> None:
+    with pytest.raises(SettingsError, match=r"server\.origins\.0: must be an origin such as https://app"):
+        load_settings(server={"origins": [origin]})
+
+
+def test_controls_are_named_as_in_headers_or_as_in_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_CONTROLS__ALLOW", "session, No_Store,dry-run")
+    assert load_settings().controls.allow == ("session", "no-store", "dry-run")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("windw", "there is no control 'windw'; did you mean 'window'?"),
+        ("x", "there is no control 'x'; known: session, strategy, options, window, history, if-head, memory"),
+    ],
+)
+def test_an_unknown_control_names_the_nearest_or_all(name: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"controls.allow.1: {says}")):
+        load_settings(controls={"allow": ["session", name]})
