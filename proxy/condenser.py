@@ -41,9 +41,7 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
-from proxy.condensing.timing import Timing
-from proxy.condensing.trials import trial_of
-from proxy.condensing.undecided import as_it_came
+from proxy.condensing.undecided import as_it_came, trial_of
 from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
@@ -54,7 +52,7 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.chat import ChatRequest
-from proxy.runtime.clock import milliseconds_since
+from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append
 from proxy.sessions.identity import DERIVED
 from proxy.sessions.keeping import SessionUpdate

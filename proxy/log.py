@@ -17,8 +17,8 @@ from typing import Any, Protocol, TextIO
 
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
-from proxy.condensing.timing import Timing
 from proxy.quoting import label, printable
+from proxy.runtime.clock import Timing
 from proxy.settings import LogSettings
 from proxy.version import LOGGER
 

@@ -18,12 +18,12 @@ waiting for its turn, it is made at once as the client's own request; if it is r
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
-from proxy.asking.crowd import Crowd
 from proxy.runtime.shared_context import SharedContext
 from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
@@ -241,3 +241,41 @@ def _until(date: str, now: float) -> float:
         return parsedate_to_datetime(date).timestamp() - now
     except (ValueError, OverflowError):
         return PAUSE
+
+
+SIZE = 16  # requests within SPAN that make a crowd
+
+
+SPAN = 1.0  # seconds; also how long after its last request a crowd still lasts
+
+
+PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is taken to bear it
+
+
+TRUST = 60.0  # seconds after the crowd for which that is assumed of the next one
+
+
+class Crowd:
+    """When clients' requests for one server came; times are seconds on one clock."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque(maxlen=SIZE)
+        self._since = self._seen = float("-inf")
+
+    def note_arrival(self, now: float) -> None:
+        """Notes that a client's request has come."""
+        self._latest.append(now)
+        if len(self._latest) < SIZE or now - self._latest[0] >= SPAN:
+            return
+        if now >= self._seen + TRUST:
+            self._since = now
+        self._seen = now
+
+    def note_refusal(self) -> None:
+        """Notes that the server does not bear the crowd: the next one counts from its own beginning."""
+        self._since = self._seen = float("-inf")
+
+    @property
+    def over_at(self) -> float:
+        """The time from which our calls need not stand back; in the past where there is no crowd."""
+        return min(self._seen + SPAN, self._since + PATIENCE)

@@ -10,9 +10,9 @@ from typing import Any
 
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Policy
-from proxy.condensing.timing import Timing
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
+from proxy.runtime.clock import Timing
 from proxy.sessions.identity import MOST_SHOWN
 from proxy.sessions.session import with_depth
 from strategies.core.pieces import Kind, Literal

@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from proxy.condensing.case import Case
 from proxy.prices import Prices
 
 _MILLION = 1_000_000
@@ -50,3 +51,24 @@ def price_of(prices: Prices, *, prompt: int, cached: int, completion: int) -> fl
     """The price of a call; `cached` of its `prompt` tokens came from a cache."""
     fresh = max(prompt - cached, 0)
     return (fresh * prices.input + cached * prices.cached_input + completion * prices.output) / _MILLION
+
+
+ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
+
+
+def spent_before(case: Case, total: str) -> int:
+    """One of the session's totals, as it was when the request came."""
+    return case.recognised.session.totals.get(total, 0) if case.recognised.session else 0
+
+
+def remaining_after_votes(case: Case, share: float) -> int:
+    """Tokens of the allowance that votes have not spent; embeddings are not counted. Negative if votes overspent it."""
+    budget = case.policy.budget
+    window = budget.nominal_window if budget else 0
+    forwarded = spent_before(case, "forwarded_tokens") + case.measured.tokens
+    return int(window + share * forwarded) - spent_before(case, ON_VOTES)
+
+
+def remaining(case: Case, share: float) -> int:
+    """Tokens that the session may still spend on votes and embeddings."""
+    return remaining_after_votes(case, share) - spent_before(case, ON_EMBEDDINGS)

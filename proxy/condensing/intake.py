@@ -16,11 +16,10 @@ from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Policies
 from proxy.condensing.restoring import Restorer
-from proxy.condensing.timing import Timing
 from proxy.errors import HistoryUnavailable
 from proxy.request.chat import ChatRequest
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
-from proxy.runtime.clock import milliseconds_since
+from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recogniser

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.condensing.allowance import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.condensing.case import Case
+from proxy.condensing.cost import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.memory.meaning import Asker, Meanings
 from proxy.memory.vectors import Vector
 from proxy.store.base import SessionKey

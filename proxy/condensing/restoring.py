@@ -17,7 +17,7 @@ from itertools import chain as joined
 from itertools import takewhile
 
 from proxy.request.measure import Measured
-from proxy.sessions.missing import MissingMessages
+from proxy.sessions.histories import MissingMessages
 from proxy.tokens.counter import Counter, CountingPool
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.digest import chain, link

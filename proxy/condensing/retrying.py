@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
-from proxy.condensing.offering import is_about_tools
+from proxy.condensing.searching import is_about_tools
 from proxy.errors import UpstreamUnavailable
 from proxy.overflow import Refusal
 from proxy.overflow.numbers import LEAST

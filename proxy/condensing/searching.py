@@ -9,13 +9,13 @@ kept in the session for the client's next request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.chat.loose_json import json_or_none
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.offering import Offers, is_about_tools
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
@@ -25,12 +25,15 @@ from proxy.learning.profiles import MOST_READ
 from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action
-from proxy.searching.following import Following, Send
+from proxy.runtime.lru import Lru
+from proxy.searching.following import Following, Send, is_good, read_whole
 from proxy.searching.joining import StreamedReply, join_replies
-from proxy.searching.replies import is_good, read_whole
 from proxy.searching.rounds import Rounds
+from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
+from strategies.core.pieces import Overlay
+from strategies.core.transcript import Transcript
 
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
@@ -133,3 +136,63 @@ def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
     has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
     said = CallersText(decision.body).removed_from(error[:MOST_READ].decode("utf-8", "replace"))
     return not has_tools and is_about_tools(said.encode())
+
+
+MOST_SCOPES = 4_000
+
+
+_ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
+
+
+def is_about_tools(error: bytes) -> bool:
+    """Whether an error may say that a model takes no tools."""
+    return _ABOUT_TOOLS.search(error) is not None
+
+
+class Offers:
+    """Offers the tool to models that take tools; one per app. A refusal holds for `ttl` seconds.
+
+    `top_k` is the number of passages of a search that names none.
+    """
+
+    def __init__(self, ttl: int, clock: Callable[[], float], top_k: int) -> None:
+        self._top_k = top_k
+        self._ttl = ttl
+        self._clock = clock
+        self._refused: Lru[Scope, float] = Lru(MOST_SCOPES)
+
+    def with_offer(self, case: Case) -> Case:
+        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
+        if not case.policy.memory.tool or case.recognised.failure:
+            return case
+        values, transcript = case.request.body.values, case.measured.transcript
+        scope = case.request.scope
+        refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
+        has_system = bool(transcript.systems)
+        made = offer(values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k)
+        case = case._replace(offer=made)
+        patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
+        if not patches:
+            return case
+        patched = transcript.with_patches(patches)
+        whole = patched if case.is_aligned else case.full_transcript
+        return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
+
+    def note_refusal(self, scope: Scope) -> None:
+        """Notes that the upstream has refused tools for a model."""
+        self._refused.put(scope, self._clock() + self._ttl)
+
+
+def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
+    """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
+
+    The message after the anchor must not be the result of a call, since a round is never split. Where no message
+    follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
+    """
+    chain, digests = transcript.chain, transcript.digests
+    at = {
+        patch.at: patch
+        for patch in patches
+        if 0 < patch.at < len(chain) and digests[patch.at - 1] == patch.anchor and not chain[patch.at].is_result
+    }
+    return tuple(at[place] for place in sorted(at))

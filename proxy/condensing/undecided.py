@@ -6,19 +6,20 @@ The second is the last resort: it knows nothing but the request, and forwards it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from proxy.condensing.case import Case
-from proxy.condensing.clamping import clamped_values
 from proxy.condensing.decision import Decision
-from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
+from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window, requested_reply_length
 from proxy.errors import HistoryUnavailable
+from proxy.learning.proof import Scope
 from proxy.reasons import Action, Reason
 from proxy.request.chat import ChatRequest
-from proxy.request.controls import MEMORY
+from proxy.request.controls import MEMORY, Controls
 from proxy.sessions.identity import OWN_HEADER, printable_id
 from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
+from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -102,3 +103,41 @@ def _idle_policy() -> Policy:
         memory=MEMORY["off"],
         background="off",
     )
+
+
+def trial_of(case: Case, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, Case] | None:
+    """The decision to send a request as it came, and the case for that; None if it is no trial.
+
+    A trial is longer than the learned window, and fits the one that was known before.
+    """
+    window, pipeline = case.policy.window, case.policy.pipeline
+    if window.learned_by is None or window.tokens is None or not case.may_store or pipeline.is_off or pipeline.observe:
+        return None
+    whole = case.as_it_came()
+    trial = undecided(whole)
+    with_reply = trial.expected_tokens + (requested_reply_length(case.request.body.values) or 0)
+    fits = window.before is None or with_reply <= window.before
+    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(case.request.scope):
+        return None
+    return trial._replace(reason=Reason.WINDOW_TRIAL), whole
+
+
+OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
+    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
+}
+"""Options in tokens that the budget bounds, and by what."""
+
+
+def clamped_values(controls: Controls, policy: Policy) -> Iterator[str]:
+    """Yields a sentence for each value of a request that a learned window or the budget clamps."""
+    used, asked = policy.window.tokens, controls.window
+    if used is not None and asked is not None and used < asked:
+        yield f"the window of {asked:,} tokens is clamped to {used:,}: {policy.window.source}"
+    budget = policy.budget and policy.budget.unscaled
+    for stage in policy.stages if budget else ():
+        for name, (bound, most) in OPTION_BOUNDS.items():
+            value = getattr(getattr(stage, "options", None), name, 0)
+            if budget and most(budget) < value and {name, f"{stage.name}.{name}"} & controls.options.keys():
+                yield f"{stage.name}.{name} of {value:,} is clamped to {most(budget):,}: {bound}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.http.headers import lowered_names, values_once
-from proxy.http.trusted_proxies import TrustedProxies
 from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
+from proxy.settings.values import network
 
 OWNER = "condenser.owner"
 """The key of a request's owner in its ASGI scope."""
@@ -83,3 +84,20 @@ def tenant_key(settings: Settings) -> bytes:
 def key_file(settings: Settings) -> Path | None:
     """The file with the key of tenant digests; None if the key is not in a file."""
     return path_beside(settings.store.url, _KEY_FILE) if settings.tenant.pepper is None else None
+
+
+class TrustedProxies:
+    """The peers whose address is in one of the given networks."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = tuple(map(network, networks))
+
+    def __contains__(self, peer: str | None) -> bool:
+        """Whether a peer is trusted; a peer without an address, as on a local socket, is not."""
+        try:
+            address = ip_address(peer or "")
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address):
+            address = address.ipv4_mapped or address
+        return any(address in each for each in self._networks)

@@ -13,14 +13,16 @@ client has nothing of it, it asks for another one by `Following.in_place_of`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
 
-from proxy.errors import UpstreamUnavailable
+from proxy.chat.loose_json import json_or_none
+from proxy.errors import ProxyError, UpstreamUnavailable
+from proxy.http.headers import Headers
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Kind, Refusal, recognise
 from proxy.overflow.numbers import LEAST
 from proxy.reply.opening import OpenedReply, open_reply
-from proxy.searching.replies import ReadReply, error_reply, is_good, read_whole
 from proxy.searching.rounds import Rounds
 from proxy.upstream import UpstreamReply
 
@@ -130,3 +132,49 @@ def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:
     if refusal.window is None or not refusal.prompt_tokens:
         return None
     return int(SAFE * (refusal.window - (refusal.reply_tokens or 0)) * tokens / refusal.prompt_tokens)
+
+
+class ReadReply:
+    """A reply that was read to its end."""
+
+    def __init__(self, status: int, headers: Headers, data: bytes) -> None:
+        self.status = status
+        self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
+        self.headers.append((b"content-length", str(len(data)).encode()))
+        self.data = data
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body in one chunk."""
+        yield self.data
+
+    async def close(self) -> None:
+        """Does nothing: the call is over."""
+
+
+async def read_whole(reply: UpstreamReply) -> ReadReply:
+    """Reads a reply to its end, and closes the call in any case; raises `UpstreamUnavailable`."""
+    try:
+        data = b"".join([chunk async for chunk in reply.chunks()])
+    finally:
+        await reply.close()
+    return ReadReply(reply.status, reply.headers, data)
+
+
+def error_reply(error: ProxyError) -> ReadReply:
+    """One of our own errors as a reply."""
+    return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
+
+
+def is_good(reply: UpstreamReply) -> bool:
+    """Whether the reply has a status of success."""
+    return HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+def error_in(data: bytes) -> tuple[str, str | None]:
+    """The message and the code of an error reply in OpenAI's form, as far as it has them."""
+    body = json_or_none(data)
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return "no message", None
+    code = error.get("code")
+    return str(error.get("message")), code if isinstance(code, str) else None

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from proxy.errors import UpstreamUnavailable
-from proxy.searching.following import Following
-from proxy.searching.replies import ReadReply, error_in, error_reply, is_good, read_whole
+from proxy.searching.following import Following, ReadReply, error_in, error_reply, is_good, read_whole
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client
 from proxy.searching.rounds import Rounds
 from proxy.searching.stream import Splicer

@@ -178,3 +178,11 @@ async def _decode_blocks(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
     if sum(map(len, blocks.values())) < IN_THREAD:
         return decode_blocks(blocks)
     return await asyncio.to_thread(decode_blocks, blocks)
+
+
+class MissingMessages(NamedTuple):
+    """The messages that a client left out, whether it kept the first one, and the stored history that has them."""
+
+    messages: tuple[StoredMessage, ...]
+    kept_first: bool
+    history: StoredHistory

@@ -9,7 +9,7 @@ A failure of the store is reported in `Recognised.failure`, and the request goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.http.headers import Headers, lowered_names
@@ -18,10 +18,8 @@ from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
 from proxy.sessions.branch import has_node, is_answered_alike, openings
-from proxy.sessions.histories import Histories
+from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
-from proxy.sessions.lookup import SessionLookup
-from proxy.sessions.missing import MissingMessages
 from proxy.sessions.scopes import Scope, cards_of_scope, scope_key
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
@@ -287,3 +285,47 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
     patches = tuple(each for one in reversed(sessions) for each in one.patches)
     return blank._replace(condensations=condensations, patches=patches)
+
+
+_ANCESTORS = 8
+
+
+class SessionLookup:
+    """Reads a tenant's sessions for one request; the `likely` ones come with the first names."""
+
+    def __init__(self, stored: StoredSessions, tenant: str, likely: Sequence[str]) -> None:
+        self.tenant = tenant
+        self._stored = stored
+        self._likely = likely
+        self._sessions: dict[str, Session | None] = {}
+
+    async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
+        """The names of sessions that the index has for these digests, by digest."""
+        likely, self._likely = self._likely, ()
+        found, sessions = await self._stored.find(self.tenant, digests, likely)
+        self._sessions.update(sessions)
+        return found
+
+    async def session(self, name: str) -> Session | None:
+        """The session of that name, None where there is none."""
+        if name not in self._sessions:
+            self._sessions[name] = await self._stored.load(SessionKey(self.tenant, name))
+        return self._sessions[name]
+
+    async def ancestors(self, session: Session) -> list[Session]:
+        """The sessions that it forked from, nearest first, at most `_ANCESTORS`."""
+        ancestors: list[Session] = []
+        parent = session.parent
+        while parent and len(ancestors) < _ANCESTORS and (ancestor := await self.session(parent)):
+            ancestors.append(ancestor)
+            parent = ancestor.parent
+        return ancestors
+
+    def path(self, name: str | None) -> Iterator[str]:
+        """The name of a session and the names of its ancestors, as far as they were read."""
+        for _ in range(_ANCESTORS):
+            if not name:
+                return
+            yield name
+            session = self._sessions.get(name)
+            name = session.parent if session else None

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from proxy.asking.crowd import PATIENCE, SIZE, SPAN, TRUST
-from proxy.asking.lanes import Lane
+from proxy.asking.lanes import PATIENCE, SIZE, SPAN, TRUST, Lane
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, poke, settled
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.asking.crowd import SIZE
 from proxy.asking.dispatch import CREDENTIAL_LIFE
-from proxy.asking.lanes import Lane
+from proxy.asking.lanes import SIZE, Lane
 from proxy.runtime.waiters import Waiters
 from strategies.core.effects import Failure
 from tests.http.talking import summary

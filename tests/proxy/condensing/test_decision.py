@@ -12,12 +12,12 @@ from proxy.calibration.scaling import Calibration
 from proxy.condensing.account import budget_document, dry_run, headers, log_line, short
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
-from proxy.condensing.timing import Timing
 from proxy.condensing.token_account import account
 from proxy.learning.proof import Scope
 from proxy.reasons import Action, Trigger
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
+from proxy.runtime.clock import Timing
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable

@@ -13,11 +13,11 @@ import pytest
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
 from proxy.condensing.preparing import MOST_HELD
-from proxy.condensing.timing import Timing
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
+from proxy.runtime.clock import Timing
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.records import Records

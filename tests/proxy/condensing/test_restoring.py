@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from proxy.condensing.restoring import Restorer
 from proxy.request.measure import Measured
 from proxy.sessions.blocks import new_block
-from proxy.sessions.histories import StoredHistory
-from proxy.sessions.missing import MissingMessages
+from proxy.sessions.histories import MissingMessages, StoredHistory
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role

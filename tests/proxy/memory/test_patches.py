@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.condensing.offering import standing_patches
+from proxy.condensing.searching import standing_patches
 from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records
 from proxy.sessions.session import MOST_PATCH_CHARS, MOST_PATCHES, Session

@@ -10,8 +10,7 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.http.headers import lowered_names
-from proxy.http.trusted_proxies import TrustedProxies
-from proxy.request.tenants import Tenants, tenant_key
+from proxy.request.tenants import Tenants, TrustedProxies, tenant_key
 from proxy.sessions.identity import Identity, identify, new_derived_id, printable_id, provisional_id, session_key
 from proxy.settings import Settings
 from proxy.settings.tables import TenantSettings
