@@ -120,8 +120,9 @@ class Exchange:
 
     async def _take_in_and_decide(self) -> None:
         parts = self._parts
-        case = with_standing_block(await parts.intake.build_case(self.request, self.timing))
-        trial = trial_of(case, parts.knowledge.takes_trial)
+        case = await parts.intake.build_case(self.request, self.timing)
+        case = with_standing_block(case) if case.policy.memory.inject else case
+        trial = trial_of(case, parts.knowledge.takes_trial) if case.policy.window.learned_by else None
         if trial is None:
             self._now = await self._decided(case)
         else:
@@ -383,7 +384,7 @@ class Exchange:
     def follow_up(self) -> None:
         """Starts the work that is due once the reply has been sent."""
         case = self._now.case
-        if case is None or not self.stores:
+        if case is None or not self.stores or case.has_nothing_due:
             return
         try:
             self._parts.decider.preparer.follow_up(self.decision, case)

@@ -85,6 +85,14 @@ class Case(NamedTuple):
         return self.measured.counted_by == BY_LENGTH
 
     @property
+    def has_nothing_due(self) -> bool:
+        """Whether the length alone shows that the transcript is below every mark, and nothing else is asked of it."""
+        session, policy = self.recognised.session, self.policy
+        asks_for_nothing = policy.judging is None and not any(policy.memory)
+        is_plain = not self.recognised.condensations and (session is None or session.failed_try is None)
+        return self.is_estimated and asks_for_nothing and is_plain
+
+    @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
         return self.append is not None or self.measured.restored > 0

@@ -25,6 +25,7 @@ from proxy.condensing.requiring import (
     assess_need,
     find_prepared,
     floor_under,
+    news,
     still_required,
     waits_to_pay_back,
     why_not_prepared,
@@ -78,6 +79,8 @@ class Decider:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
+        if case.has_nothing_due:
+            return decision._replace(reason=decision.reason or news(case) or Reason.BELOW_MARKS)
         if pipeline.observe:
             return await self._observed(decision, case)
         if case.recognised.failure:

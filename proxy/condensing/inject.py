@@ -45,7 +45,7 @@ def overlay_of(block: MemoryBlock, case: Case) -> Overlay:
 
 def with_standing_block(case: Case) -> Case:
     """The case with the block that this turn has shown already, and with its tokens reserved."""
-    block = standing_block(case) if case.policy.memory.inject else None
+    block = standing_block(case)
     if block is None:
         return case
     return case._replace(memory_block=block, block_tokens=case.counter.message(json.loads(block.raw)))

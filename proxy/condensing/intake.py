@@ -14,7 +14,7 @@ from time import perf_counter
 from proxy.calibration.anchor import About, CountedPrompt
 from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policies import Policies
+from proxy.condensing.policies import Known, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.errors import HistoryUnavailable
 from proxy.request.chat import ChatRequest
@@ -52,7 +52,6 @@ class Intake:
     ) -> None:
         self._add_offer = add_offer
         self._knowledge = knowledge
-        self.takes_trial = knowledge.takes_trial
         self._calibrator = knowledge.calibrator
         self._policies = policies
         self._recogniser = recogniser
@@ -68,12 +67,13 @@ class Intake:
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
         await self._knowledge.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        known = self._policies.known(request.controls.window, request.scope)
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = milliseconds_since(started)
         started = perf_counter()
-        measured = await self._measure(request, counter)
+        measured = await self._measure(request, counter, known)
         timing.count = milliseconds_since(started)
         started = perf_counter()
         recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
@@ -81,14 +81,15 @@ class Intake:
         if request.controls.dry_run and (recognised.session or recognised.condensations):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
-        policy = self._policies.policy(request.controls, settings, request.scope, request.body.values)
+        policy = self._policies.policy(request.controls, settings, request.scope, request.body.values, known)
         if policy.scope:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         case = Case(request, measured, recognised, policy, counter, measured, append)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
-        case = self._calibrate(self._add_offer(case.for_profile(policy.profile).with_newest_turn()))
+        case = case.for_profile(policy.profile).with_newest_turn()
+        case = self._calibrate(self._add_offer(case) if policy.memory.tool else case)
         timing.session = milliseconds_since(started) + spent_on_history
         return case
 
@@ -145,14 +146,14 @@ class Intake:
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measure(self, request: ChatRequest, counter: Counter) -> Measured:
+    async def _measure(self, request: ChatRequest, counter: Counter, known: Known) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
         The length bounds the tokens of what the client sent; tokens that the upstream adds by itself come on top.
         """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
-        lowest = self._policies.lowest_mark(request.controls.window, request.scope, request.body.values)
+        lowest = self._policies.lowest_mark(known, request.model, request.body.values)
         hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):

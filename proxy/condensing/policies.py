@@ -38,8 +38,8 @@ class _Model(NamedTuple):
     max_input: int | None
 
 
-class _Basis(NamedTuple):
-    """The part of what a policy rests on that may change while the process runs."""
+class Known(NamedTuple):
+    """What is known of an upstream before a request: the part of what a policy rests on that may change."""
 
     window: Window
     prompt_window: int | None
@@ -71,22 +71,30 @@ class Policies:
         self._cached: Lru[Hashable, Policy] = Lru(_MOST_CACHED)
         self._marks: Lru[Hashable, int | None] = Lru(_MOST_CACHED)
 
-    def policy(self, controls: Controls, session: Mapping[str, Any], scope: Scope, body: Mapping[str, Any]) -> Policy:
+    def known(self, requested: int | None, scope: Scope) -> Known:
+        """What is known for a request that asks for this window, or for none."""
+        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
+        return Known(self.window(requested, scope), prompt_window, self._profile(scope))
+
+    def policy(
+        self,
+        controls: Controls,
+        session: Mapping[str, Any],
+        scope: Scope,
+        body: Mapping[str, Any],
+        known: Known | None = None,
+    ) -> Policy:
         """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
 
         Requests that ask for the same, under the same windows, share one policy.
         """
-        basis = self._basis(controls.window, scope)
+        basis = known or self.known(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
         key = (scope.model, basis, requested_reply_length(body), controls.treatment, repr(session))
         return self._cached.use(key, lambda: self._policy(controls, session, scope.model, body, basis))
 
-    def _basis(self, requested: int | None, scope: Scope) -> _Basis:
-        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
-        return _Basis(self.window(requested, scope), prompt_window, self._profile(scope))
-
     def _policy(
-        self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: _Basis
+        self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: Known
     ) -> Policy:
         entry, summarizer = self._facts(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
@@ -219,9 +227,9 @@ class Policies:
         summarizer = (entry.summarizer if entry else None) or settings.summarizer
         return _Model(entry, summarizer, window, listed, limit)
 
-    def lowest_mark(self, asked_window: int | None, scope: Scope, body: Mapping[str, Any]) -> int | None:
+    def lowest_mark(self, known: Known, model: str, body: Mapping[str, Any]) -> int | None:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
-        key = scope.model, self.window(asked_window, scope), requested_reply_length(body)
+        key = model, known.window, requested_reply_length(body)
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:

@@ -39,9 +39,7 @@ def assess_need(decision: Decision, case: Case) -> Need:
         return Need(None, Reason.WAITING_FOR_STEP)
     return Need(
         None,
-        _news(case)
-        or why_no_record(decision, case)
-        or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
+        news(case) or why_no_record(decision, case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
     )
 
 
@@ -152,7 +150,7 @@ def _price(prices: Prices, ready: Replayed) -> float:
     return price_of(prices, prompt=spent - written, cached=0, completion=written)
 
 
-def _news(case: Case) -> str:
+def news(case: Case) -> str:
     """A reason that says how the conversation was recognised, if a person should know; else ""."""
     if case.is_aligned:
         return Reason.ALIGNED

@@ -163,7 +163,7 @@ class Offers:
 
     def with_offer(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
-        if not case.policy.memory.tool or case.recognised.failure:
+        if case.recognised.failure:
             return case
         values, transcript = case.request.body.values, case.measured.transcript
         scope = case.request.scope

@@ -54,8 +54,14 @@ def undecided(case: Case) -> Decision:
         action=Action.DEGRADED if found.failure else Action.PASSED,
         reason=found.failure,
         head_before=case.append.current_head if case.append else "",
-        warnings=(*case.request.controls.warnings, *clamped_values(case.request.controls, case.policy)),
+        warnings=_warnings(case),
     )
+
+
+def _warnings(case: Case) -> tuple[str, ...]:
+    controls = case.request.controls
+    asks = controls.window is not None or controls.options
+    return (*controls.warnings, *clamped_values(controls, case.policy)) if asks else controls.warnings
 
 
 def fold_view(case: Case, condensation: Condensation | None) -> View:

@@ -113,9 +113,12 @@ class LearnedWindows:
         self._clock = clock
         self._loaded = loaded
         self._scopes: Lru[Scope, _ScopeState] = Lru(MOST_SCOPES)
+        self._has_taught = False  # mostly, so that most requests need not look any further
 
     def window(self, scope: Scope) -> LearnedWindow | None:
         """The smallest unexpired window that holds for a tenant."""
+        if not self._has_taught:
+            return None
         known = [self._unexpired(state.window) for state in self._known(scope)]
         return min(filter(None, known), key=lambda window: window.tokens, default=None)
 
@@ -216,7 +219,7 @@ class LearnedWindows:
         before = self._unexpired(state.window)
         if before is not None and before.tokens < tokens:
             learned = replace(before, until=learned.until)
-        state.window, state.tried_at = learned, self._clock()
+        state.window, state.tried_at, self._has_taught = learned, self._clock(), True
         return learned
 
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
@@ -260,7 +263,7 @@ class LearnedWindows:
             return
         theirs, ours = self._unexpired(window), self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
-            state.window, state.tried_at = theirs, state.tried_at or self._clock()
+            state.window, state.tried_at, self._has_taught = theirs, state.tried_at or self._clock(), True
 
 
 def _encoded(state: _ScopeState) -> bytes:

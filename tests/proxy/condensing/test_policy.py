@@ -25,6 +25,10 @@ def policies(**settings: Any) -> Policies:
     return Policies(Settings(**settings), TABLE)
 
 
+def lowest_mark(made: Policies, model: str = "m") -> int | None:
+    return made.lowest_mark(made.known(None, Scope(model)), model, {})
+
+
 def policy(
     made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
 ) -> Policy:
@@ -176,7 +180,7 @@ def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
     made = policies()
     assert str(made.window(None, Scope("no-such-model"))) == "unknown"
     assert policy(made, model="no-such-model").budget is None
-    assert made.lowest_mark(None, Scope("no-such-model"), {}) is None
+    assert lowest_mark(made, "no-such-model") is None
 
 
 @pytest.mark.parametrize(
@@ -209,9 +213,9 @@ def test_a_model_may_have_marks_of_its_own() -> None:
 
 
 def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
-    assert policies(window=8_000, reserve=0, marks={"prepare": 0.3}).lowest_mark(None, Scope("m"), {}) == 2_400
+    assert lowest_mark(policies(window=8_000, reserve=0, marks={"prepare": 0.3})) == 2_400
     # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
-    assert policies(window=8_000, reserve=0).lowest_mark(None, Scope("m"), {}) == 4_000
+    assert lowest_mark(policies(window=8_000, reserve=0)) == 4_000
 
 
 def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
