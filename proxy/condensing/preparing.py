@@ -51,7 +51,8 @@ _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
 _WORK_BYTES = 64 * 1024
 """Bytes of memory that a piece of work takes besides."""
-_REMEMBERED = 10_000
+_REMEMBERED = 2_000
+"""Branches of which the last failed try is kept."""
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
 
