@@ -45,7 +45,7 @@ from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due
 
-MOST_HELD = 32 * 1024 * 1024
+MOST_HELD = 16 * 1024 * 1024
 """About the bytes of memory that background work may hold while it waits for its turn; no more is begun then."""
 _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
