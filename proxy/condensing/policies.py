@@ -20,6 +20,8 @@ from proxy.tokens.windows import ModelTable
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.budget import LEAST_TRIGGER, Budget
 from strategies.core.errors import OptionError
+from strategies.core.ledger import LedgerCaps, LedgerOptions
+from strategies.core.options import fill_options
 from strategies.core.protocol import Injecting, Injection, Strategy
 from strategies.pipeline import with_stage_marks
 
@@ -98,14 +100,15 @@ class Policies:
     ) -> Policy:
         entry, summarizer = self._facts(model)[:2]
         pipeline, options, sticks = self._choice(controls, session, entry)
-        strategies = self._stages(pipeline, options, controls.param("options"))
+        strategies, ledger = self._stages(pipeline, options, controls.param("options"))
         injection = self._injection(strategies)
         return Policy(
             pipeline=pipeline,
             stages=strategies,
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
-            budget=self._budget_for(strategies, basis.window, basis.prompt_window, model, body),
+            budget=self._budget_for(strategies, ledger, basis.window, basis.prompt_window, model, body),
+            ledger=ledger,
             summarizer=summarizer,
             judge=(entry.judge if entry else None) or self._settings.judge,
             session_settings={**sticks, **_memory_settings(controls)},
@@ -173,9 +176,16 @@ class Policies:
             raise ValueError(f"settings were not checked: {text}")
         return pipeline
 
-    def _stages(self, pipeline: Pipeline, options: Mapping[str, object], param: str) -> list[Strategy]:
+    def _stages(
+        self, pipeline: Pipeline, options: Mapping[str, object], param: str
+    ) -> tuple[list[Strategy], LedgerCaps]:
+        """The stages, and the caps of the ledger, of which the options may switch the rules off."""
+        ledger, others = ({key: options[key] for key in options if (key == "rules") is own} for own in (True, False))
+        caps = self._settings.ledger.to_caps()
         try:
-            return stages(pipeline.names, options_by_stage(pipeline, options), self._tables)
+            if not fill_options(LedgerOptions(), ledger).rules:
+                caps = replace(caps, rules=0)
+            return stages(pipeline.names, options_by_stage(pipeline, others), self._tables), caps
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
@@ -183,12 +193,13 @@ class Policies:
         """A policy for a window that was learned from the request that the policy was made for."""
         window = policy.window.refused(learned)
         prompt_window = self._prompt_window(policy.summarizer, scope)
-        budget = self._budget_for(policy.stages, window, prompt_window, scope.model, body)
+        budget = self._budget_for(policy.stages, policy.ledger, window, prompt_window, scope.model, body)
         return policy._replace(window=window, budget=budget)
 
     def _budget_for(
         self,
         pipeline: Sequence[Strategy],
+        ledger: LedgerCaps,
         window: Window,
         prompt_window: int | None,
         model: str,
@@ -196,7 +207,7 @@ class Policies:
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with room for their summarizer."""
         budget = self.budget(window, self._facts(model).entry, requested_reply_length(body))
-        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window)
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
         """A model's window: the known one, or the learned one if that is smaller."""
@@ -243,14 +254,13 @@ class Policies:
             return None
         marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
         reserve = entry.held_back if entry and entry.held_back is not None else self._settings.marks.reserve
-        budget = Budget.of(
+        return Budget.of(
             window.tokens,
             reply_length=reply_length,
             reserve=reserve,
             marks=marks.to_marks(),
             max_input=window.max_input,
         )
-        return replace(budget, ledger=self._settings.ledger.to_caps())
 
 
 def option_tables(settings: Settings) -> dict[str, dict[str, object]]:

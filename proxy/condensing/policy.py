@@ -20,6 +20,7 @@ from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from strategies import Pipeline, stages
 from strategies.core.budget import Budget, Scale
 from strategies.core.effects import JUDGE, SUMMARIZER
+from strategies.core.ledger import LEDGER, LedgerCaps
 from strategies.core.protocol import Injection, Judging, Strategy
 
 _UNASKED = Injection()
@@ -91,6 +92,7 @@ class Policy(NamedTuple):
     """The number of turns in which it must pay back."""
     profile: Profile = ANY
     """The form of requests that the upstream accepts."""
+    ledger: LedgerCaps = LEDGER
 
     @property
     def roles(self) -> Mapping[str, ModelRole]:

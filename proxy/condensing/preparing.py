@@ -46,13 +46,14 @@ from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due
 
-MOST_HELD = 32 * 1024 * 1024
+MOST_HELD = 16 * 1024 * 1024
 """About the bytes of memory that background work may hold while it waits for its turn; no more is begun then."""
 _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
 _WORK_BYTES = 64 * 1024
 """Bytes of memory that a piece of work takes besides."""
-_REMEMBERED = 10_000
+_REMEMBERED = 2_000
+"""Branches of which the last failed try is kept."""
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
 

@@ -6,6 +6,6 @@ offload         runs long work in a thread
 lru             bounded caches
 shared_context  a context manager that many requests share
 garbage         schedules full garbage collections
-heap            has all threads share one heap of the system's allocator
+heap            keeps the heap of the system allocator near what is in use
 secret_files    secrets in files beside the SQLite store
 """

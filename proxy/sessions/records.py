@@ -15,7 +15,8 @@ from proxy.sessions.session import Session
 from proxy.store.base import Snapshot
 from strategies.core.condensation import Condensation
 
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024
+"""Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
 MOST_DOCUMENTS = 128 * 1024
 """Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
 

@@ -23,6 +23,7 @@ from functools import cache
 
 from strategies.core.facts import Fact, rank_facts, worth_reading
 from strategies.core.messages import Counter, Message, Role
+from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak
 from strategies.core.superseding import merge_rules
 
@@ -65,6 +66,13 @@ class LedgerCaps:
 LEDGER = LedgerCaps()
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerOptions(Options):
+    """The options that every pipeline has besides those of its stages."""
+
+    rules: bool = option(default=True)
+
+
 def _fact_line(fact: Fact) -> str:
     return _FACT + fact.text + (f" ×{fact.times}" if fact.times > 1 else "")
 
@@ -102,7 +110,8 @@ def ledger(
     earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: Counter
 ) -> Ledger:
     """The ledger after `earlier`: with rules from the user's messages in `said`, and facts from all in `gone`."""
-    units = cache(find_rules)  # most messages are in both `said` and `gone`
+    # Most messages are in both `said` and `gone`. Without rules, the facts in them are facts like all others.
+    units = cache(find_rules if caps.rules else lambda _: [])
     texts = (message.text for message in said if message.role is Role.USER)
     rules = merge_rules(earlier.rules, (unit for text in texts for unit in units(text)))
     kept = _fitting_rules(rules, caps.rules, counter)

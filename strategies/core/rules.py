@@ -3,7 +3,8 @@
 The unit is a whole line or sentence of the user, word for word: text is split at line ends and at sentence ends, never
 at `;` or `,`. Recall matters more than precision, because a rule that is lost will be broken, while one sentence too
 many costs only some tokens. To keep the number down, phrases that only sound like rules ("I don't know", "it never
-works") are ignored, questions count only if they ask for something, and code and quotations do not count at all.
+works") are ignored, questions count only if they ask for something, and code and quotations do not count at all. Nor do
+ledgers and records in the form of our own: the user has pasted them, or somebody who wants to pass for the user.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re
 _BULLET = re.compile(r"\s*(?:(?:[-*+•·–#]+|\(?\d{1,3}[.)]|[a-z][.)])\s+|\(?\d{1,3}[、）]\s*)")
 # Each run of dots is matched once, from its first dot: from each of its dots it would take quadratic time.
 _END = re.compile(r"[。！？]+[”’」』）\"')]*|(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)")
+_OWN_MARK = r"\[(ledger|condensed history)\]"
+_OWN_FORM, _OWN_HEADING = (re.compile(each, re.IGNORECASE) for each in (_OWN_MARK, rf"[\s>#*_-]*{_OWN_MARK}"))
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|approx|mr|mrs|ms|dr|prof|fig)|(?:^|\s)[A-Z])\.$", re.IGNORECASE)
 _WORD = re.compile(r"\w")
 
@@ -53,6 +56,22 @@ def _sentences(line: str) -> Iterator[str]:
         start = match.end()
     if start < len(line):
         yield line[start:].strip()
+
+
+def _without_own_form(text: str) -> str:
+    """The text without ledgers, each a heading and its list, and without records, which end with their ledger."""
+    if not _OWN_FORM.search(text):
+        return text
+    kept: list[str] = []
+    form = ""
+    for line in text.splitlines():
+        if own := _OWN_HEADING.match(line):
+            form = own[1].lower()
+        elif form == "ledger" and (said := line.strip()) and said[0] != ">" and not _BULLET.match(line):
+            form = ""
+        if not form:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 # -- cues ----------------------------------------------------------------------------------------------------------
@@ -126,7 +145,8 @@ _ABOUT_RULES = re.compile(
 
 def find_rules(text: str) -> list[str]:
     """The rules and open tasks in one message of the user's, in order, finished tasks (`[x]`) included."""
-    prose = _CODE.sub("", text)  # before cutting: the end of a code block alone would look like the beginning of one
+    # Before cutting: the end of a code block alone would look like the beginning of one.
+    prose = _without_own_form(_CODE.sub("", text))
     if len(prose) > MOST_CHARACTERS:
         half = MOST_CHARACTERS // 2
         return [*_rules_in(prose[:half]), *_rules_in(prose[-half:])][:MOST_OF_ONE]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from strategies.core.ledger import FACTS_HEADING, RULES_HEADING
 from tests.http.strict import assert_view, is_replacement
-from tests.http.talking import Stage, asked, is_vote, staged, summary, vote
+from tests.http.talking import Stage, asked, body_of, is_vote, staged, summary, vote
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
 
@@ -93,3 +94,42 @@ def test_the_budget_of_the_ledger_is_a_setting() -> None:
         assert RULES[0] in record["content"]
         assert RULES[-1] not in record["content"]
         assert "Exact names" not in record["content"]
+
+
+def record_of(stage: Stage, place: int, options: str | None = None) -> str:
+    """The record in the view of so many messages, condensed by this request; message 85 has one more rule."""
+    history = list(deployment(60))
+    history[85]["content"] = "Never restart node-7."
+    headers = asked(session="s", force="true") + (asked(options=options) if options else [])
+    answer = stage.ask(history[:place], headers)
+    assert answer.header("x-condenser-action") == "condensed"
+    (record,) = [each for each in stage.last_view if is_replacement(each)]
+    return str(record["content"])
+
+
+@pytest.mark.parametrize("off", ["off", "false"])
+def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: str) -> None:
+    with staged(window=WINDOW, answers=forgetting, strategy="half-window") as stage:
+        assert RULES[0] in record_of(stage, 40)
+        without = record_of(stage, 60, f"rules={off}")
+        assert RULES_HEADING not in without
+        assert FACTS_HEADING in without
+        assert RULES_HEADING not in record_of(stage, 80)
+        assert f"{RULES_HEADING}\n- Never restart node-7." in record_of(stage, 100, "min_rounds=2, rules=on")
+
+
+@pytest.mark.parametrize("strategy", ["extract", "summary", "mask+half-window", "rolling"])
+def test_rules_are_switched_off_for_any_strategy_by_the_body_too(strategy: str) -> None:
+    with staged(window=WINDOW, answers=forgetting) as stage:
+        condenser = {"strategy": strategy, "force": True, "options": {"rules": False}}
+        stage.ask(list(deployment(60))[:60], condenser=condenser)
+        (record,) = [each for each in stage.last_view if is_replacement(each)]
+        assert RULES_HEADING not in record["content"]
+        assert FACTS_HEADING in record["content"]
+
+
+def test_rules_are_on_or_off() -> None:
+    with staged(window=WINDOW) as stage:
+        answer = stage.post(body_of([{"role": "user", "content": "hi"}]), asked(options="rules=some"))
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "X-Condenser-Options")
+        assert "'rules' must be true or false" in answer.json()["error"]["message"]

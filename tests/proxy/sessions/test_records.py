@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session, record_name
-from proxy.sessions.records import Records
+from proxy.sessions.records import MOST_BYTES, Records
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -133,3 +135,21 @@ def test_a_session_has_the_records_of_its_snapshot_whatever_it_was_read_with_bef
     read = [records.session(snapshot) for snapshot in snapshots]
     known = [[each.standing for each in session.condensations] for session in read if session is not None]
     assert known == [[], [False], [True], []]
+
+
+def test_the_records_that_are_kept_take_less_than_16_megabytes() -> None:
+    kept = Records()
+    kept_messages = tuple(Keep(place) for place in range(40))
+    datas = [
+        encode_condensation(replace(MADE, id=f"c{number}", covered=40, pieces=(*kept_messages, SUMMARY)))
+        for number in range(200)
+    ]
+    kept.condensation(datas[0], standing=False)
+    tracemalloc.start()
+    try:
+        for data in datas:
+            kept.condensation(data, standing=False)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert MOST_BYTES * taken / sum(map(len, datas)) < 16 * 1024 * 1024

@@ -104,6 +104,13 @@ def room_for(rules: int) -> LedgerCaps:
     return LedgerCaps(WORDS.text(RULES_HEADING) + 1 + rules * (WORDS.text("- Never open door 0.") + 1), 0)
 
 
+def test_without_room_for_rules_names_in_them_are_facts_like_all_others() -> None:
+    said = user("Never touch config/prod.toml.")
+    assert made(said).facts == ()
+    kept = made(said, earlier=Ledger(("Use tabs.",)), caps=LedgerCaps(0, 10_000))
+    assert (kept.rules, [fact.text for fact in kept.facts]) == ((), ["config/prod.toml"])
+
+
 def test_where_not_all_rules_fit_the_first_ones_stay() -> None:
     said = user("\n".join(f"Never open door {i}." for i in range(9)))
     assert made(said, caps=room_for(4)).rules == tuple(f"Never open door {i}." for i in range(4))
