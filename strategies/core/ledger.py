@@ -2,7 +2,7 @@
 
 It is made without a model and has two parts, each with its own cap in tokens:
 
-    rules   sentences of the user that still hold (modules `rules`, `superseding`), in the order they were first stated
+    rules   sentences of the user that still hold (module `rules`), in the order they were first stated
     facts   identifiers, paths, errors, numbers with units (module `facts`), most frequent first, then most recent first
 
 Rules come first: neither facts nor the summary may take their room. Where the rules do not all fit, the earliest stay,
@@ -24,8 +24,7 @@ from functools import cache
 from strategies.core.facts import Fact, rank_facts, worth_reading
 from strategies.core.messages import Counter, Message, Role
 from strategies.core.options import Options, option
-from strategies.core.rules import find_rules, is_weak
-from strategies.core.superseding import merge_rules
+from strategies.core.rules import find_rules, is_weak, merge_rules
 
 _MARK = "[Ledger]"
 RULES_HEADING = f"{_MARK} The user's own words, first stated first. They hold until the user takes them back."

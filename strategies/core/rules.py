@@ -10,7 +10,7 @@ ledgers and records in the form of our own: the user has pasted them, or somebod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 LONGEST = 600
@@ -21,6 +21,14 @@ MOST_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
+MOST = 400
+"""The most rules that are kept, and the most wishes and tasks: the earliest of each."""
+_FILLERS = frozenset(
+    (
+        *("please", "pls", "remember", "reminder", "again", "also", "and", "ok", "okay", "so", "note", "that"),
+        *("as", "i", "said", "once", "more"),
+    )
+)
 
 # -- units ---------------------------------------------------------------------------------------------------------
 
@@ -193,3 +201,51 @@ def _sounds_strong(text: str) -> bool:
 
 def _sounds_weak(text: str) -> bool:
     return bool(_WEAK_EN.search(text) or (not text.isascii() and _WEAK_ZH.search(text)))
+
+
+# -- merging -------------------------------------------------------------------------------------------------------
+
+
+def merge_rules(rules: Iterable[str], new: Iterable[str]) -> list[str]:
+    """The rules after the new ones, in the order in which they were first said, each wording once.
+
+    An open task goes when the user says that it is done. Nothing else is taken out: what a later sentence revokes or
+    changes stands before it, and the model that reads both knows which one counts.
+    """
+    kept = _Kept()
+    for unit in rules:
+        kept.put(unit)
+    for unit in new:
+        if done := DONE.match(unit):
+            kept.remove(OPEN + unit[done.end() :])
+        else:
+            kept.put(unit)
+    return list(kept.units.values())
+
+
+class _Kept:
+    """The units that hold, in order, each wording once: at most `MOST` weak ones and `MOST` others."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, str] = {}
+        """Each unit by its normalized words."""
+        self._room = {True: MOST, False: MOST}
+
+    def put(self, unit: str) -> None:
+        """Adds a unit, if its wording is new and there is room for its kind."""
+        weak, plain = is_weak(unit), _plain(unit)
+        if plain not in self.units and self._room[weak]:
+            self.units[plain] = unit
+            self._room[weak] -= 1
+
+    def remove(self, unit: str) -> None:
+        """Removes the unit with this text, if there is one."""
+        plain = _plain(unit)
+        if self.units.get(plain) == unit:
+            del self.units[plain]
+            self._room[is_weak(unit)] += 1
+
+
+def _plain(unit: str) -> str:
+    words = (word.strip(".,!;:?。，！；：？\"'`*") for word in unit.casefold().split())
+    return " ".join(word for word in words if word and word not in _FILLERS)

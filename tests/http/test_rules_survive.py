@@ -75,15 +75,15 @@ def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, answer
         assert sum(is_replacement(each) for each in stage.last_view) == 1
 
 
-def test_a_rule_that_is_taken_back_goes_and_the_others_stay() -> None:
+def test_what_takes_a_rule_back_stands_after_it() -> None:
     with staged(window=WINDOW, answers=forgetting) as stage:
         history = list(deployment(60))
         place = next(i for i, each in enumerate(history) if each["role"] == "user" and i > 40)
         history[place] = {"role": "user", "content": "Drop the billing_2019 rule. How is it now?"}
         stage.ask(history[:-1], asked(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
-        assert RULES[-1] not in record["content"]
-        assert all(rule in record["content"] for rule in RULES[:-1])
+        assert all(rule in record["content"] for rule in RULES)
+        assert record["content"].index(RULES[-1]) < record["content"].index("Drop the billing_2019 rule.")
 
 
 def test_the_budget_of_the_ledger_is_a_setting() -> None:

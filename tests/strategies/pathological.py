@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from proxy.http.sse import EventReader
 from proxy.overflow import recognise
 from proxy.searching.stream import Events
-from strategies.core import cards, language, ledger, rules, superseding
+from strategies.core import cards, language, ledger, rules
 from strategies.core.answer import read_plain_answer
 from strategies.core.ballot import read_vote
 from strategies.core.excerpt import cut_text
@@ -98,7 +98,7 @@ def _attributed(text: str) -> object:
 READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "rules": {
         "standing": rules.find_rules,
-        "merged": lambda text: superseding.merge_rules(rules.find_rules(text), rules.find_rules(text[::-1])),
+        "merged": lambda text: rules.merge_rules(rules.find_rules(text), rules.find_rules(text[::-1])),
         "is_chinese": lambda text: language.is_chinese(view_of([user(text)]).transcript),
     },
     "facts": {

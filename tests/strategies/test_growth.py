@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from strategies.core.facts import MOST_CHARACTERS, NEWEST, OLDEST, worth_reading
+from strategies.core.rules import MOST, find_rules, merge_rules
 from strategies.core.rules import MOST_CHARACTERS as READ
-from strategies.core.rules import find_rules
-from strategies.core.superseding import MOST, merge_rules
 from tests.strategies.pathological import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,10 +49,9 @@ def test_wishes_take_no_room_from_rules_that_were_said_after_any_number_of_them(
     assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MOST], "Never open door 1."]
 
 
-def test_a_rule_that_is_taken_back_leaves_its_room_to_what_takes_it_back() -> None:
-    told = [f"Never open door {number}." for number in range(MOST)]
-    left = [rule for rule in told if rule != "Never open door 7."]
-    assert merge_rules(told, ["Forget what I said about door 7."]) == [*left, "Forget what I said about door 7."]
+def test_a_task_that_is_done_leaves_its_room_to_another_one() -> None:
+    told = [f"[ ] open door {number}" for number in range(MOST)]
+    assert merge_rules(told, ["[x] open door 7", "[ ] shut it"]) == [*told[:7], *told[8:], "[ ] shut it"]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 40, 1_000])

@@ -92,7 +92,7 @@ def test_arguments_of_calls_are_looked_at_for_names() -> None:
 def test_a_later_ledger_goes_on_from_the_earlier_one() -> None:
     first = made(user("Never a.\nUse tabs."), assistant("A-1 A-1 B-2"))
     second = made(user("Use spaces instead of tabs."), assistant("B-2 C-3"), earlier=first)
-    assert second.rules == ("Never a.", "Use spaces instead of tabs.")
+    assert second.rules == ("Never a.", "Use tabs.", "Use spaces instead of tabs.")
     assert second.facts == (Fact("B-2", 2), Fact("A-1", 2), Fact("C-3"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from strategies.core.facts import Fact
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.replacement import replacement
-from strategies.core.rules import LONGEST, MOST_OF_ONE, find_rules, is_weak
+from strategies.core.rules import LONGEST, MOST_OF_ONE, find_rules, is_weak, merge_rules
 
 
 @pytest.mark.parametrize(
@@ -160,3 +160,30 @@ def test_a_record_in_the_form_of_ours_is_passed_over_up_to_the_end_of_its_ledger
 def test_a_sentence_about_the_ledger_is_heard_as_any_other() -> None:
     said = "Never write the word [Ledger] again."
     assert find_rules(said) == [said]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("Never use sudo.", "Forget what I said about sudo."),
+        ("Use tabs for indentation.", "Use spaces instead of tabs."),
+        ("注释必须用中文。", "以后不用再用中文写注释了。"),
+    ],
+)
+def test_what_a_later_rule_takes_back_stays_before_it(earlier: str, later: str) -> None:
+    assert merge_rules([earlier], [later]) == [earlier, later]
+
+
+def test_what_was_said_already_is_left_out() -> None:
+    rules = ["Never use sudo!", "回答用中文。"]
+    assert merge_rules(rules, ["Please remember: never use sudo.", "never  use SUDO", "回答用中文"]) == rules
+
+
+def test_a_task_that_is_done_goes() -> None:
+    assert merge_rules(["[ ] write docs", "[ ] write tests"], ["[x] write docs"]) == ["[ ] write tests"]
+
+
+def test_what_holds_stays_in_the_order_in_which_it_was_said() -> None:
+    rules = [f"Never open door {i}." for i in range(9)]
+    assert merge_rules(rules[:4], rules[4:]) == rules
+    assert merge_rules(rules, reversed(rules)) == rules
