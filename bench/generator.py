@@ -162,14 +162,18 @@ def requests(job: Job, place: int, numbers: Iterator[int]) -> Iterator[bytes]:
     parts = replace(parts, head=parts.head + job.headers.encode())
     earlier: list[int] = []
     for number in numbers:
-        yield parts.request(_session(job, place, number).encode(), number, earlier)
+        opening = earlier[0] if earlier else number
+        yield parts.request(_session(job, place, opening).encode(), number, earlier)
         earlier = [*earlier, number] if len(earlier) + 1 < job.turns else []
 
 
-def _session(job: Job, place: int, number: int) -> str:
-    """A name: a new one each time where the job is cold, else that of a place in a cell."""
-    if job.cold:
-        return f"c{number:012d}"
+def _session(job: Job, place: int, opening: int) -> str:
+    """A name: that of a conversation where each is new or named, else that of a place in a cell.
+
+    A conversation has the number of the request that opened it.
+    """
+    if job.cold or (job.named and job.turns > 1):
+        return f"c{opening:012d}"
     return f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
 
 

@@ -24,7 +24,7 @@ from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT
 from strategies.core.messages import Message
 
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 32 * 1024 * 1024
 IN_THREAD = 64 * 1024  # bytes of blocks; from here on they are decoded in a thread
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
