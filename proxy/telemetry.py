@@ -92,11 +92,6 @@ class Telemetry:
     def _ended(self) -> None:
         self._in_flight -= 1
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no request is under way."""
-        return self._in_flight == 0
-
     def record_calibration(self, model: str, progress: Progress) -> None:
         """Records how well the prompt tokens of a model are estimated now."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):

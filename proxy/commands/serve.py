@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import gc
 import logging
 import os
 import socket
@@ -26,7 +27,6 @@ from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
 from proxy.request.tenants import tenant_key
 from proxy.runtime.drain import Drain
-from proxy.runtime.garbage import scheduled_collections
 from proxy.runtime.heap import bound_heap
 from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
@@ -238,7 +238,8 @@ def worker_app(settings: Settings, drain: Drain) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with serving(app), scheduled_collections(lambda: app.state.services.telemetry.is_quiet):
+        async with serving(app):
+            gc.freeze()  # what exists by now stays, and no collection need look at it
             yield
 
     app.router.lifespan_context = lifespan

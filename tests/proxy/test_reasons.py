@@ -20,7 +20,7 @@ TOLD_ELSEWHERE = {
 GIVEN = [
     *({*(ROOT / "strategies").rglob("*.py"), *(ROOT / "proxy" / "asking").glob("*.py")} - TOLD_ELSEWHERE),
     ROOT / "proxy" / "sessions" / "recognition.py",
-    ROOT / "proxy" / "condensing" / "attempts.py",
+    ROOT / "proxy" / "condensing" / "running.py",
 ]
 CALLS = re.compile(
     r"(Declined|StoreError|super\(\).__init__|AnswerRefused|return|Failure)\(?\s*f?\"([a-z]+(?:-[a-z]+)+)\""

@@ -1,0 +1,38 @@
+"""A finished request leaves nothing for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from proxy.condenser import Exchange
+from proxy.condensing.decision import Decision
+from tests.http.talking import asked, garden, staged
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def decisions() -> int:
+    return sum(isinstance(each, Decision | Exchange) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("memory", ["off", "inject", "tool"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: str) -> None:
+    with staged(strategy="half-window") as stage, without_collections():
+        before = decisions()
+        for rounds in (3, 30, 31):
+            stage.ask(garden(rounds), asked(session="s", memory=memory), stream=streamed)
+            stage.proxy.quiet()
+        assert decisions() == before
