@@ -40,6 +40,8 @@ class Case(NamedTuple):
     """The transcript that the client sent, in append mode with the stored one before it."""
     append: Append | None = None
     """In append mode, what the request adds to the stored history."""
+    branch: Branch | None = None
+    """The branch that the request continues, if there is one."""
     full_transcript: Transcript | None = None
     """The transcript with the messages that a client with a sliding window has dropped, where those are known."""
     memory_block: MemoryBlock | None = None
@@ -62,12 +64,6 @@ class Case(NamedTuple):
     def framing(self) -> int:
         """Tokens of tools and framing, including the memory tool."""
         return self.measured.overhead + self.offer.tokens
-
-    @property
-    def branch(self) -> Branch | None:
-        """The branch that the request continues, if there is one."""
-        session = self.recognised.session
-        return session.find_branch(self.history) if session else None
 
     @property
     def history(self) -> Transcript:

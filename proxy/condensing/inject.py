@@ -29,8 +29,7 @@ LEAST_ROOM = 32
 
 def standing_block(case: Case) -> MemoryBlock | None:
     """The block that an earlier request of this turn has shown; None where this is a new user message."""
-    session, history = case.recognised.session, case.history
-    branch = session.find_branch(history) if session else None
+    branch, history = case.branch, case.history
     if branch is None or history.last_user is None:
         return None
     return branch.block if branch.block.node == history.digests[history.last_user].hex() else None

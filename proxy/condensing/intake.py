@@ -88,6 +88,8 @@ class Intake:
             policy = policy.off()
         case = Case(request, measured, recognised, policy, counter, measured, append)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
+        session = recognised.session
+        case = case._replace(branch=session.find_branch(case.history) if session else None)
         case = case.for_profile(policy.profile).with_newest_turn()
         case = self._calibrate(self._add_offer(case) if policy.memory.tool else case)
         timing.session = milliseconds_since(started) + spent_on_history

@@ -154,7 +154,4 @@ def news(case: Case) -> str:
     """A reason that says how the conversation was recognised, if a person should know; else ""."""
     if case.is_aligned:
         return Reason.ALIGNED
-    session = case.recognised.session
-    if session is not None and session.find_branch(case.history) is None:
-        return Reason.NEW_BRANCH
-    return ""
+    return Reason.NEW_BRANCH if case.recognised.session is not None and case.branch is None else ""
