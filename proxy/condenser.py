@@ -46,7 +46,7 @@ from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
 from proxy.learning.profiles import Profile
-from proxy.overflow import Kind, Refusal
+from proxy.overflow import Refusal, RefusedPart
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
@@ -179,7 +179,7 @@ class Exchange:
         answer = await self._send_in_accepted_form(send)
         if answer.refusal is None:
             return await self._send_original(answer, send)
-        if answer.refusal.kind is Kind.OUTPUT:
+        if answer.refusal.kind is RefusedPart.OUTPUT:
             return answer.reply
         refused = self._now
         try:
@@ -318,7 +318,7 @@ class Exchange:
             answer = await self._send_in_accepted_form(send)
         except UpstreamUnavailable:
             return None
-        if answer.refusal is not None and answer.refusal.kind is Kind.INPUT:
+        if answer.refusal is not None and answer.refusal.kind is RefusedPart.INPUT:
             self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
         return answer.reply
 

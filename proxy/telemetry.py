@@ -12,7 +12,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from proxy.asking import Call
+from proxy.asking import FinishedCall
 from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Decision
 from proxy.http.admission import Refusal
@@ -107,7 +107,7 @@ class Telemetry:
             self._models.add(model)
         return model if model in self._models else OTHER
 
-    def record_call(self, call: Call) -> None:
+    def record_call(self, call: FinishedCall) -> None:
         """Records a model call of our own that has ended."""
         self._calls.labels(call.role, call.failure or "answered").inc()
         self._tokens.labels(call.role).inc(call.tokens)

@@ -21,10 +21,10 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.language import is_chinese
-from strategies.core.messages import Call, Role, dump
+from strategies.core.messages import Role, ToolCall, dump
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.rounds import Round
@@ -89,7 +89,7 @@ class Mask(Strategy):
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
                 yield from self._calls(i, item, files)
 
-    def _result(self, i: int, item: Item, call: Call | None, files: _Files) -> Iterator[Replace]:
+    def _result(self, i: int, item: Item, call: ToolCall | None, files: _Files) -> Iterator[Replace]:
         if item.message.tokens <= self.options.min_tokens:
             return
         file = target(call) if call else None
@@ -97,7 +97,7 @@ class Mask(Strategy):
             return
         line = result_line(call, file, len(item.message.text), item.message.tokens, chinese=files.chinese)
         body = {**item.message.body, "content": line}
-        yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
+        yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
         body = dict(item.message.body)
@@ -108,9 +108,9 @@ class Mask(Strategy):
         calls = [self._call(raw, next(read), files) if isinstance(raw, Mapping) else raw for raw in raw_calls]
         if calls != raw_calls:
             body["tool_calls"] = calls
-            yield Replace(i, i + 1, (Literal(dump(body), Kind.MASKED, item.source),))
+            yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
-    def _call(self, raw: object, call: Call, files: _Files) -> object:
+    def _call(self, raw: object, call: ToolCall, files: _Files) -> object:
         arguments = parsed(call.arguments)
         if arguments is None or not isinstance(raw, dict) or not isinstance(raw.get("function"), dict):
             return raw
@@ -165,12 +165,12 @@ class _Files:
         return True
 
 
-def _by_result(view: View, each: Round) -> dict[int, Call]:
+def _by_result(view: View, each: Round) -> dict[int, ToolCall]:
     """By item, the call that each result of a round answers: the n-th result with an id answers its n-th call."""
-    waiting: dict[str, list[Call]] = {}
+    waiting: dict[str, list[ToolCall]] = {}
     for call in view.items[each.start].calls:
         waiting.setdefault(call.id, []).append(call)
-    calls_by_item: dict[int, Call] = {}
+    calls_by_item: dict[int, ToolCall] = {}
     for i in range(each.start + 1, each.end):
         calls = waiting.get(view.items[i].call_id)
         if calls:
@@ -178,7 +178,9 @@ def _by_result(view: View, each: Round) -> dict[int, Call]:
     return calls_by_item
 
 
-def result_line(call: Call | None, file: Target | None, characters: int, tokens: int, *, chinese: bool = False) -> str:
+def result_line(
+    call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool = False
+) -> str:
     """The line that stands for a result."""
     if chinese:
         name = f" {call.name} " if call and call.name else "工具"

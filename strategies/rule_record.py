@@ -16,7 +16,7 @@ from strategies.core.excerpt import cut_text
 from strategies.core.messages import Counter, Message, Role
 from strategies.core.paths import target
 from strategies.core.rules import find_rules, is_weak
-from strategies.scoring import Kind, MessageImportanceScorer, body
+from strategies.scoring import EventKind, MessageImportanceScorer, body
 
 _EXCERPT = 100
 _SAID = 300
@@ -36,7 +36,7 @@ class Names(NamedTuple):
     success: str
     error: str
     files: str
-    kinds: dict[Kind, str]
+    kinds: dict[EventKind, str]
 
 
 ENGLISH = Names(
@@ -50,11 +50,11 @@ ENGLISH = Names(
     "Error",
     "Files",
     {
-        Kind.USER: "user messages",
-        Kind.EDIT: "edits",
-        Kind.CALL: "tool calls",
-        Kind.TEXT: "assistant messages",
-        Kind.RESULT: "tool results",
+        EventKind.USER: "user messages",
+        EventKind.EDIT: "edits",
+        EventKind.CALL: "tool calls",
+        EventKind.TEXT: "assistant messages",
+        EventKind.RESULT: "tool results",
     },
 )
 CHINESE = Names(
@@ -68,11 +68,11 @@ CHINESE = Names(
     "错误",
     "文件",
     {
-        Kind.USER: "用户消息",
-        Kind.EDIT: "编辑操作",
-        Kind.CALL: "工具调用",
-        Kind.TEXT: "助手消息",
-        Kind.RESULT: "工具结果",
+        EventKind.USER: "用户消息",
+        EventKind.EDIT: "编辑操作",
+        EventKind.CALL: "工具调用",
+        EventKind.TEXT: "助手消息",
+        EventKind.RESULT: "工具结果",
     },
 )
 
@@ -132,7 +132,7 @@ def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
 
 def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
     kinds = Tally(scorer.kind(message) for message in messages)
-    yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in Kind if kinds[kind])
+    yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in EventKind if kinds[kind])
     files = (target(call) for message in messages for call in message.calls)
     paths = list(dict.fromkeys(file.path for file in files if file))[-_FILES:]
     if paths:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from strategies.core.messages import Call, Message, Role
+from strategies.core.messages import Message, Role, ToolCall
 
 LOWEST, HIGHEST = 0.15, 0.9
 ERROR, INSTRUCTION, SUCCESS, OPERATION = 0.3, 0.4, 0.2, 0.25
@@ -34,7 +34,7 @@ _LOG_LINE = re.compile(r"^.{0,40}?\b(?:DEBUG|TRACE)\b")
 _BEFORE_NAME = re.compile(r"^.*(?:__|[./:])")
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """The kind of event that a message is."""
 
     USER = "user"
@@ -44,7 +44,13 @@ class Kind(Enum):
     RESULT = "result"
 
 
-BASE: Mapping[Kind, float] = {Kind.USER: 0.4, Kind.EDIT: 0.3, Kind.CALL: 0.25, Kind.TEXT: 0.25, Kind.RESULT: 0.1}
+BASE: Mapping[EventKind, float] = {
+    EventKind.USER: 0.4,
+    EventKind.EDIT: 0.3,
+    EventKind.CALL: 0.25,
+    EventKind.TEXT: 0.25,
+    EventKind.RESULT: 0.1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +72,25 @@ class MessageImportanceScorer:
         self._most = max_event_length
         self._operation = _whole_words(wording.operation)
 
-    def score(self, message: Message, call: Call | None = None, age: float | None = None) -> float:
+    def score(self, message: Message, call: ToolCall | None = None, age: float | None = None) -> float:
         """The importance of a message; `call` is what a result answers, `age` is in seconds (None if unknown)."""
         text = body(message)
         is_log = _is_log(self.shown(text))
         factor = LENGTH_FACTOR if is_log or len(text) > self._most / LONG_SHARE else 1.0
         kind = self.kind(message)
-        if kind is Kind.RESULT and call is not None and not is_log and _is_outcome(text):
+        if kind is EventKind.RESULT and call is not None and not is_log and _is_outcome(text):
             kind = self._kind_of([call])
         total = BASE[kind] * factor + self._said(text, kind) + _freshness(age)
         return round(min(max(total, LOWEST), HIGHEST), 4)
 
-    def kind(self, message: Message) -> Kind:
+    def kind(self, message: Message) -> EventKind:
         """The kind of a message by its role and its calls."""
         match message.role:
             case Role.TOOL:
-                return Kind.RESULT
+                return EventKind.RESULT
             case Role.ASSISTANT:
                 return self._kind_of(message.calls)
-        return Kind.USER
+        return EventKind.USER
 
     def speaks_of_error(self, text: str) -> bool:
         """Whether a text contains one of the error words."""
@@ -99,18 +105,18 @@ class MessageImportanceScorer:
         half = self._most // 2
         return text if len(text) <= self._most else f"{text[:half]}\n{text[-half:]}"
 
-    def _kind_of(self, calls: Iterable[Call]) -> Kind:
+    def _kind_of(self, calls: Iterable[ToolCall]) -> EventKind:
         names = [_plain_name(call.name[:_LONGEST_NAME]) for call in calls]
         if not names:
-            return Kind.TEXT
-        return Kind.EDIT if any(name in self._wording.editing_tool for name in names) else Kind.CALL
+            return EventKind.TEXT
+        return EventKind.EDIT if any(name in self._wording.editing_tool for name in names) else EventKind.CALL
 
-    def _said(self, text: str, kind: Kind) -> float:
+    def _said(self, text: str, kind: EventKind) -> float:
         """The bonuses of a body. Text that a tool prints is never an instruction."""
         lowered = self.shown(text).lower()
         wording = self._wording
         bonus = ERROR if _has(lowered, wording.error) else 0.0
-        bonus += INSTRUCTION if kind is Kind.USER and _has(lowered, wording.instruction) else 0.0
+        bonus += INSTRUCTION if kind is EventKind.USER and _has(lowered, wording.instruction) else 0.0
         bonus += SUCCESS if _has(lowered, wording.success) else 0.0
         is_operation = _has(lowered, wording.operation) and self._operation.search(lowered)
         return bonus + (OPERATION if is_operation else 0.0)

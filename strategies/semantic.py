@@ -18,7 +18,7 @@ from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
-from strategies.core.messages import Call, Role
+from strategies.core.messages import Role, ToolCall
 from strategies.core.options import Options, option
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
@@ -178,10 +178,10 @@ def _listed(text: str, name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in words if word)
 
 
-def _answered_calls(view: View) -> dict[int, Call]:
+def _answered_calls(view: View) -> dict[int, ToolCall]:
     """The call that each result answers, by chain index: the n-th result with an id answers the n-th call with it."""
-    waiting: dict[str, list[Call]] = {}
-    answered: dict[int, Call] = {}
+    waiting: dict[str, list[ToolCall]] = {}
+    answered: dict[int, ToolCall] = {}
     for index, message in originals(view, view.items):
         if message.role is Role.ASSISTANT:
             waiting |= {call.id: [each for each in message.calls if each.id == call.id] for call in message.calls}

@@ -16,7 +16,7 @@ from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Role
 from strategies.core.options import Options, option
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.view import View
@@ -97,4 +97,4 @@ def _results(view: View, start: int, end: int) -> list[int]:
 def _edit(view: View, i: int, cap: int) -> Replace:
     item = view.items[i]
     raw = shorten_message(item.message, cap, view.counter)
-    return Replace(i, i + 1, (Literal(raw, Kind.SHORTENED, item.source),))
+    return Replace(i, i + 1, (Literal(raw, PieceKind.SHORTENED, item.source),))

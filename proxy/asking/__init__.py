@@ -20,7 +20,7 @@ from typing import Protocol
 
 from proxy.asking.ballots import poll
 from proxy.asking.calls import Calls
-from proxy.asking.dispatch import Call, Dispatcher
+from proxy.asking.dispatch import Dispatcher, FinishedCall
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lane, Lanes
 from proxy.asking.questions import Caller, Roles, question_for
@@ -28,7 +28,7 @@ from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result
 
-__all__ = ["Asking", "Call", "Caller", "Resolver", "Roles"]
+__all__ = ["Asking", "Caller", "FinishedCall", "Resolver", "Roles"]
 
 
 class Resolver(Protocol):
@@ -53,7 +53,7 @@ class Asking:
         *,
         own_key: bool = False,
         clock: Callable[[], float] = time.time,
-        on_call: Callable[[Call], None] | None = None,
+        on_call: Callable[[FinishedCall], None] | None = None,
         is_serial: Callable[[], bool] = lambda: False,
     ) -> None:
         self._upstream = upstream

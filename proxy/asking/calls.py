@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from proxy.asking.answers import Completion, read_completion
 from proxy.asking.dispatch import Dispatcher, fetch_reply
 from proxy.asking.lanes import PREEMPTED, Lane
-from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, Question, headers_for
+from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, headers_for
 from proxy.runtime.lru import Lru
 from proxy.upstream import Upstream
 from strategies.core.effects import Failure
@@ -57,7 +57,7 @@ class Calls:
         self._dispatcher = dispatcher
         self._limits: Lru[tuple[str, str], str] = Lru(MOST_LIMITS)
 
-    async def ask(self, question: Question, caller: Caller) -> Completion | Failure:
+    async def ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
         """The answer to a question.
 
         It is asked again where the server knows the old limit only, or where the call was broken off for a client.
@@ -68,12 +68,12 @@ class Calls:
             if not (isinstance(result, Failure) and result.reason in (LIMIT_REFUSED, PREEMPTED)):
                 return result
 
-    async def ask_once(self, question: Question, caller: Caller, account: Account) -> Completion | Failure:
+    async def ask_once(self, question: ModelCall, caller: Caller, account: Account) -> Completion | Failure:
         """The result of at most one call, which is counted in the account before it is made."""
         return await self._once(question, caller, self._dispatcher.deadline(question.model, caller), account)
 
     async def _once(
-        self, question: Question, caller: Caller, deadline: float, account: Account
+        self, question: ModelCall, caller: Caller, deadline: float, account: Account
     ) -> Completion | Failure:
         async def call(lane: Lane) -> Completion | Failure:
             limit = self._limit(question, caller)
@@ -87,7 +87,7 @@ class Calls:
         return await self._dispatcher.dispatch(question.role, question.model, caller, deadline, call)
 
     async def _send(
-        self, question: Question, caller: Caller, lane: Lane, data: bytes, limit: str
+        self, question: ModelCall, caller: Caller, lane: Lane, data: bytes, limit: str
     ) -> Completion | Failure:
         model = question.model
         sending = self._upstream.ask(model.base_url, headers_for(model, caller), data, model.timeout)
@@ -99,10 +99,10 @@ class Calls:
             return Failure(LIMIT_REFUSED)
         return read_completion(reply)
 
-    def _limit(self, question: Question, caller: Caller) -> str:
+    def _limit(self, question: ModelCall, caller: Caller) -> str:
         known = caller.profile.token_limit if question.model.base_url is None else None
         return self._limits.get(self._limit_key(question, caller)) or known or NEW_LIMIT
 
-    def _limit_key(self, question: Question, caller: Caller) -> tuple[str, str]:
+    def _limit_key(self, question: ModelCall, caller: Caller) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
         return self._upstream.server(question.model.base_url), question.model.model or caller.model

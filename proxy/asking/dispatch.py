@@ -31,7 +31,7 @@ NOT_ACCEPTED = "not-accepted"
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class Call(NamedTuple):
+class FinishedCall(NamedTuple):
     """How one call ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
 
     role: str
@@ -64,7 +64,7 @@ class Dispatcher:
         upstream: Upstream,
         lanes: Lanes,
         clock: Callable[[], float],
-        on_call: Callable[[Call], None] | None,
+        on_call: Callable[[FinishedCall], None] | None,
         own_key: bool,
     ) -> None:
         self._upstream = upstream
@@ -104,7 +104,7 @@ class Dispatcher:
             return result
         finally:
             if self._on_call is not None:
-                self._on_call(Call(role, caller.background, failure, tokens))
+                self._on_call(FinishedCall(role, caller.background, failure, tokens))
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         return not self._own_key and is_lent(headers_for(model, caller), model)

@@ -55,7 +55,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelCall:
     """The content of one call."""
 
     role: str
@@ -86,19 +86,19 @@ class Question:
         return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
 
 
-def question_for(ask: Ask, roles: Roles, caller: Caller) -> Question:
+def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
     """The question that an `Ask` puts."""
     if ask.view is None:
-        return Question(ask.role, roles[ask.role], _isolated(ask), ask.max_tokens)
+        return ModelCall(ask.role, roles[ask.role], _isolated(ask), ask.max_tokens)
     # The upstream has cached the view for the model and the account of the request only.
     model = roles[ask.role].model_copy(update={"base_url": None, "api_key": None, "model": None})
     messages = with_user_message(ask.view, ask.user, alternates=caller.profile.messages.alternate_roles)
-    return Question(ask.role, model, messages, ask.max_tokens, caller.tools)
+    return ModelCall(ask.role, model, messages, ask.max_tokens, caller.tools)
 
 
-def vote_question(ballot: Ballot, roles: Roles, n: int = 1) -> Question:
+def vote_question(ballot: Ballot, roles: Roles, n: int = 1) -> ModelCall:
     """The question that asks for `n` votes."""
-    return Question(ballot.role, roles[ballot.role], _isolated(ballot), ballot.max_tokens, n=n)
+    return ModelCall(ballot.role, roles[ballot.role], _isolated(ballot), ballot.max_tokens, n=n)
 
 
 def with_user_message(view: str, text: str, *, alternates: bool = False) -> str:

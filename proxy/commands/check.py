@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from proxy.cli import FAILED, OK
-from proxy.commands.effective import Question, budget_lines
+from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.offline import missing_files, missing_paths, open_services_without_files, why_unopened
 from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.values import NamedModel, model
@@ -42,11 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
     named: NamedModel | None = arguments.model
-    question = Question(settings, *named, sources(**command_line_settings(arguments))) if named else None
+    question = CheckedModel(settings, *named, sources(**command_line_settings(arguments))) if named else None
     return OK if asyncio.run(_check(settings, question, offline=arguments.offline)) else FAILED
 
 
-async def _check(settings: Settings, question: Question | None, *, offline: bool) -> bool:
+async def _check(settings: Settings, question: CheckedModel | None, *, offline: bool) -> bool:
     print("settings    ok")
     good = False
     discovered: WindowLookup = no_stated_window
@@ -68,7 +68,7 @@ async def _check(settings: Settings, question: Question | None, *, offline: bool
     return good
 
 
-async def _print_calibration(built: Services, question: Question, *, offline: bool) -> WindowLookup:
+async def _print_calibration(built: Services, question: CheckedModel, *, offline: bool) -> WindowLookup:
     """Prints the model's server and calibration; returns how to look up the windows that the server states."""
     asks = built.settings.upstream.discover and not offline
     if asks:

@@ -25,7 +25,7 @@ _SHARES = ("paths",)
 """Options that are shares of usable."""
 
 
-class Question(NamedTuple):
+class CheckedModel(NamedTuple):
     """Which numbers to show: those of a model, under the pipeline that a suffix of its name asks for."""
 
     settings: Settings
@@ -47,7 +47,7 @@ def _has(tree: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def budget_lines(question: Question, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
+def budget_lines(question: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     policies = Policies(question.settings, bundled_table(config_directory() / "models.toml"), discovered)
     policy = policies.policy(Controls(strategy=question.suffix), {}, Scope(question.model), {})
@@ -62,7 +62,7 @@ def budget_lines(question: Question, discovered: WindowLookup = no_stated_window
     yield from _options(policy, question)
 
 
-def _numbers(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
+def _numbers(policy: Policy, budget: Budget, question: CheckedModel) -> Iterator[str]:
     if policy.window.max_input is not None:
         yield f"  max input {policy.window.max_input:,} ({_window_origin(policy.window, question)})"
     origin = _reserve_origin(budget, question)
@@ -78,7 +78,7 @@ def _numbers(policy: Policy, budget: Budget, question: Question) -> Iterator[str
         yield f"  asks in   {budget.prompt_window:,} (the summarizer's window)"
 
 
-def _marks(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
+def _marks(policy: Policy, budget: Budget, question: CheckedModel) -> Iterator[str]:
     """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
     entry = question.settings.for_model(question.model)
     own = entry.marks if entry else None
@@ -95,7 +95,7 @@ def _marks(policy: Policy, budget: Budget, question: Question) -> Iterator[str]:
         yield f"  {name:<9} {getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
-def _options(policy: Policy, question: Question) -> Iterator[str]:
+def _options(policy: Policy, question: CheckedModel) -> Iterator[str]:
     """Every option of every stage with its effective value."""
     for stage in policy.stages:
         options = getattr(stage, "options", None)
@@ -117,16 +117,16 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
     return f"{shown} ({origin})"
 
 
-def _window(window: Window, question: Question) -> str:
+def _window(window: Window, question: CheckedModel) -> str:
     """The window and where it is known from; `unknown` alone where it is not known."""
     return str(window) if window.tokens is None else f"{window.tokens:,} ({_window_origin(window, question)})"
 
 
-def _window_origin(window: Window, question: Question) -> str:
+def _window_origin(window: Window, question: CheckedModel) -> str:
     return question.origin("window") if window.source == SETTINGS else window.source
 
 
-def _reserve_origin(budget: Budget, question: Question) -> str:
+def _reserve_origin(budget: Budget, question: CheckedModel) -> str:
     entry = question.settings.for_model(question.model)
     own = entry.held_back if entry else None
     configured = question.settings.marks.reserve if own is None else own
@@ -136,7 +136,7 @@ def _reserve_origin(budget: Budget, question: Question) -> str:
     return (question.origin("marks", "reserve") if own is None else _OWN) + clamped
 
 
-def _strategy_origin(question: Question) -> str:
+def _strategy_origin(question: CheckedModel) -> str:
     if question.suffix is not None:
         return "suffix of the name"
     entry = question.settings.for_model(question.model)
@@ -145,7 +145,7 @@ def _strategy_origin(question: Question) -> str:
     return "default" if question.settings.strategy == DEFAULT else question.origin("strategy")
 
 
-def _option_origin(question: Question, stage: str, name: str, value: object) -> str:
+def _option_origin(question: CheckedModel, stage: str, name: str, value: object) -> str:
     default = next(each.default for each in fields(TABLE[stage].options) if each.name == name)
     if name in question.settings.options.get(stage, {}):
         return question.origin("options", stage, name)
@@ -154,7 +154,7 @@ def _option_origin(question: Question, stage: str, name: str, value: object) -> 
     return SETTINGS if name in option_tables(question.settings)[stage] else "by its mode"
 
 
-def _ledger_origin(question: Question, name: str) -> str:
+def _ledger_origin(question: CheckedModel, name: str) -> str:
     ledger = question.settings.ledger
     default = getattr(ledger, name) == type(ledger).model_fields[name].default
     return "default" if default else question.origin("ledger", name)

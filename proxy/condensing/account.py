@@ -15,7 +15,7 @@ from proxy.reasons import Action, Trigger
 from proxy.runtime.clock import Timing
 from proxy.sessions.identity import MOST_SHOWN
 from proxy.sessions.session import with_depth
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _prepared_phrase(decision: Decision) -> str:
     if not decision.was_prepared or decision.applied is None:
         return ""
     kinds = {each.kind for each in decision.applied.pieces if isinstance(each, Literal)}
-    return "summary ready" if Kind.REPLACEMENT in kinds else "ready"
+    return "summary ready" if PieceKind.REPLACEMENT in kinds else "ready"
 
 
 def dry_run(decision: Decision) -> bytes:

@@ -19,7 +19,7 @@ from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.digest import ROOT
-from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.view import Item, View, fold
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import Hit
@@ -39,7 +39,7 @@ def overlay_of(block: MemoryBlock, case: Case) -> Overlay:
     """The overlay that puts the block into a view."""
     at = case.history.last_user or 0
     anchor = case.history.digests[at - 1] if at else ROOT
-    return Overlay(anchor, at, 0, (Literal(block.raw, Kind.MEMORY),))
+    return Overlay(anchor, at, 0, (Literal(block.raw, PieceKind.MEMORY),))
 
 
 def with_standing_block(case: Case) -> Case:
@@ -99,7 +99,7 @@ def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str
 
 
 def _is_memory(item: Item) -> bool:
-    return isinstance(item.piece, Literal) and item.piece.kind is Kind.MEMORY
+    return isinstance(item.piece, Literal) and item.piece.kind is PieceKind.MEMORY
 
 
 def _hides(view: View) -> bool:

@@ -23,7 +23,7 @@ from strategies.core.condensation import Condensation, standing_in
 from strategies.core.digest import chain, link
 from strategies.core.messages import Message, Reader, Role, unknown
 from strategies.core.parsing import loads
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 
 NOTHING_COUNTED = ""  # the counter key of placeholders, which have no tokens
@@ -99,5 +99,5 @@ def _placeholders(missing: MissingMessages, standing: Iterable[Condensation]) ->
 def _task(condensations: Iterable[Condensation]) -> int:
     """The place of the first user message, as a condensation that holds it says; else 0."""
     pieces = (piece for each in condensations for piece in each.pieces)
-    origins = (piece.origin for piece in pieces if isinstance(piece, Literal) and piece.kind is Kind.TASK)
+    origins = (piece.origin for piece in pieces if isinstance(piece, Literal) and piece.kind is PieceKind.TASK)
     return next((origin for origin in origins if origin is not None), 0)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from proxy.chat.loose_json import json_or_none
 from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Kind, Reading
+from proxy.discovery.reading import Reading, ServerKind
 from proxy.discovery.servers import PAGES, Page
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
@@ -68,7 +68,7 @@ class Discovered:
         self._has_new_reply = False
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> ServerKind | None:
         """The kind of the upstream's server; None until it is known."""
         return self._reading.kind if self._reading else None
 

@@ -13,7 +13,7 @@ LEAST, MOST = 256, 100_000_000
 """A number of tokens outside these bounds is not taken for a window."""
 
 
-class Kind(StrEnum):
+class ServerKind(StrEnum):
     """A kind of server, by the name that people know it by."""
 
     VLLM = "vLLM"
@@ -31,14 +31,14 @@ class Kind(StrEnum):
     def is_local(self) -> bool:
         """Whether such a server mostly stands on one person's machine, loads a model when it is first asked for, and
         answers one or a few requests at a time."""
-        return self in (Kind.OLLAMA, Kind.LM_STUDIO, Kind.LLAMA_CPP)
+        return self in (ServerKind.OLLAMA, ServerKind.LM_STUDIO, ServerKind.LLAMA_CPP)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The windows that a server stated, by the names of models in requests."""
 
-    kind: Kind
+    kind: ServerKind
     windows: Mapping[str, StatedWindow] = field(default_factory=dict)
     only: StatedWindow | None = None
     """The window of its one model, which it serves under any name."""
@@ -59,7 +59,7 @@ class Reading:
         return Reading(self.kind, {**earlier.windows, **self.windows}, self.only)
 
 
-def stated_window(kind: Kind, window: object, max_input: object = None) -> StatedWindow | None:
+def stated_window(kind: ServerKind, window: object, max_input: object = None) -> StatedWindow | None:
     """A window as a server stated it; None if the value cannot be a window."""
     tokens, most = as_window(window), as_window(max_input)
     if tokens is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proxy.discovery.reading import Kind, Reading, by_name, members, smallest, stated_window
+from proxy.discovery.reading import Reading, ServerKind, by_name, members, smallest, stated_window
 from proxy.learning.stated_windows import StatedWindow
 
 CEILINGS = "ollama"
@@ -21,14 +21,16 @@ def llama_cpp_properties(page: object) -> Reading | None:
     settings = page.get("default_generation_settings") if isinstance(page, Mapping) else None
     if not isinstance(settings, Mapping):
         return None
-    return Reading(Kind.LLAMA_CPP, only=stated_window(Kind.LLAMA_CPP, settings.get("n_ctx")))
+    return Reading(ServerKind.LLAMA_CPP, only=stated_window(ServerKind.LLAMA_CPP, settings.get("n_ctx")))
 
 
 def llama_cpp_slots(page: object) -> Reading | None:
     """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
     if not isinstance(page, list) or not all(isinstance(slot, Mapping) and "n_ctx" in slot for slot in page):
         return None
-    return Reading(Kind.LLAMA_CPP, only=stated_window(Kind.LLAMA_CPP, smallest(slot["n_ctx"] for slot in page)))
+    return Reading(
+        ServerKind.LLAMA_CPP, only=stated_window(ServerKind.LLAMA_CPP, smallest(slot["n_ctx"] for slot in page))
+    )
 
 
 def ollama_running(page: object) -> Reading | None:
@@ -39,11 +41,11 @@ def ollama_running(page: object) -> Reading | None:
     if not isinstance(page, Mapping) or not isinstance(page.get("models"), list):
         return None
     loaded = (
-        (name, stated_window(Kind.OLLAMA, row.get("context_length")))
+        (name, stated_window(ServerKind.OLLAMA, row.get("context_length")))
         for row in members(page, "models")
         for name in _names(row.get("name"), row.get("model"))
     )
-    return Reading(Kind.OLLAMA, by_name(loaded))
+    return Reading(ServerKind.OLLAMA, by_name(loaded))
 
 
 def _names(*candidates: object) -> set[str]:
@@ -57,8 +59,8 @@ def lm_studio_models(page: object) -> Reading | None:
     rows = members(page, "data")
     if not any("max_context_length" in row or "compatibility_type" in row for row in rows):
         return None
-    loaded = ((row.get("id"), stated_window(Kind.LM_STUDIO, row.get("loaded_context_length"))) for row in rows)
-    return Reading(Kind.LM_STUDIO, by_name(loaded))
+    loaded = ((row.get("id"), stated_window(ServerKind.LM_STUDIO, row.get("loaded_context_length"))) for row in rows)
+    return Reading(ServerKind.LM_STUDIO, by_name(loaded))
 
 
 def lm_studio_instances(page: object) -> Reading | None:
@@ -66,13 +68,15 @@ def lm_studio_instances(page: object) -> Reading | None:
     rows = members(page, "models")
     if not any("loaded_instances" in row for row in rows):
         return None
-    return Reading(Kind.LM_STUDIO, by_name(pair for row in rows for pair in _instances(row)))
+    return Reading(ServerKind.LM_STUDIO, by_name(pair for row in rows for pair in _instances(row)))
 
 
 def _instances(row: Mapping[str, Any]) -> Iterator[tuple[object, StatedWindow | None]]:
     for instance in members(row, "loaded_instances"):
         config = instance.get("config")
-        window = stated_window(Kind.LM_STUDIO, config.get("context_length")) if isinstance(config, Mapping) else None
+        window = (
+            stated_window(ServerKind.LM_STUDIO, config.get("context_length")) if isinstance(config, Mapping) else None
+        )
         yield instance.get("id"), window
         yield row.get("key"), window
 
@@ -82,7 +86,7 @@ def tgi_info(page: object) -> Reading | None:
     if not isinstance(page, Mapping) or "max_total_tokens" not in page:
         return None
     most = page.get("max_input_tokens", page.get("max_input_length"))
-    return Reading(Kind.TGI, only=stated_window(Kind.TGI, page["max_total_tokens"], most))
+    return Reading(ServerKind.TGI, only=stated_window(ServerKind.TGI, page["max_total_tokens"], most))
 
 
 def litellm_deployments(page: object) -> Reading | None:
@@ -94,7 +98,7 @@ def litellm_deployments(page: object) -> Reading | None:
     rows = [row for row in members(page, "data") if isinstance(row.get("model_info"), Mapping)]
     if not rows or not all("model_name" in row for row in rows):
         return None
-    return Reading(Kind.LITELLM, by_name((row["model_name"], _deployment_window(row)) for row in rows))
+    return Reading(ServerKind.LITELLM, by_name((row["model_name"], _deployment_window(row)) for row in rows))
 
 
 def _deployment_window(row: Mapping[str, Any]) -> StatedWindow | None:
@@ -102,24 +106,24 @@ def _deployment_window(row: Mapping[str, Any]) -> StatedWindow | None:
     target = str(params.get("model", "")) if isinstance(params, Mapping) else ""
     if target.startswith(CEILINGS):
         return None
-    return stated_window(Kind.LITELLM, row["model_info"].get("max_input_tokens"))
+    return stated_window(ServerKind.LITELLM, row["model_info"].get("max_input_tokens"))
 
 
 class Page(NamedTuple):
     """A page on which a server states what it has loaded; the path is relative to the address that `/v1` stands at."""
 
-    kind: Kind
+    kind: ServerKind
     path: str
     read: Callable[[object], Reading | None]
 
 
 PAGES = (
-    Page(Kind.LLAMA_CPP, "/props", llama_cpp_properties),
-    Page(Kind.LLAMA_CPP, "/slots", llama_cpp_slots),
-    Page(Kind.OLLAMA, "/api/ps", ollama_running),
-    Page(Kind.LM_STUDIO, "/api/v0/models", lm_studio_models),
-    Page(Kind.LM_STUDIO, "/api/v1/models", lm_studio_instances),
-    Page(Kind.TGI, "/info", tgi_info),
-    Page(Kind.LITELLM, "/model/info", litellm_deployments),
+    Page(ServerKind.LLAMA_CPP, "/props", llama_cpp_properties),
+    Page(ServerKind.LLAMA_CPP, "/slots", llama_cpp_slots),
+    Page(ServerKind.OLLAMA, "/api/ps", ollama_running),
+    Page(ServerKind.LM_STUDIO, "/api/v0/models", lm_studio_models),
+    Page(ServerKind.LM_STUDIO, "/api/v1/models", lm_studio_instances),
+    Page(ServerKind.TGI, "/info", tgi_info),
+    Page(ServerKind.LITELLM, "/model/info", litellm_deployments),
 )
 """In the order in which a server of unknown kind is asked; a page of one server means nothing to another."""

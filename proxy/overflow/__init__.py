@@ -29,7 +29,7 @@ _ERROR = b"error"
 _ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 
 
-class Kind(StrEnum):
+class RefusedPart(StrEnum):
     """The part of a request that does not fit."""
 
     INPUT = "input"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 class Refusal(NamedTuple):
     """A request that does not fit; all numbers are in tokens of the upstream, None if it does not say."""
 
-    kind: Kind
+    kind: RefusedPart
     window: int | None = None
     """The context length."""
     prompt_tokens: int | None = None
@@ -57,7 +57,7 @@ def recognise(status: int, body: bytes, clean: Callable[[str], str] | None = Non
     if status in _NEVER:
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
-        return Refusal(Kind.INPUT)
+        return Refusal(RefusedPart.INPUT)
     if status < HTTPStatus.MULTIPLE_CHOICES and _ERROR not in body and _ANSWER.search(body):
         return None  # a normal reply, as nearly all are: there is nothing to read
     content = read_body(body)
@@ -72,12 +72,12 @@ def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
     """Classifies a refusal of prompt and reply together: it is one of the reply if the prompt is a small part."""
     window, prompt, reply = numbers
     if meaning is Meaning.OUTPUT or (window and reply and _is_all_reply(window, prompt, reply)):
-        return Refusal(Kind.OUTPUT, reply_tokens=reply)
-    return Refusal(Kind.INPUT, window, prompt, reply)
+        return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
+    return Refusal(RefusedPart.INPUT, window, prompt, reply)
 
 
 def _is_all_reply(window: int, prompt: int | None, reply: int) -> bool:
     return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
-__all__ = ["Kind", "Refusal", "recognise"]
+__all__ = ["Refusal", "RefusedPart", "recognise"]

@@ -20,7 +20,7 @@ from proxy.chat.loose_json import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.http.sse import is_event_stream
-from proxy.overflow import Kind, Refusal, recognise
+from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.numbers import LEAST
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching.rounds import Rounds
@@ -86,14 +86,14 @@ class Following:
         return self._learn_from(OpenedReply(failed, recognise(failed.status, failed.data), failed.data))
 
     def _learn_from(self, following: OpenedReply) -> OpenedReply:
-        if following.refusal is not None and following.refusal.kind is Kind.INPUT:
+        if following.refusal is not None and following.refusal.kind is RefusedPart.INPUT:
             self._learn(following.refusal, self._rounds.tokens)
         return following
 
     async def _retry_shorter(self, refused: OpenedReply, *, text_sent: bool) -> OpenedReply:
         """The reply to a shorter prompt where this one was refused for its length; else the refusal itself."""
         refusal = refused.refusal
-        if refusal is None or refusal.kind is Kind.OUTPUT:
+        if refusal is None or refusal.kind is RefusedPart.OUTPUT:
             return refused
         try:
             if not await self._rounds.shorten(_acceptable_tokens(refusal, self._rounds.tokens)):

@@ -16,7 +16,7 @@ from proxy.searching.reply_choice import FirstChoice, hidden_message
 from proxy.searching.tool import BadArguments, ToolState, is_object, parse_arguments
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
-from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.shaping import adapt_message
 from strategies.core.view import View
 from strategies.memory.block import appears_in, notes_for, search_result
@@ -93,7 +93,9 @@ class Rounds:
         digests = self._view.transcript.digests
         if not (self._messages and digests):
             return None
-        return Overlay(digests[-1], len(digests), 0, tuple(Literal(each.raw, Kind.PATCH) for each in self._messages))
+        return Overlay(
+            digests[-1], len(digests), 0, tuple(Literal(each.raw, PieceKind.PATCH) for each in self._messages)
+        )
 
     def body(self) -> bytes:
         """The request with the rounds so far after its view."""

@@ -20,7 +20,7 @@ from proxy.sessions.session import FailedTry, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.protocol import Verdict
 
 VERSION = 1
@@ -195,10 +195,10 @@ def _decode_pieces(rows: Iterable[Any], before: int) -> Iterator[Piece]:
                 raise ValueError("what is kept is not covered")
             yield from map(Keep, range(start, stop))
         else:
-            yield _literal(row["raw"], Kind(row["kind"]), row["origin"], before)
+            yield _literal(row["raw"], PieceKind(row["kind"]), row["origin"], before)
 
 
-def _literal(raw: Any, kind: Kind, origin: int | None, before: int) -> Literal:
+def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Literal:
     if not isinstance(raw, str) or not isinstance(loads(raw)["role"], str):
         raise TypeError("a piece is no message")
     if origin is not None and not 0 <= origin < before:

@@ -79,7 +79,7 @@ def read_plain_answer(text: str) -> ParsedAnswer:
     return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
 
 
-class Question(NamedTuple):
+class AskedRecord(NamedTuple):
     """A question for a record, and what its answer is measured by."""
 
     ask: Ask
@@ -92,7 +92,7 @@ class Question(NamedTuple):
     """Reads record and cards out of the answer."""
 
 
-def accept(result: Result, question: Question) -> ParsedAnswer:
+def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
     """The record and cards of an answer; raises `AnswerRefused` if it may not stand for history."""
     if not isinstance(result, Answer):
         raise AnswerRefused(f"summary-{result.reason if isinstance(result, Failure) else 'unreadable'}")
@@ -104,7 +104,7 @@ def accept(result: Result, question: Question) -> ParsedAnswer:
     return parsed
 
 
-def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: Question) -> str:
+def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord) -> str:
     if answer.called_tools:
         return "summary-called-tools"
     if answer.finish_reason == "length" and not parsed.is_complete:
@@ -118,14 +118,14 @@ def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: Question) ->
     return reason or ("" if parsed.well_formed else "summary-untagged") or _vacuous(record, question)
 
 
-def _too_long(record: str, question: Question) -> str:
+def _too_long(record: str, question: AskedRecord) -> str:
     tokens = question.counter.text(record)
     if tokens > question.cap:
         return "summary-too-long"
     return "summary-not-smaller" if tokens >= question.span_tokens else ""
 
 
-def _not_a_record(record: str, question: Question) -> str:
+def _not_a_record(record: str, question: AskedRecord) -> str:
     instructions = question.ask.system if question.ask.view is None else question.ask.user
     if _REFUSALS.match(record) and question.counter.text(record) < _REFUSAL_TOKENS:
         return "summary-refused"
@@ -134,7 +134,7 @@ def _not_a_record(record: str, question: Question) -> str:
     return ""
 
 
-def _vacuous(record: str, question: Question) -> str:
+def _vacuous(record: str, question: AskedRecord) -> str:
     tokens = question.counter.text(record)
     is_tiny = tokens < LEAST_TOKENS and question.span_tokens > LONG_SPAN
     has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)

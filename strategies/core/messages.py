@@ -39,7 +39,7 @@ class Role(Enum):
     TOOL = "tool"
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A tool call in an assistant message; `id` is "" for the old `function_call`."""
 
     id: str
@@ -61,7 +61,7 @@ class Message:
     """The digest by which the chain knows the message (`strategies.core.digest`); empty for a message of ours."""
     tokens: int
     """Tokens of the message with its framing."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     """The tool calls that the message makes."""
     call_id: str = ""
     """The id of the call that the message answers, or ""."""
@@ -142,7 +142,7 @@ class Reader:
 
 
 def _message(
-    data: bytes, body: Mapping[str, object], role: Role, digest: bytes, tokens: int, calls: tuple[Call, ...]
+    data: bytes, body: Mapping[str, object], role: Role, digest: bytes, tokens: int, calls: tuple[ToolCall, ...]
 ) -> Message:
     written, answers = body.get("role"), body.get("tool_call_id")
     return Message(
@@ -172,8 +172,8 @@ def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str |
     return _message(text.encode("utf-8", "surrogatepass"), body, role, b"", counter.message(body), _calls(body))
 
 
-def _calls(body: Mapping[str, object]) -> tuple[Call, ...]:
-    return tuple(Call(*fields) for fields in call_fields(body))
+def _calls(body: Mapping[str, object]) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(*fields) for fields in call_fields(body))
 
 
 def dump(body: Mapping[str, object]) -> str:

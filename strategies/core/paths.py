@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from strategies.core.messages import Call
+from strategies.core.messages import ToolCall
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
 _LINE_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     whole: bool
 
 
-def target(call: Call) -> Target | None:
+def target(call: ToolCall) -> Target | None:
     """The file that a call names in its arguments, or None."""
     arguments = parsed(call.arguments)
     return None if arguments is None else target_in(arguments)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class PieceKind(Enum):
     """What a literal piece stands for."""
 
     REPLACEMENT = "replacement"
@@ -30,7 +30,7 @@ class Literal:
     """A message of ours as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
 
     raw: str
-    kind: Kind
+    kind: PieceKind
     origin: int | None = None
 
 

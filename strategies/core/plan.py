@@ -16,7 +16,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Kind, Literal, Piece
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 from strategies.core.rounds import newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
@@ -131,7 +131,7 @@ def _stands(view: View, index: int, may_be_cut: bool) -> bool:
     if isinstance(piece, Keep):
         return True
     is_result = view.transcript.chain[index].role is Role.TOOL
-    return may_be_cut and is_result and piece.kind is Kind.SHORTENED
+    return may_be_cut and is_result and piece.kind is PieceKind.SHORTENED
 
 
 def newest_is_shortened(view: View) -> bool:
@@ -174,14 +174,14 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
     pieces = (item.piece for item in view.lead[: view.head])
-    return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is Kind.MEMORY))
+    return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is PieceKind.MEMORY))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
     """The pieces with the first user message, if they keep it, written out as a literal."""
     task = transcript.task
     return tuple(
-        Literal(transcript.chain[piece.index].raw, Kind.TASK, piece.index)
+        Literal(transcript.chain[piece.index].raw, PieceKind.TASK, piece.index)
         if isinstance(piece, Keep) and piece.index == task
         else piece
         for piece in pieces
@@ -212,7 +212,7 @@ def with_wider_task(view: View, most: int, most_of_part: int) -> View:
     if rest + message.tokens <= most:
         piece: Piece = Keep(task)
     elif view.tokens < most_of_part:
-        piece = Literal(shorten_message(message, most_of_part - rest, view.counter), Kind.TASK, task)
+        piece = Literal(shorten_message(message, most_of_part - rest, view.counter), PieceKind.TASK, task)
     else:
         return view
     return apply(view, Plan((Replace(place, place + 1, (piece,)),)))
@@ -227,4 +227,4 @@ def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
     if is_last or not item.intact or item.message.tokens <= cap:
         return (item.piece,)
     excerpt = shorten_message(item.message, cap, view.counter)
-    return (Literal(excerpt, Kind.TASK, view.transcript.task),)
+    return (Literal(excerpt, PieceKind.TASK, view.transcript.task),)

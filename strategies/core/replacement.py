@@ -13,7 +13,7 @@ import re
 
 from strategies.core.ledger import Ledger, split_ledger
 from strategies.core.messages import Counter, dump
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.view import View
 
 OPENING = "[Condensed history]"
@@ -36,13 +36,13 @@ _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*
 def replacement(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
     """The message that stands for `stands_for` messages: `text` in the frame."""
     content = _framed(_CHINESE_FRAME if chinese else _FRAME, text, stands_for)
-    return Literal(dump({"role": "user", "content": content}), Kind.REPLACEMENT)
+    return Literal(dump({"role": "user", "content": content}), PieceKind.REPLACEMENT)
 
 
 def context_summary(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
     """The same message in the frame of `rolling`."""
     content = _framed(_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME, text, stands_for)
-    return Literal(dump({"role": "assistant", "name": SUMMARY_NAME, "content": content}), Kind.REPLACEMENT)
+    return Literal(dump({"role": "assistant", "name": SUMMARY_NAME, "content": content}), PieceKind.REPLACEMENT)
 
 
 def _framed(frame: str, text: str, stands_for: int) -> str:

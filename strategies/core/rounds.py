@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from strategies.core.messages import Call, Role
+from strategies.core.messages import Role, ToolCall
 
 
 class Rounded(Protocol):
@@ -24,7 +24,7 @@ class Rounded(Protocol):
     @property
     def role(self) -> Role | None: ...
     @property
-    def calls(self) -> tuple[Call, ...]: ...
+    def calls(self) -> tuple[ToolCall, ...]: ...
     @property
     def call_id(self) -> str: ...
 
@@ -119,7 +119,7 @@ class _Ties:
         self._callers: dict[str, int] = {}
         self._last_caller: int | None = None
 
-    def calls(self, i: int, calls: Iterable[Call]) -> None:
+    def calls(self, i: int, calls: Iterable[ToolCall]) -> None:
         self._last_caller = i
         for call in calls:
             self._callers[call.id] = i

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from strategies.core.form import Form
 from strategies.core.messages import RESULT_ROLES, Counter, Message, Role, literal
-from strategies.core.pieces import Keep, Kind, Literal, Piece
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 
 CALLING = "(tool call)"
 """The content of a message of ours that only calls tools, where an empty content is refused."""
 BRIDGE: Mapping[str, object] = {"role": "assistant", "content": "Understood."}
 """The message between a tool's result and a user message, where we have made them neighbours."""
-_OURS = (Kind.REPLACEMENT, Kind.MEMORY)
+_OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
 
 
 class Placed(NamedTuple):

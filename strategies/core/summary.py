@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from strategies.core.answer import AnswerReader, Question, accept, read_plain_answer
+from strategies.core.answer import AnswerReader, AskedRecord, accept, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.carrying import ledger_tokens, next_ledger
@@ -183,13 +183,13 @@ def _ask_record(span: Span, cap: int, budget: Budget, past: Past, form: RecordFo
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued
-        return (yield from _ask_until_accepted(Question(ask, cap, span.tokens, counter, form.read), form, NO_RECORD))
+        return (yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, NO_RECORD))
     layout = _layout(span, cap, budget, forms)
     form, record = layout.form, Record(layout.earlier, 0, 0)
     for part in layout.parts:
         shown = _prompt_text(record.text, part, form.closing)
         ask = Ask(layout.system, shown, form.answer_tokens(cap), SUMMARIZER, record=cap)
-        record = yield from _ask_until_accepted(Question(ask, cap, span.tokens, counter, form.read), form, record)
+        record = yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, record)
     return record
 
 
@@ -272,7 +272,7 @@ def _prefix(view: View, end: int) -> str:
     return View(transcript, view.items[:end], head, view.covered, view.fixed, view.counter).to_json()
 
 
-def _ask_until_accepted(question: Question, form: RecordForm, before: Record) -> Recording:
+def _ask_until_accepted(question: AskedRecord, form: RecordForm, before: Record) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
     A call that fails is not repeated: it would fail again, and a waiting client has no time for it.

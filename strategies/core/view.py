@@ -19,9 +19,9 @@ from functools import cached_property
 
 from strategies.core.digest import message_digest
 from strategies.core.form import Form
-from strategies.core.messages import Call, Counter, Message, Role, literal
+from strategies.core.messages import Counter, Message, Role, ToolCall, literal
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.rounds import Structure, structure
 from strategies.core.shaping import Placed, shape
 from strategies.core.transcript import Transcript
@@ -37,12 +37,16 @@ class Item:
     @property
     def role(self) -> Role | None:
         """The role of the message in the conversation; None for replacements, their lead-in, and memory blocks."""
-        if isinstance(self.piece, Literal) and self.piece.kind in (Kind.REPLACEMENT, Kind.LEAD_IN, Kind.MEMORY):
+        if isinstance(self.piece, Literal) and self.piece.kind in (
+            PieceKind.REPLACEMENT,
+            PieceKind.LEAD_IN,
+            PieceKind.MEMORY,
+        ):
             return None
         return self.message.role
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls of the message."""
         return self.message.calls
 
@@ -64,7 +68,7 @@ class Item:
     @property
     def is_replacement(self) -> bool:
         """Whether the item is the replacement: frame, summary and ledger in the place of condensed history."""
-        return isinstance(self.piece, Literal) and self.piece.kind is Kind.REPLACEMENT
+        return isinstance(self.piece, Literal) and self.piece.kind is PieceKind.REPLACEMENT
 
 
 @dataclass(frozen=True)
@@ -317,7 +321,7 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
 
     A record that must outlive the stored text of its transcript holds that message as a literal (`plan.with_task`).
     """
-    if piece.kind is not Kind.TASK or piece.origin is None:
+    if piece.kind is not PieceKind.TASK or piece.origin is None:
         return False
     message = transcript.chain[piece.origin]
     return message.has_text and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))

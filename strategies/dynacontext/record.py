@@ -14,7 +14,7 @@ import re
 from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.replacement import frame_tokens
 from strategies.core.summary import LEAST_RECORD, Cap, RecordForm, Span, record_cap
 from strategies.core.tags import tag_contents
@@ -23,7 +23,7 @@ from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope
 
 TRIES = 3
-LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), Kind.LEAD_IN)
+LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), PieceKind.LEAD_IN)
 
 _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")

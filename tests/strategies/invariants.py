@@ -13,7 +13,7 @@ from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.rounds import structure
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
@@ -146,7 +146,7 @@ def _order(view: View) -> Iterator[str]:
     if sources != sorted(set(sources)):
         yield f"messages stand twice or out of order: {sources}"
     for item in view.items:
-        if isinstance(item.piece, Literal) and item.piece.kind in (Kind.MASKED, Kind.SHORTENED):
+        if isinstance(item.piece, Literal) and item.piece.kind in (PieceKind.MASKED, PieceKind.SHORTENED):
             yield from _same_message(item.message, view.transcript.chain[item.piece.origin or 0])
 
 

@@ -10,7 +10,7 @@ from strategies import stages
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect, Result
 from strategies.core.errors import NothingToSummarize, OptionError, StrategyError
-from strategies.core.pieces import Keep, Kind, Literal
+from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.plan import apply, check
 from strategies.core.protocol import Judging, Past
 from strategies.core.replacement import previous_text
@@ -306,7 +306,7 @@ def test_a_long_first_message_is_cut_as_every_strategy_cuts_it() -> None:
     view = voted([user(words(3_000)), *agent(6)[2:], user("and?")])
     first = view.items[0].piece
     assert isinstance(first, Literal)
-    assert first.kind is Kind.TASK
+    assert first.kind is PieceKind.TASK
     assert view.items[0].message.tokens <= 2_000
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.messages import dump
-from strategies.core.pieces import Keep, Kind, Literal, Overlay
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.plan import head_pieces, violations
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
@@ -28,7 +28,7 @@ CHAT: list[Body] = [user("one"), assistant("two"), user("three"), assistant("fou
 def patch_at(transcript: Transcript, at: int, words: str = "found") -> Overlay:
     """A hidden round before the chain message `at`."""
     bodies = [assistant(None, call(f"hidden{at}", "search_memory")), tool(f"hidden{at}", words)]
-    pieces = tuple(Literal(dump(each), Kind.PATCH) for each in bodies)
+    pieces = tuple(Literal(dump(each), PieceKind.PATCH) for each in bodies)
     return Overlay(transcript.digests[at - 1], at, 0, pieces)
 
 
@@ -57,7 +57,7 @@ def test_it_leaves_with_a_head_that_reaches_to_its_place(covered: int, shown: bo
 
 def test_it_stands_before_a_memory_block_at_the_same_place() -> None:
     transcript = patched([user("one"), user("two")], 1)
-    block = Overlay(transcript.digests[0], 1, 0, (Literal(dump(assistant("block")), Kind.MEMORY),))
+    block = Overlay(transcript.digests[0], 1, 0, (Literal(dump(assistant("block")), PieceKind.MEMORY),))
     assert texts(fold(transcript, (block,), 0, WORDS)) == ["one", None, "found", "block", "two"]
 
 

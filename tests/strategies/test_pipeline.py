@@ -13,7 +13,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import Declined, StrategyError
 from strategies.core.messages import dump
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, newest_is_shortened
 from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.requirement import Requirement
@@ -66,7 +66,7 @@ class Grows(Drops):
     """A stage that makes a view larger."""
 
     def edit(self, view: View) -> Replace:
-        return Replace(2, 3, (Literal(dump(tool("c0", words(5_000))), Kind.MASKED, 2),))
+        return Replace(2, 3, (Literal(dump(tool("c0", words(5_000))), PieceKind.MASKED, 2),))
 
 
 class Declines(Drops):

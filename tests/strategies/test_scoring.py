@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from strategies.core.messages import Call
+from strategies.core.messages import ToolCall
 from strategies.keywords import keywords
-from strategies.scoring import Kind, MessageImportanceScorer, Wording
+from strategies.scoring import EventKind, MessageImportanceScorer, Wording
 from tests.support.transcripts import Body, assistant, call, message, tool, user, words
 
 SCORER = MessageImportanceScorer(
     Wording(*(keywords(name) for name in ("error", "instruction", "success", "operation", "editing_tool"))), 8_000
 )
-SHELL = Call("c", "bash", "{}")
-EDITOR = Call("c", "str_replace_editor", "{}")
+SHELL = ToolCall("c", "bash", "{}")
+EDITOR = ToolCall("c", "str_replace_editor", "{}")
 HOUR, DAY = 3_600.0, 86_400.0
 
 
-def score(body: Body, answers: Call | None = None, age: float | None = None) -> float:
+def score(body: Body, answers: ToolCall | None = None, age: float | None = None) -> float:
     return SCORER.score(message(body), answers, age)
 
 
@@ -44,23 +44,23 @@ def test_a_line_of_a_log_is_worth_least() -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "base"),
     [
-        (user("The sky is blue."), Kind.USER, 0.4),
-        (assistant(None, call("c", "str_replace_editor")), Kind.EDIT, 0.3),
-        (assistant(None, call("c", "bash", {"command": "ls"})), Kind.CALL, 0.25),
-        (assistant("The sky is blue."), Kind.TEXT, 0.25),
-        (tool("c", "one\ntwo"), Kind.RESULT, 0.15),
-        (user("<returncode>0</returncode>\n<output>\na\n</output>"), Kind.RESULT, 0.15),
-        ({"role": "assistant", "function_call": {"name": "write_file", "arguments": "{}"}}, Kind.EDIT, 0.3),
+        (user("The sky is blue."), EventKind.USER, 0.4),
+        (assistant(None, call("c", "str_replace_editor")), EventKind.EDIT, 0.3),
+        (assistant(None, call("c", "bash", {"command": "ls"})), EventKind.CALL, 0.25),
+        (assistant("The sky is blue."), EventKind.TEXT, 0.25),
+        (tool("c", "one\ntwo"), EventKind.RESULT, 0.15),
+        (user("<returncode>0</returncode>\n<output>\na\n</output>"), EventKind.RESULT, 0.15),
+        ({"role": "assistant", "function_call": {"name": "write_file", "arguments": "{}"}}, EventKind.EDIT, 0.3),
     ],
 )
-def test_the_base_is_that_of_the_kind(body: Body, kind: Kind, base: float) -> None:
+def test_the_base_is_that_of_the_kind(body: Body, kind: EventKind, base: float) -> None:
     assert SCORER.kind(message(body)) is kind
     assert score(body) == base
 
 
 @pytest.mark.parametrize("name", ["Edit", "write_file", "mcp__files__edit_file", "fs.write_file", "tools:apply_patch"])
 def test_an_editing_tool_is_known_by_the_last_part_of_its_name(name: str) -> None:
-    assert SCORER.kind(message(assistant(None, call("c", name)))) is Kind.EDIT
+    assert SCORER.kind(message(assistant(None, call("c", name)))) is EventKind.EDIT
 
 
 def test_one_editing_call_among_several_makes_an_edit() -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from proxy.asking import Asking, Call, Caller
+from proxy.asking import Asking, Caller, FinishedCall
 from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import Upstream
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Effect, Result
@@ -32,7 +32,7 @@ class Clock:
 class RecordedAsking:
     """An `Asking`, and every call that it has reported."""
 
-    def __init__(self, asking: Asking, calls: list[Call]) -> None:
+    def __init__(self, asking: Asking, calls: list[FinishedCall]) -> None:
         self.asking = asking
         self.calls = calls
 
@@ -62,9 +62,9 @@ async def asking(
 
     `then` is called when a call has ended and was reported.
     """
-    calls: list[Call] = []
+    calls: list[FinishedCall] = []
 
-    def record(call: Call) -> None:
+    def record(call: FinishedCall) -> None:
         calls.append(call)
         if then is not None:
             then()

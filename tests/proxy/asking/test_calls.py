@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking import Asking, Call
+from proxy.asking import Asking, FinishedCall
 from proxy.asking.calls import MOST_LIMITS
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT
 from proxy.http.headers import Headers
@@ -137,8 +137,8 @@ async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: S
         await own.ask()
         await own.ask(caller=LATER)
         assert own.calls == [
-            Call("summarizer", False, "", 940),
-            Call("summarizer", True, "http-error", 0),
+            FinishedCall("summarizer", False, "", 940),
+            FinishedCall("summarizer", True, "http-error", 0),
         ]
 
 

@@ -14,7 +14,7 @@ from proxy.calibration.fit import EVEN
 from proxy.calibration.samples import NOTHING, FittedPrices
 from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
 from strategies.core.messages import Reader, Role, dump, literal
-from strategies.core.pieces import Kind, Literal, Overlay
+from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from tests.support.transcripts import WORDS
@@ -90,7 +90,7 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of
     request = asked(whole, overhead=0)
     cheap = FittedPrices(EVEN._replace(media=250, media_tokens=0))
     known = calibration_for(request, cheap, None, None)
-    view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, Kind.REPLACEMENT),))], 0, WORDS)
+    view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, PieceKind.REPLACEMENT),))], 0, WORDS)
     assert abs(known.expected(fold(whole, (), 0, WORDS), "") - 10 * 256) <= 50
     assert abs(known.expected(view, "c1") - (2 * 256 + text.tokens)) <= 20
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.effective import Question, budget_lines
+from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests.proxy.commanding import run
@@ -189,7 +189,7 @@ def test_a_key_that_cannot_be_read_fails_the_check_in_plain_words(
 
 
 def budget(model: str = "m", **settings: Any) -> str:
-    return "\n".join(budget_lines(Question(Settings(**settings), model)))
+    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model)))
 
 
 def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:

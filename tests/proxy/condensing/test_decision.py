@@ -24,7 +24,7 @@ from proxy.tokens.windows import ModelTable
 from strategies.core.budget import Scale
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
@@ -84,7 +84,7 @@ def test_an_unknown_window_has_no_headroom() -> None:
 
 
 def test_the_line_is_the_one_that_the_design_shows() -> None:
-    prepared = replace(MADE, pieces=(Literal("{}", Kind.REPLACEMENT),), own_tokens=2_134)
+    prepared = replace(MADE, pieces=(Literal("{}", PieceKind.REPLACEMENT),), own_tokens=2_134)
     made = decision(
         window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True
     )

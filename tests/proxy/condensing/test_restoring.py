@@ -18,7 +18,7 @@ from proxy.sessions.histories import MissingMessages, StoredHistory
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role
-from strategies.core.pieces import Keep, Kind, Literal, Piece
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 
@@ -80,7 +80,7 @@ def condensation(covered: int, *pieces: Piece) -> Condensation:
     return Condensation("c", digest, covered, 1, pieces, 0, "extract", "hard", "forced", 9, 5, 0.0)
 
 
-def summary(*, origin: int | None = None, kind: Kind = Kind.REPLACEMENT) -> Literal:
+def summary(*, origin: int | None = None, kind: PieceKind = PieceKind.REPLACEMENT) -> Literal:
     return Literal(json.dumps(user("[what was said]")), kind, origin)
 
 
@@ -168,7 +168,7 @@ async def test_without_texts_and_a_head_nothing_is_restored(pool: Counting) -> N
 
 
 async def test_the_place_of_the_task_is_known_by_the_head_that_holds_it(pool: Counting) -> None:
-    head = condensation(4, summary(origin=2, kind=Kind.TASK))
+    head = condensation(4, summary(origin=2, kind=PieceKind.TASK))
     whole = await whole_of(pool, DIALOGUE[4:], left_out(4, keeps_text=False), head)
     assert whole is not None
     assert whole.task == 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.retrying import MOST_RATIO, RefusedRequest, retry_budget
-from proxy.overflow import Kind, Refusal
+from proxy.overflow import Refusal, RefusedPart
 from strategies.core.budget import Budget
 
 
 def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
-    return Refusal(Kind.INPUT, window, counted)
+    return Refusal(RefusedPart.INPUT, window, counted)
 
 
 def test_where_counts_agree_the_target_of_the_learned_window_is_aimed_at() -> None:

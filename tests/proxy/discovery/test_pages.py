@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Kind, Reading
+from proxy.discovery.reading import Reading, ServerKind
 from proxy.discovery.servers import PAGES, Page
 from proxy.learning.stated_windows import StatedWindow
 from tests.proxy.discovery import pages
@@ -25,21 +25,21 @@ def windows(reading: Reading | None) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("listed", "kind"),
     [
-        (pages.VLLM, Kind.VLLM),
-        (pages.SGLANG, Kind.SGLANG),
-        (pages.LLAMA_CPP, Kind.LLAMA_CPP),
-        (pages.LLAMA_CPP_ROUTER, Kind.LLAMA_CPP),
-        (pages.OLLAMA, Kind.OLLAMA),
-        (pages.LM_STUDIO, Kind.LM_STUDIO),
-        (pages.TGI, Kind.TGI),
-        (pages.LITELLM, Kind.LITELLM),
-        (pages.OPENROUTER, Kind.OPENROUTER),
+        (pages.VLLM, ServerKind.VLLM),
+        (pages.SGLANG, ServerKind.SGLANG),
+        (pages.LLAMA_CPP, ServerKind.LLAMA_CPP),
+        (pages.LLAMA_CPP_ROUTER, ServerKind.LLAMA_CPP),
+        (pages.OLLAMA, ServerKind.OLLAMA),
+        (pages.LM_STUDIO, ServerKind.LM_STUDIO),
+        (pages.TGI, ServerKind.TGI),
+        (pages.LITELLM, ServerKind.LITELLM),
+        (pages.OPENROUTER, ServerKind.OPENROUTER),
         (pages.GROQ, None),
         (pages.OPENAI, None),
         ({"object": "list", "data": []}, None),
     ],
 )
-def test_most_servers_are_known_by_their_model_list(listed: object, kind: Kind | None) -> None:
+def test_most_servers_are_known_by_their_model_list(listed: object, kind: ServerKind | None) -> None:
     assert kind_of(listed) is kind
 
 
@@ -107,7 +107,7 @@ def test_llama_cpp_answers_by_any_name_unless_it_routes_to_several_models() -> N
 
 def test_a_router_that_has_loaded_nothing_states_no_window() -> None:
     reading = ASKED["/props"].read({"default_generation_settings": {"n_ctx": 0, "params": {}}, "role": "router"})
-    assert reading == Reading(Kind.LLAMA_CPP)
+    assert reading == Reading(ServerKind.LLAMA_CPP)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
@@ -136,15 +136,15 @@ def test_what_is_no_number_of_tokens_is_no_window(value: object) -> None:
 
 
 def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() -> None:
-    first = Reading(Kind.OLLAMA, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
-    second = Reading(Kind.OLLAMA, {"a": StatedWindow(16_384, None, "")})
+    first = Reading(ServerKind.OLLAMA, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
+    second = Reading(ServerKind.OLLAMA, {"a": StatedWindow(16_384, None, "")})
     assert windows(second.after(first)) == {"a": 16_384, "b": 8_192}
-    assert windows(second.after(Reading(Kind.LM_STUDIO, first.windows))) == {"a": 16_384}
+    assert windows(second.after(Reading(ServerKind.LM_STUDIO, first.windows))) == {"a": 16_384}
 
 
 def test_a_server_that_loads_nothing_by_itself_is_believed_when_it_drops_a_model() -> None:
-    first = Reading(Kind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
-    assert windows(Reading(Kind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
+    first = Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
+    assert windows(Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
 
 
 KEYS = st.sampled_from(
@@ -167,6 +167,6 @@ JSON = st.recursive(
 
 @given(JSON | st.builds(lambda rows: {"data": rows, "models": rows}, st.lists(st.dictionaries(KEYS, JSON, max_size=6))))
 def test_no_answer_makes_a_reader_fail(body: object) -> None:
-    assert kind_of(body) in {None, *Kind}
+    assert kind_of(body) in {None, *ServerKind}
     readings = [windows_in(body), *(page.read(body) for page in PAGES)]
     assert all(isinstance(each, Reading | None) for each in readings)

@@ -12,7 +12,7 @@ import pytest
 from proxy.learning.learned_windows import LearnedWindows, Origin
 from proxy.learning.proof import Scope
 from proxy.learning.truncation import CountedReply
-from proxy.overflow import Kind, Refusal
+from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -47,7 +47,7 @@ def told(learned: LearnedWindows, own: int, counted: int) -> int | None:
 
 
 def refusal(window: int | None) -> Refusal:
-    return Refusal(Kind.INPUT, window)
+    return Refusal(RefusedPart.INPUT, window)
 
 
 async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.overflow import Kind, Refusal, recognise
+from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.reading import is_error_body
 
 Case = dict[str, Any]
@@ -43,7 +43,7 @@ def test_a_refusal_is_recognised_with_its_kind(case: Case) -> None:
 
 @pytest.mark.parametrize("case", INPUT, ids=named)
 def test_the_numbers_of_a_refusal_are_read(case: Case) -> None:
-    expected = Refusal(Kind.INPUT, case["window"], case["counted"], case["asked"])
+    expected = Refusal(RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
     assert recognise(case["status"], body_of(case)) == expected
 
 
@@ -86,7 +86,7 @@ def test_a_refusal_is_recognised_through_two_gateways(case: Case) -> None:
     wrapped = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": inner}}}
     twice = {"detail": {"error": json.dumps(wrapped)}}
     refusal = recognise(400, json.dumps(twice).encode())
-    assert refusal == Refusal(Kind.INPUT, case["window"], case["counted"], case["asked"])
+    assert refusal == Refusal(RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
 
 
 def test_what_an_error_quotes_of_the_conversation_says_nothing() -> None:
@@ -152,7 +152,7 @@ def failed(code: str, message: str, **members: Any) -> tuple[str, dict[str, Any]
 @pytest.mark.parametrize("before", [[], ["response.created"], ["response.created", "response.in_progress"]])
 def test_a_response_that_failed_for_its_length_is_a_refusal(before: list[str]) -> None:
     body = events(*((name, {"response": CREATED}) for name in before), failed("context_length_exceeded", TOO_LONG))
-    assert recognise(200, body) == Refusal(Kind.INPUT)
+    assert recognise(200, body) == Refusal(RefusedPart.INPUT)
     assert is_error_body(body)
 
 

@@ -20,7 +20,7 @@ from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
-from strategies.core.pieces import Keep, Kind, Literal
+from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.view import fold
 from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, transcript, turn
 
@@ -56,7 +56,7 @@ async def test_a_record_holds_the_first_user_message_where_no_history_does(
 ) -> None:
     keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, keeps_text=keeps_text)
     view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o"))
-    written = Literal(transcript("a").chain[0].raw, Kind.TASK, 0)
+    written = Literal(transcript("a").chain[0].raw, PieceKind.TASK, 0)
     assert keeper.pieces_to_record(view) == ((Keep(0),) if keeps_text else (written,))
 
 

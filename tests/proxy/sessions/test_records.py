@@ -17,16 +17,16 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
 from strategies.core.condensation import Condensation
-from strategies.core.pieces import Keep, Kind, Literal
+from strategies.core.pieces import Keep, Literal, PieceKind
 
 pytestmark = pytest.mark.anyio
-SUMMARY = Literal('{"role": "user", "content": "what was said"}', Kind.REPLACEMENT)
+SUMMARY = Literal('{"role": "user", "content": "what was said"}', PieceKind.REPLACEMENT)
 MADE = Condensation(
     id="c1",
     digest=b"d" * 16,
     covered=4,
     depth=1,
-    pieces=(Keep(0), Keep(1), SUMMARY, Literal('{"role": "tool", "content": "cut"}', Kind.MASKED, 3)),
+    pieces=(Keep(0), Keep(1), SUMMARY, Literal('{"role": "tool", "content": "cut"}', PieceKind.MASKED, 3)),
     window=4_096,
     strategy="mask",
     requirement="soft",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.answer import LEAST_TOKENS, LONG_SPAN, ParsedAnswer, Question, accept
+from strategies.core.answer import LEAST_TOKENS, LONG_SPAN, AskedRecord, ParsedAnswer, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from tests.support.transcripts import WORDS, words
@@ -15,7 +15,7 @@ CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
 
 
 def told(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
-    return accept(answer, Question(ASKED, 100, span, WORDS))
+    return accept(answer, AskedRecord(ASKED, 100, span, WORDS))
 
 
 def record(text: str, span: int = LONG_SPAN) -> str:
@@ -24,7 +24,7 @@ def record(text: str, span: int = LONG_SPAN) -> str:
 
 def refusal(result: Result, span: int = 1_000) -> str:
     with pytest.raises(AnswerRefused) as error:
-        accept(result, Question(ASKED, 100, span, WORDS))
+        accept(result, AskedRecord(ASKED, 100, span, WORDS))
     return error.value.reason
 
 

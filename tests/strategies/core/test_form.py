@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.form import Form
 from strategies.core.messages import Role, dump
-from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
 from strategies.core.shaping import BRIDGE, CALLING, Placed, shape
@@ -47,8 +47,8 @@ PIPELINES = [*(name for name in TABLE if name != "off"), "mask+half-window"]
 
 RECORD = replacement("It was planned.", 3)
 SUMMARY = context_summary("It was planned.", 3)
-BLOCK = Literal(dump({"role": "assistant", "name": "memory_context", "content": "[memory]"}), Kind.MEMORY)
-LEAD_IN = Literal(dump(assistant("")), Kind.LEAD_IN)
+BLOCK = Literal(dump({"role": "assistant", "name": "memory_context", "content": "[memory]"}), PieceKind.MEMORY)
+LEAD_IN = Literal(dump(assistant("")), PieceKind.LEAD_IN)
 CHAT: list[Body] = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
 
 
@@ -197,7 +197,7 @@ def test_names_of_ours_go_where_they_are_refused_and_the_clients_stay() -> None:
 def test_an_empty_lead_in_goes_and_a_call_of_ours_says_that_it_is_one() -> None:
     form = Form(empty_assistant=False)
     assert roles(folded(CHAT, 3, Keep(0), LEAD_IN, RECORD, form=form)) == ["user", "user", "assistant", "user"]
-    masked = Literal(dump(assistant(None, call("c1", "bash", {"command": "[masked]"}))), Kind.MASKED, 1)
+    masked = Literal(dump(assistant(None, call("c1", "bash", {"command": "[masked]"}))), PieceKind.MASKED, 1)
     view = folded([user("one"), *step(1), user("two")], 3, Keep(0), masked, Keep(2), form=form)
     assert bodies_of(view)[1]["content"] == CALLING
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.messages import Call
+from strategies.core.messages import ToolCall
 from strategies.core.paths import Target, parsed, target
 
 
 def found(arguments: str) -> Target | None:
-    return target(Call("c", "tool", arguments))
+    return target(ToolCall("c", "tool", arguments))
 
 
 @pytest.mark.parametrize(

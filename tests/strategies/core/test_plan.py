@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import Role, dump, unknown
-from strategies.core.pieces import Keep, Kind, Literal, Overlay
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.plan import (
     Plan,
     Replace,
@@ -43,7 +43,7 @@ from tests.support.transcripts import (
     words,
 )
 
-SUMMARY = Literal(dump(user("[summary]")), Kind.REPLACEMENT)
+SUMMARY = Literal(dump(user("[summary]")), PieceKind.REPLACEMENT)
 WORK: list[Body] = [
     user("task"),
     assistant(None, call("a"), call("b")), tool("a", "ra"), tool("b", "rb"),
@@ -63,7 +63,7 @@ def refused(bodies: list[Body], *edits: Replace, shorten: bool = False) -> str:
     return error.value.detail
 
 
-def literal_of(body: Body, kind: Kind, origin: int) -> Literal:
+def literal_of(body: Body, kind: PieceKind, origin: int) -> Literal:
     return Literal(dump(body), kind, origin)
 
 
@@ -76,7 +76,7 @@ def test_pieces_take_the_place_of_a_span_and_the_head_reaches_to_its_end() -> No
 
 
 def test_edits_apart_leave_what_lies_between_them_in_the_head() -> None:
-    masked = literal_of(tool("a", "[a]"), Kind.MASKED, 2)
+    masked = literal_of(tool("a", "[a]"), PieceKind.MASKED, 2)
     view = planned(WORK, Replace(2, 3, (masked,)), Replace(4, 5))
     assert texts(view) == ["task", "", "[a]", "rb", "go on", "", "rc"]
     assert head_pieces(view) == (Keep(0), Keep(1), masked, Keep(3))
@@ -94,7 +94,7 @@ def test_a_plan_on_a_condensed_view_makes_one_complete_head() -> None:
 
 def test_an_edit_inside_the_head_leaves_what_it_covers() -> None:
     view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
-    again = apply(view, Plan((Replace(1, 2, (Literal(dump(user("[new]")), Kind.REPLACEMENT),)),)))
+    again = apply(view, Plan((Replace(1, 2, (Literal(dump(user("[new]")), PieceKind.REPLACEMENT),)),)))
     assert (again.head, again.covered, texts(again)[1]) == (2, 5, "[new]")
 
 
@@ -122,7 +122,7 @@ def test_a_span_between_a_call_and_its_result_is_refused(span: tuple[int, int]) 
 
 
 def test_a_message_may_be_rewritten_in_its_place_within_a_round() -> None:
-    check(planned(WORK, Replace(2, 3, (literal_of(tool("a", "[a]"), Kind.MASKED, 2),))))
+    check(planned(WORK, Replace(2, 3, (literal_of(tool("a", "[a]"), PieceKind.MASKED, 2),))))
 
 
 WITH_SYSTEM: list[Body] = [
@@ -130,7 +130,7 @@ WITH_SYSTEM: list[Body] = [
     assistant(None, call("a"), call("b")), tool("a", "ra"), tool("b", "rb"),
     assistant("done"), user("go on"),
 ]  # fmt: skip
-MASKED_A = Literal(dump(tool("a", "[masked]")), Kind.MASKED, 2)
+MASKED_A = Literal(dump(tool("a", "[masked]")), PieceKind.MASKED, 2)
 
 
 def test_a_head_ends_behind_a_round_so_that_system_messages_which_follow_it_part_no_results() -> None:
@@ -150,11 +150,11 @@ def test_a_head_inside_a_round_with_system_messages_to_follow_is_refused() -> No
 
 
 def test_a_result_that_answers_another_call_is_refused() -> None:
-    assert "new violations" in refused(WORK, Replace(2, 3, (literal_of(tool("z", "[a]"), Kind.MASKED, 2),)))
+    assert "new violations" in refused(WORK, Replace(2, 3, (literal_of(tool("z", "[a]"), PieceKind.MASKED, 2),)))
 
 
 def test_a_call_that_is_left_without_its_result_is_refused() -> None:
-    lost = literal_of(user("[a]"), Kind.MASKED, 2)
+    lost = literal_of(user("[a]"), PieceKind.MASKED, 2)
     assert "new violations" in refused(WORK, Replace(2, 3, (lost,)))
 
 
@@ -167,7 +167,7 @@ def test_a_view_without_the_first_user_message_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", [(), (literal_of(user("go"), Kind.TASK, 5),), (SUMMARY,)], ids=["dropped", "cut", "replaced"]
+    "piece", [(), (literal_of(user("go"), PieceKind.TASK, 5),), (SUMMARY,)], ids=["dropped", "cut", "replaced"]
 )
 def test_a_last_user_message_that_does_not_stand_is_refused(piece: tuple[Literal, ...]) -> None:
     assert "was changed" in refused(WORK, Replace(5, 6, piece))
@@ -175,22 +175,22 @@ def test_a_last_user_message_that_does_not_stand_is_refused(piece: tuple[Literal
 
 def test_a_newest_round_that_does_not_stand_is_refused() -> None:
     assert "was changed" in refused(WORK, Replace(6, 8))
-    cut_call = literal_of(assistant(None, call("c", "g")), Kind.SHORTENED, 6)
+    cut_call = literal_of(assistant(None, call("c", "g")), PieceKind.SHORTENED, 6)
     assert "was changed" in refused(WORK, Replace(6, 7, (cut_call,)), shorten=True)
 
 
 def test_only_shorten_may_cut_the_newest_results_and_only_as_such() -> None:
-    cut = Replace(7, 8, (literal_of(tool("c", "r…"), Kind.SHORTENED, 7),))
+    cut = Replace(7, 8, (literal_of(tool("c", "r…"), PieceKind.SHORTENED, 7),))
     assert "was changed" in refused(WORK, cut)
     check(planned(WORK, cut), may_cut_newest_results=True)
-    masked = Replace(7, 8, (literal_of(tool("c", "r…"), Kind.MASKED, 7),))
+    masked = Replace(7, 8, (literal_of(tool("c", "r…"), PieceKind.MASKED, 7),))
     assert "was changed" in refused(WORK, masked, shorten=True)
 
 
 def test_a_view_says_whether_its_newest_results_were_cut() -> None:
     assert not newest_is_shortened(view_of(WORK))
-    assert newest_is_shortened(planned(WORK, Replace(7, 8, (literal_of(tool("c", "…"), Kind.SHORTENED, 7),))))
-    assert not newest_is_shortened(planned(WORK, Replace(2, 3, (literal_of(tool("a", "…"), Kind.SHORTENED, 2),))))
+    assert newest_is_shortened(planned(WORK, Replace(7, 8, (literal_of(tool("c", "…"), PieceKind.SHORTENED, 7),))))
+    assert not newest_is_shortened(planned(WORK, Replace(2, 3, (literal_of(tool("a", "…"), PieceKind.SHORTENED, 2),))))
 
 
 def test_a_violation_that_the_client_sent_is_not_held_against_a_plan() -> None:
@@ -245,7 +245,7 @@ def test_a_task_within_its_cap_stays_verbatim_and_a_longer_one_keeps_its_ends() 
     assert task_piece(view, 10_000) == (Keep(0),)
     (piece,) = task_piece(view, 100)
     assert isinstance(piece, Literal)
-    assert (piece.kind, piece.origin) == (Kind.TASK, 0)
+    assert (piece.kind, piece.origin) == (PieceKind.TASK, 0)
     excerpt = apply(view, Plan((Replace(0, 1, (piece,)),))).items[0].message
     assert excerpt.tokens <= 100
     assert excerpt.text.startswith("begin")
@@ -275,9 +275,9 @@ def test_budget_caps_are_what_plans_are_made_with() -> None:
 
 def test_a_kept_task_can_be_written_out_so_that_it_outlives_its_transcript() -> None:
     view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
-    task = literal_of(user("task"), Kind.TASK, 0)
+    task = literal_of(user("task"), PieceKind.TASK, 0)
     assert with_task((Keep(0), SUMMARY, Keep(5)), view.transcript) == (
-        Literal(view.transcript.chain[0].raw, Kind.TASK, 0),
+        Literal(view.transcript.chain[0].raw, PieceKind.TASK, 0),
         SUMMARY,
         Keep(5),
     )
@@ -287,14 +287,14 @@ def test_a_kept_task_can_be_written_out_so_that_it_outlives_its_transcript() -> 
 @pytest.mark.parametrize("body", [user("go"), {"content": [{"type": "text", "text": "go"}], "role": "user"}])
 def test_a_task_that_is_written_out_stands_where_the_last_user_message_must(body: Body) -> None:
     work = [user("go"), assistant("a"), assistant("b"), assistant("c")]
-    view = planned(work, Replace(0, 2, (literal_of(body, Kind.TASK, 0), SUMMARY)))
+    view = planned(work, Replace(0, 2, (literal_of(body, PieceKind.TASK, 0), SUMMARY)))
     check(view)
     assert head_pieces(view) == (Keep(0), SUMMARY)
 
 
 def test_another_task_than_the_clients_does_not_stand_there() -> None:
     work = [user("go"), assistant("a"), assistant("b"), assistant("c")]
-    other = literal_of(user("stay"), Kind.TASK, 0)
+    other = literal_of(user("stay"), PieceKind.TASK, 0)
     assert "was changed" in refused(work, Replace(0, 2, (other, SUMMARY)))
 
 
@@ -311,9 +311,9 @@ def test_of_messages_that_nothing_is_known_of_no_plan_need_show_any() -> None:
 def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() -> None:
     bodies = [user("task"), assistant("one"), user("two"), assistant("three"), user("four"), assistant("five")]
     transcript = transcript_of(bodies)
-    block = Literal(dump(assistant("## Relevant Memories")), Kind.MEMORY)
+    block = Literal(dump(assistant("## Relevant Memories")), PieceKind.MEMORY)
     view = fold(transcript, (Overlay(transcript.digests[1], 2, 0, (block,)),), 0, WORDS)
-    shorter = Literal(dump(assistant("3")), Kind.SHORTENED, 3)
+    shorter = Literal(dump(assistant("3")), PieceKind.SHORTENED, 3)
     after = apply(view, Plan((Replace(4, 5, (shorter,)),)))
     assert block in [item.piece for item in after.lead[: after.head]]
     assert head_pieces(after) == (Keep(0), Keep(1), Keep(2), shorter)

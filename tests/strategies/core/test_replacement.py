@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from strategies.core.excerpt import cut_text
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import (
     OPENING,
@@ -32,7 +32,7 @@ def with_record(text: str, end: int = 6) -> View:
 def test_it_is_a_user_message_that_says_what_it_is() -> None:
     piece = replacement("the record", 12)
     body = json.loads(piece.raw)
-    assert piece.kind is Kind.REPLACEMENT
+    assert piece.kind is PieceKind.REPLACEMENT
     assert piece.origin is None
     assert body["role"] == "user"
     assert body["content"].startswith(f"{OPENING} The 12 earlier messages")

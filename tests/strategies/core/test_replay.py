@@ -9,7 +9,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.messages import dump
-from strategies.core.pieces import Keep, Kind, Literal
+from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.replay import Replayed, replay
 from tests.support.transcripts import WORDS, Body, assistant, chat, transcript_of, user
 
@@ -21,7 +21,7 @@ def record(
     bodies: list[Body], covered: int, depth: int = 1, window: int = WINDOW, text: str = "[summary]"
 ) -> Condensation:
     transcript = transcript_of(bodies)
-    pieces = (Keep(0), Literal(dump(user(text)), Kind.REPLACEMENT))
+    pieces = (Keep(0), Literal(dump(user(text)), PieceKind.REPLACEMENT))
     return Condensation(
         id=f"{covered}-{depth}",
         digest=transcript.digests[covered - 1],
@@ -127,7 +127,7 @@ def test_a_head_that_hides_the_last_user_message_is_passed_over() -> None:
 
 def test_a_head_in_which_shorten_cut_the_newest_round_stands() -> None:
     bodies: list[Body] = [user("go"), assistant("```ls```"), user("Observation: a b c")]
-    cut = Literal(dump(user("Observation: a")), Kind.SHORTENED, 2)
+    cut = Literal(dump(user("Observation: a")), PieceKind.SHORTENED, 2)
     made = replace(record(bodies, 3), pieces=(Keep(0), Keep(1), cut))
     assert applied(replayed([made], bodies)) == "3-1"
 

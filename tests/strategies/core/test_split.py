@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import dump
-from strategies.core.pieces import Kind, Literal
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.replacement import replacement
 from strategies.core.split import Split
@@ -17,7 +17,7 @@ from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of
 
 SIZE = WORDS.message(user("[summary]"))
-SUMMARY = Literal(dump(user("[summary]")), Kind.REPLACEMENT)
+SUMMARY = Literal(dump(user("[summary]")), PieceKind.REPLACEMENT)
 
 
 def split(view: View, task_cap: int = 1_000) -> Split:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from strategies.core.messages import Role, dump, unknown
-from strategies.core.pieces import Keep, Kind, Literal, Overlay, Piece
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import texts
@@ -26,7 +26,7 @@ from tests.support.transcripts import (
     view_of,
 )
 
-SUMMARY = Literal(dump(user("[summary]")), Kind.REPLACEMENT)
+SUMMARY = Literal(dump(user("[summary]")), PieceKind.REPLACEMENT)
 CHAT: list[Body] = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
 
 
@@ -122,7 +122,7 @@ def test_the_overlay_that_covers_most_is_the_head() -> None:
 
 def test_an_overlay_without_length_inserts_before_its_message() -> None:
     transcript = transcript_of(CHAT)
-    memory = Literal(dump(user("[memory]")), Kind.MEMORY)
+    memory = Literal(dump(user("[memory]")), PieceKind.MEMORY)
     view = fold(transcript, (Overlay(transcript.digests[3], 4, 0, (memory,)),), 0, WORDS)
     assert texts(view) == ["one", "two", "three", "four", "[memory]", "five"]
     assert view.last_user == 5
@@ -131,14 +131,14 @@ def test_an_overlay_without_length_inserts_before_its_message() -> None:
 
 def test_what_an_overlay_inserts_inside_the_head_is_not_shown() -> None:
     transcript = transcript_of(CHAT)
-    memory = Overlay(transcript.digests[1], 2, 0, (Literal(dump(user("[memory]")), Kind.MEMORY),))
+    memory = Overlay(transcript.digests[1], 2, 0, (Literal(dump(user("[memory]")), PieceKind.MEMORY),))
     head = Overlay(transcript.digests[2], 3, 3, (SUMMARY,))
     assert texts(fold(transcript, (memory, head), 0, WORDS)) == ["[summary]", "four", "five"]
 
 
 def test_a_replacement_is_nobodys_turn_and_a_masked_message_keeps_its_place() -> None:
     bodies = [user("go"), assistant(None, call("a")), tool("a", "long"), user("Observation: x"), assistant("done")]
-    masked = Literal(dump(tool("a", "[left out]")), Kind.MASKED, 2)
+    masked = Literal(dump(tool("a", "[left out]")), PieceKind.MASKED, 2)
     view = folded(bodies, 4, Keep(0), SUMMARY, Keep(1), masked, Keep(3))
     assert [item.role for item in view.items] == [Role.USER, None, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT]
     assert [item.source for item in view.items] == [0, None, 1, 2, 3, 4]
@@ -147,7 +147,7 @@ def test_a_replacement_is_nobodys_turn_and_a_masked_message_keeps_its_place() ->
 
 def test_masked_output_of_an_agent_without_a_tool_role_is_still_a_tool_result() -> None:
     bodies = [user("go"), assistant("ls"), user("Observation: x"), assistant("done")]
-    view = folded(bodies, 3, Keep(0), Keep(1), Literal(dump(user("[left out]")), Kind.MASKED, 2))
+    view = folded(bodies, 3, Keep(0), Keep(1), Literal(dump(user("[left out]")), PieceKind.MASKED, 2))
     assert view.items[2].role is Role.TOOL
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_condensed_from_the_newest_round_or_the_last_user_message_on(
 
 def test_items_can_be_asked_for_one_by_one_and_are_the_same_as_all_of_them() -> None:
     transcript = transcript_of(agent(6))
-    pieces = (Keep(0), Literal('{"role":"user","content":"record"}', Kind.REPLACEMENT))
+    pieces = (Keep(0), Literal('{"role":"user","content":"record"}', PieceKind.REPLACEMENT))
     overlay = Overlay(transcript.digests[4], 5, 5, pieces)
     for overlays in ((), (overlay,)):
         view = fold(transcript, overlays, 0, WORDS)
