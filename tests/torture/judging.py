@@ -75,7 +75,7 @@ class _Told:
         """The turns that made the condensations which one of this turn and depth was made on, oldest first."""
         turns: list[int] = []
         for below in range(depth - 1, 0, -1):
-            firsts = [views[0][0] for each, views in self.views.items() if self.depths[each] == below]
+            firsts = [views[0][0] for each, views in self.views.items() if self.depths.get(each) == below]
             before = max((first for first in firsts if first < before), default=before)
             turns.append(before)
         return turns[::-1]
