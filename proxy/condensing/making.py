@@ -37,6 +37,7 @@ from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condens
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError
+from proxy.store.compress import compress, decompress
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Shortened, Verdict
 from strategies.core.replay import Replayed, shows_protected_messages
@@ -179,7 +180,7 @@ class Maker:
             if theirs is not None and _shows_required(theirs, case):
                 return await self._record(MakeResult(theirs), case)
             result = await (self._unless_recorded(job) if turn.held else self._run_and_record(job))
-            turn.handover = encode_condensation(result.condensation) if result.condensation else b""
+            turn.handover = handed_over(result.condensation)
             return result
 
     async def _unless_recorded(self, job: Job) -> MakeResult:
@@ -340,11 +341,16 @@ def _can_ask(policy: Policy) -> bool:
     return any(stage.asks for stage in (*policy.stages, *policy.ladder))
 
 
+def handed_over(made: Condensation | None) -> bytes:
+    """What the holder of a lease leaves for other replicas."""
+    return compress(encode_condensation(made)) if made else b""
+
+
 def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | None:
     """The condensation that another replica has handed over; None if there is none, or it cannot be read."""
     try:
-        return decode_condensation(left, standing=standing) if left else None
-    except UNREADABLE:
+        return decode_condensation(decompress(left), standing=standing) if left else None
+    except (*UNREADABLE, StoreError):
         _log.warning("what another replica left cannot be read")
         return None
 

@@ -26,6 +26,7 @@ from proxy.condensing.making import (
     branch_of,
     caller_of,
     decoded_or_none,
+    handed_over,
     work_key,
     work_name,
 )
@@ -34,7 +35,6 @@ from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.codec import encode_condensation
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import FailedTry
 from strategies.core.budget import Budget
@@ -269,7 +269,7 @@ class Preparer:
             if not turn.held or await self._is_prepared_already(base, case, verdict):
                 return None
             result = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
-            turn.handover = encode_condensation(result.condensation) if result.condensation else b""
+            turn.handover = handed_over(result.condensation)
         await self._note(result, base, case, verdict)
         return result.condensation
 

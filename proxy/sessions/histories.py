@@ -20,12 +20,13 @@ from proxy.sessions.blocks import StoredMessage, block_document, messages_of
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
+from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT
 from strategies.core.messages import Message
 
 MOST_BYTES = 32 * 1024 * 1024
-IN_THREAD = 64 * 1024  # bytes of blocks; from here on they are decoded in a thread
+IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
 # The memory that one message takes, roughly: its nodes; its text, once as it is stored and once as it was parsed.
@@ -106,7 +107,7 @@ class StoredHistory:
 
 def decode_blocks(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
     """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
-    documents = ((name, block_document(data)) for name, data in blocks.items())
+    documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
     return [DecodedBlock(name, messages_of(each), decode_append(each)) for name, each in documents]
 
 

@@ -33,6 +33,7 @@ from proxy.sessions.scopes import with_shared
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
+from proxy.store.compress import compress
 from proxy.store.outage import REFUSED_WRITES
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
@@ -129,7 +130,7 @@ class Keeper:
 
     async def _put_standing(self, key: SessionKey, condensation: Condensation) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
-        data = await self._stored.store.put_record(key, name, encode_condensation(condensation), self._ttl)
+        data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self._ttl)
         await self._stored.store.mark_standing(key, name)
         return self._stored.condensation(data, standing=True) or condensation
 
@@ -137,7 +138,7 @@ class Keeper:
         """Records a condensation that no view applies yet; returns the one that is stored. Raises `StoreError`."""
         if recognised.trust.holds(self._logged(lambda: self.record_prepared(recognised, condensation))):
             return replace(condensation, standing=False)
-        name, record = record_name(condensation.digest, condensation.depth), encode_condensation(condensation)
+        name, record = record_name(condensation.digest, condensation.depth), compress(encode_condensation(condensation))
         putting = self._stored.store.put_record(recognised.key, name, record, self._ttl)
         data = await self._stored.write(putting, recognised.patience)
         kept = self._stored.condensation(data, standing=False) or condensation

@@ -13,6 +13,7 @@ from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import decode_condensation, decode_document
 from proxy.sessions.session import Session
 from proxy.store.base import Snapshot
+from proxy.store.compress import decompress
 from strategies.core.condensation import Condensation
 
 MOST_BYTES = 2 * 1024 * 1024
@@ -30,12 +31,13 @@ class Records:
 
     def session(self, snapshot: Snapshot) -> Session | None:
         """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""
-        session = self._documents.use(snapshot.meta)
+        meta = decompress(snapshot.meta)
+        session = self._documents.use(meta)
         if session is None:
-            session = decode_document(snapshot.meta)
+            session = decode_document(meta)
             if session is None:
                 return None
-            self.put_session(snapshot.meta, session)
+            self.put_session(meta, session)
         standing = snapshot.standing
         records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
         readable = tuple(each for each in records if each is not None)
@@ -50,8 +52,9 @@ class Records:
         key = blake2b(data, digest_size=16).digest()
         cached = self._records.use(key)
         if cached is None:
-            cached = (decode_condensation(data, standing=standing),)
-            self._records.put(key, cached, len(data))
+            record = decompress(data)
+            cached = (decode_condensation(record, standing=standing),)
+            self._records.put(key, cached, len(record))
         (condensation,) = cached
         if condensation is None or condensation.standing is standing:
             return condensation

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from proxy.sessions.codec import UNREADABLE, encode_session
 from proxy.sessions.records import Records
 from proxy.sessions.session import Session
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.compress import compress
 from proxy.store.facts import Facts
 from proxy.store.outage import Outage
 from proxy.store.patience import Patience, T
@@ -34,6 +36,8 @@ LAST_SHARE = 0.25
 TRIAL_EVERY = 2.0
 """Seconds between two trials of whether the store can write."""
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
+
+IN_THREAD = 64 * 1024  # bytes of a write; from here on they are compressed in a thread
 
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
@@ -120,7 +124,10 @@ class StoredSessions:
         Returns False where another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
-        is_first = await self.store.save(key, Write(meta, session.revision, ttl, blocks, index))
+        size = len(meta) + sum(map(len, blocks.values()))
+        write = Write(meta, session.revision, ttl, blocks, index)
+        packed = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
+        is_first = await self.store.save(key, packed)
         self.outage.answered(wrote=is_first)
         if not is_first:
             return False
@@ -200,3 +207,8 @@ class StoredSessions:
         """Waits for the writes under way, each of which ends within the timeout."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=self._timeout)
+
+
+def _packed(write: Write) -> Write:
+    blocks = {name: compress(block) for name, block in write.blocks.items()}
+    return replace(write, meta=compress(write.meta), blocks=blocks)

@@ -9,8 +9,8 @@
 A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
 `redacted(url)`.
 
-Every store is wrapped in compression (`compress`), and Redis below that in a circuit breaker (`breaker`); in a cluster
-each node has its own breaker. Quotas are enforced by the stores themselves (`quotas`).
+A store keeps the bytes that it is given; who writes them compresses them first (`compress`). Redis is behind a circuit
+breaker (`breaker`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`quotas`).
 
 The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except with
 `store-quota`: then it did not. All writes may be repeated; repeating a `save` that did happen returns False, since its
@@ -26,7 +26,6 @@ from pathlib import Path
 from proxy.quoting import redacted
 from proxy.store.base import SessionStore
 from proxy.store.breaker import Breaker, BreakingStore
-from proxy.store.compress import CompressedStore
 from proxy.store.quotas import Quotas
 
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
@@ -65,11 +64,11 @@ async def open_store(
     scheme, _, place = url.partition("://")
     match scheme.lower():
         case "sqlite" | "memory":
-            return CompressedStore(await _sqlite(_path(url, scheme.lower(), place), clock, quotas))
+            return await _sqlite(_path(url, scheme.lower(), place), clock, quotas)
         case "redis" | "rediss" | "redis+sentinel":
-            return CompressedStore(BreakingStore(_redis(url, quotas), Breaker("the store", time.monotonic)))
+            return BreakingStore(_redis(url, quotas), Breaker("the store", time.monotonic))
         case "redis+cluster":
-            return CompressedStore(_redis(url, quotas))
+            return _redis(url, quotas)
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
 

@@ -27,7 +27,6 @@ from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
-from proxy.store.compress import CompressedStore
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
@@ -229,7 +228,7 @@ class Replicas:
 async def _replica(chosen: Settings) -> AsyncIterator[Services]:
     """A driver with a store of its own; a Redis may take its time, for this is no test of its limits."""
     url, limits = chosen.store.url, Limits(connect=10, operation=20, free_connection=20, call=20)
-    store = CompressedStore(RedisStore(url, shown=url, limits=limits)) if url.startswith("redis") else None
+    store = RedisStore(url, shown=url, limits=limits) if url.startswith("redis") else None
     async with open_services(chosen, store=store, summarizer=SigningSummarizer(Tokenizers(None))) as built:
         yield built
     if store is not None:

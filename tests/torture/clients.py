@@ -115,6 +115,7 @@ class Outcome:
     action: str
     reason: str
     condensation: str
+    depth: int
     body: bytes
     recognising: float
     recording: float
@@ -219,9 +220,16 @@ def _outcome(answer: wire.Answer, body: bytes, head: float, wall: float) -> Outc
         action=answer.header("x-condenser-action") or "",
         reason=answer.header("x-condenser-reason") or "",
         condensation=answer.header("x-condenser-condensation") or "",
+        depth=_depth(answer.header("x-condenser-branch") or ""),
         body=body,
         recognising=parts["session"],
         recording=parts["condense"],
         settling=wall - head,
         wall=wall,
     )
+
+
+def _depth(branch: str) -> int:
+    """The number of condensations in a view, by the name of its branch: `main++`, `main+4`."""
+    number = branch.rpartition("+")[2]
+    return int(number) if number.isdigit() else branch.count("+")

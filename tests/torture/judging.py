@@ -69,19 +69,16 @@ class _Told:
 
     talk: Talk
     views: defaultdict[str, list[tuple[int, Sequence[Message]]]] = field(default_factory=lambda: defaultdict(list))
+    depths: dict[str, int] = field(default_factory=dict)
 
-    def rests_on(self, condensation: str, before: int) -> list[int]:
-        """The turns that made the condensations which one of this turn was made on, oldest first."""
+    def rests_on(self, depth: int, before: int) -> list[int]:
+        """The turns that made the condensations which one of this turn and depth was made on, oldest first."""
         turns: list[int] = []
-        for depth in range(_depth(condensation) - 1, 0, -1):
-            firsts = [views[0][0] for each, views in self.views.items() if _depth(each) == depth]
+        for below in range(depth - 1, 0, -1):
+            firsts = [views[0][0] for each, views in self.views.items() if self.depths.get(each) == below]
             before = max((first for first in firsts if first < before), default=before)
             turns.append(before)
         return turns[::-1]
-
-
-def _depth(condensation: str) -> int:
-    return int(condensation.rpartition("-")[2] or 0)
 
 
 def judged(run: Run, alone: Run, talks: Sequence[Talk], reference: Reference) -> dict[tuple[int, int], str]:
@@ -101,6 +98,7 @@ def _judged(run: Run, alone: Run, talk: Talk, reference: Reference) -> dict[tupl
         verdicts[talk.index, end] = verdict
         if verdict != WRONG:
             told.views[outcome.condensation].append((end, outcome.view))
+            told.depths[outcome.condensation] = outcome.depth
     return verdicts
 
 
@@ -109,7 +107,7 @@ def _verdict(outcome: Outcome, end: int, told: _Told, reference: Reference) -> s
         return "walked" if outcome.body == reference.walked(told.talk, end) else WRONG
     if outcome.condensation and _extends(outcome.view, end, told, outcome.condensation):
         return "extended"
-    ends = [*told.rests_on(outcome.condensation, end), end]
+    ends = [*told.rests_on(outcome.depth, end), end]
     return "rebuilt" if outcome.body == reference.remembered(told.talk, ends) else WRONG
 
 

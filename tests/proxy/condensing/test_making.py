@@ -12,6 +12,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Decision
+from proxy.condensing.making import handed_over
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
@@ -149,7 +150,7 @@ async def test_what_another_replica_leaves_is_forwarded_and_kept_without_asking_
 
     assert (decision.action, decision.own_tokens, summarizer.calls) == (Action.CONDENSED, 0, 0)
     assert decision.applied is not None
-    assert encode_condensation(decision.applied) == left
+    assert handed_over(decision.applied) == left
     record = record_name(decision.applied.digest, decision.applied.depth)
     assert await store.put_record(SessionKey("t", session_key("s")), record, b"", 60) == left
     await store.close()

@@ -95,10 +95,3 @@ async def test_what_is_deleted_or_expires_leaves_the_quota_of_its_tenant(stage: 
     await refused(store.save(stage.key("next"), write(b"", blocks=large)))
     await stage.pass_time(TTL + 1)
     assert await store.save(stage.key("next"), write(b"", blocks=large))
-
-
-async def test_a_large_block_that_compresses_well_takes_what_it_takes_compressed(stage: Stage) -> None:
-    store = await stage.another(max_session_bytes=10_000)
-
-    assert await store.save(stage.key(), write(b"", blocks={"d": b"all the same " * 10_000}))
-    assert await store.blocks(stage.key()) == {"d": b"all the same " * 10_000}
