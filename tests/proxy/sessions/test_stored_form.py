@@ -14,7 +14,7 @@ from proxy.sessions.stored import IN_THREAD, StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from proxy.store.compress import NEWER, compress
-from strategies.core.pieces import Keep, Kind, Literal
+from strategies.core.pieces import Keep, Literal, PieceKind
 from tests.proxy.sessions.test_records import MADE
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +85,7 @@ async def test_a_fact_is_stored_compressed_and_read_back(store: SessionStore) ->
 
 
 async def test_what_a_replica_hands_over_is_compressed_and_what_cannot_be_read_is_nothing() -> None:
-    long = Literal('{"role": "user", "content": "' + "the same words again " * 100 + '"}', Kind.REPLACEMENT)
+    long = Literal('{"role": "user", "content": "' + "the same words again " * 100 + '"}', PieceKind.REPLACEMENT)
     made = replace(MADE, pieces=(Keep(0), long))
 
     left = handed_over(made)
