@@ -27,7 +27,7 @@ from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
 from proxy.request.tenants import tenant_key
 from proxy.runtime.drain import Drain
-from proxy.runtime.heap import bound_heap
+from proxy.runtime.heap import use_one_heap
 from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(STORE_NOT_SHARED, file=sys.stderr)
         return USAGE
     configure_logging(settings.log)
-    bound_heap()
+    use_one_heap()
     if problem := asyncio.run(store_problem(settings)):
         print(f"condenser: {problem}", file=sys.stderr)
         return NOT_STARTED
@@ -232,7 +232,7 @@ def server_config(settings: Settings) -> ServerConfig:
 def worker_app(settings: Settings, drain: Drain) -> FastAPI:
     """The app of one worker process, with logging configured."""
     configure_logging(settings.log)
-    bound_heap()
+    use_one_heap()
     app = create_app(settings, drain=drain)
     serving = app.router.lifespan_context
 

@@ -5,6 +5,6 @@ waiters         counts the clients that wait for background work
 offload         runs long work in a thread
 lru             bounded caches
 shared_context  a context manager that many requests share
-heap            keeps the heap of the system allocator near what is in use
+heap            has all threads share one heap of the system allocator
 secret_files    secrets in files beside the SQLite store
 """
