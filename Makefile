@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-# base, demo and dev: each holds the one before, so the largest that is installed does for the smaller ones too.
+# dev holds base, so where it is installed it does for both.
 INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VENV)/.stamp-$(each)),$(each))) $(lastword $(1)))
 
 # Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
@@ -27,10 +27,10 @@ help: ## list the targets
 
 setup: $(VENV)/.stamp-dev ranks $(NODE_READY) ## everything to develop and test with, in .venv
 
-demo: $(call INSTALLED,dev demo) ranks ## show what the proxy does, without a key or a model (ARGS=...)
+demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a key or a model (ARGS=...)
 	@$(BIN)/condenser demo $(ARGS)
 
-serve: $(call INSTALLED,dev demo base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
+serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
@@ -94,8 +94,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(BIN)/python -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/lock.txt
 	@$(LOCK) pyproject.toml -o requirements/base.txt
-	@$(LOCK) pyproject.toml --extra demo -c requirements/base.txt -o requirements/demo.txt
-	@$(LOCK) pyproject.toml --extra dev -c requirements/demo.txt -o requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra dev -c requirements/base.txt -o requirements/dev.txt
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 

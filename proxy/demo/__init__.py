@@ -1,1 +1,1 @@
-"""`condenser demo`: one recorded conversation, driven three ways at once."""
+"""`condenser demo`: the bundled conversation, replayed under three strategies at once."""

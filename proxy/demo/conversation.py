@@ -5,64 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
-from typing import Any, NamedTuple
 
-Message = Mapping[str, Any]
+from proxy.replaying.play import request_ends
+from proxy.replaying.recorded import Conversation, Message, Question
+from strategies.core.messages import content_text
 
-
-class Step(NamedTuple):
-    """One request of the conversation: all messages so far, and the recorded reply."""
-
-    number: int
-    turn: int
-    messages: Sequence[Message]
-    reply: Message
-
-
-class Question(NamedTuple):
-    """A question about an early message, and the text (`evidence`) without which nobody can answer it."""
-
-    told_in: str
-    text: str
-    evidence: str
-
-    @property
-    def planted(self) -> bool:
-        """Whether the answer is in a planted turn, rather than in a tool's output in the recording."""
-        return self.told_in.startswith("turn")
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """Messages with the system message first, tool definitions, and questions for the end."""
-
-    messages: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]]
-    questions: Sequence[Question]
-
-    def steps(self) -> Iterator[Step]:
-        """Yields one step for each assistant message."""
-        number = turn = 0
-        for i, message in enumerate(self.messages):
-            turn += message["role"] == "user"
-            if message["role"] == "assistant":
-                number += 1
-                yield Step(number, turn, self.messages[:i], message)
-
-    def first(self, requests: int | None) -> Conversation:
-        """The conversation up to the reply to the last of `requests` requests; all of it for None."""
-        steps = list(self.steps())
-        if requests is None or requests >= len(steps):
-            return self
-        last = steps[requests - 1]
-        return replace(self, messages=[*last.messages, last.reply])
-
-    def asking(self, question: Question) -> list[Message]:
-        """The whole history with a question at its end."""
-        return [*self.messages, {"role": "user", "content": question.text}]
+PLANTED_TURNS = 3
 
 
 def load() -> Conversation:
@@ -70,11 +21,32 @@ def load() -> Conversation:
     here = files(__package__)
     planted = tomllib.loads(here.joinpath("planted.toml").read_text("utf-8"))
     recorded = json.loads(gzip.decompress(here.joinpath("conversation.json.gz").read_bytes()))
-    opening: list[Message] = [{"role": "system", "content": planted["system"]}]
+    messages: list[Message] = [{"role": "system", "content": planted["system"]}]
     for turn in planted["turns"]:
-        opening += ({"role": role, "content": turn[role]} for role in ("user", "assistant"))
-    return Conversation(
-        messages=[*opening, *recorded["messages"]],
-        tools=recorded["tools"],
-        questions=[Question(**each) for each in planted["questions"]],
-    )
+        messages += ({"role": role, "content": turn[role]} for role in ("user", "assistant"))
+    messages += recorded["messages"]
+    questions = [_question(each["text"], each["evidence"], messages) for each in planted["questions"]]
+    return Conversation("demo", messages, recorded["tools"], questions)
+
+
+def _question(text: str, evidence: str, messages: Sequence[Message]) -> Question:
+    told = (i for i, message in enumerate(messages) if evidence in content_text(message.get("content")))
+    return Question(text, [evidence], [next(told)])
+
+
+def first(conversation: Conversation, requests: int | None) -> Conversation:
+    """The conversation up to the reply to the last of `requests` requests; all of it for None."""
+    ends = list(request_ends(conversation))
+    if requests is None or requests >= len(ends):
+        return conversation
+    return replace(conversation, messages=conversation.messages[: ends[requests - 1] + 1])
+
+
+def turn_of(conversation: Conversation, end: int) -> int:
+    """The turn to which the last of the first `end` messages belongs."""
+    return sum(message["role"] == "user" for message in conversation.messages[:end])
+
+
+def is_planted(question: Question, conversation: Conversation) -> bool:
+    """Whether the answer is in a planted turn, rather than in a tool's output in the recording."""
+    return turn_of(conversation, question.places[0] + 1) <= PLANTED_TURNS

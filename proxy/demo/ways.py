@@ -1,183 +1,64 @@
-"""The three ways to the model: direct, trimmed and condensed. Each proxy is the real app with its embedded store."""
+"""The three ways of the demo: what the client sends itself, trimmed, and condensed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-from starlette.types import ASGIApp
+from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, Summary, Tally
+from proxy.replaying.play import Playing
+from proxy.replaying.recorded import Question
 
-from proxy.app import create_app
-from proxy.demo.client import Client, Reply
-from proxy.demo.conversation import Conversation, Message, Question
-from proxy.demo.measures import Messages, added_ms, has_evidence
-from proxy.demo.model import MODEL, ScriptedModel
-from proxy.demo.prompts import PromptCounter
-from proxy.demo.recorder import Recorder
-from proxy.demo.server import serving
-from proxy.settings import Settings
-
-TRIMMING = "recent"
-NAMES = ("trimmed", "condensed")
+DIRECT, TRIMMED = "off", "recent"
+NAMES = ("direct", "trimmed", "condensed")
 
 
 class Options(NamedTuple):
-    """The options of the demo."""
+    """The strategy of the third way, the window in tokens, and how many requests to replay (None for all)."""
 
     strategy: str
-    """The strategy of the condensed way."""
     window: int
-    """The window of the model, in tokens."""
     requests: int | None = None
-    """How many requests to run; None for the whole conversation."""
-    upstream: str | None = None
-    """The base URL of a real model server; None for the scripted one."""
-    model: str = MODEL
-    api_key: str = "scripted"
-
-
-class Exchange(NamedTuple):
-    """One request on one way, and its reply. The demo itself counts the tokens, from the forwarded bytes."""
-
-    number: int
-    """The number of the request in the conversation, from 1."""
-    sent: int
-    """Tokens that the client sent."""
-    reply: Reply
-    view: Messages
-    """The messages that reached the model server."""
-    forwarded: int
-    """Tokens that reached the model server."""
-    headroom: int | None = None
-    """The proxy's `X-Condenser-Headroom`."""
-    action: str = "-"
-    """The proxy's `X-Condenser-Action`."""
-    ms: float | None = None
-    """Milliseconds that the proxy added before forwarding."""
-
-    @property
-    def refused(self) -> bool:
-        """Whether the request brought no message."""
-        return bool(self.reply.problem)
 
 
 @dataclass(slots=True)
 class Way:
-    """One way to the model: a client, a proxy or none, and the exchanges so far."""
+    """The conversation under one strategy, and what became of its requests and questions."""
 
     name: str
     strategy: str
-    """The strategy of the proxy; "" without one."""
-    client: Client
-    recorder: Recorder | None
-    """Records what the proxy forwards; None without a proxy."""
-    counter: PromptCounter
-    exchanges: list[Exchange] = field(default_factory=list)
-    """The exchanges of the conversation, questions not included."""
+    window: int
+    playing: Playing
+    requests: list[ReplayedRequest] = field(default_factory=list)
+    reached: list[bool | None] = field(default_factory=list)
+    """For each question whether its evidence was forwarded; None if a model server would have refused the request."""
 
-    def ask(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Exchange:
-        """Sends one request, and measures what was forwarded."""
-        body = {"messages": messages, "tools": tools}
-        reply = self.client.ask(number, messages, tools)
-        sent = self.counter.prompt(body)
-        if self.recorder is None:
-            return Exchange(number, sent, reply, messages, sent)
-        forwarded = self.recorder.view(number)
-        view = forwarded.body if forwarded else {"messages": []}
-        return Exchange(
-            number=number,
-            sent=sent,
-            reply=reply,
-            view=view["messages"],
-            forwarded=self.counter.prompt(view),
-            headroom=_int_or_none(reply.headers.get("x-condenser-headroom")),
-            action=reply.headers.get("x-condenser-action", "-"),
-            ms=added_ms(reply.headers.get("server-timing", "")),
-        )
+    @property
+    def is_direct(self) -> bool:
+        """Whether no proxy stands between the client and the model server."""
+        return self.name == NAMES[0]
 
-    def send(self, number: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Exchange:
-        """Sends a request of the conversation, and keeps the exchange."""
-        self.exchanges.append(self.ask(number, messages, tools))
-        return self.exchanges[-1]
+    @property
+    def avoided(self) -> int:
+        """How many requests were answered although the client sent more than the window."""
+        return sum(not each.refused and each.sent_tokens > self.window for each in self.requests)
 
+    async def send(self, end: int) -> ReplayedRequest | None:
+        """Sends a request; None if this is the direct way and has stopped at its first refusal."""
+        if self.is_direct and self.requests and self.requests[-1].refused:
+            return None
+        self.requests.append(self._judged(await self.playing.send(end)))
+        return self.requests[-1]
 
-class AskedQuestion(NamedTuple):
-    """A question, and its exchange on each way."""
+    async def ask(self, question: Question) -> None:
+        """Asks a question behind the whole history, so that no answer helps with the next question."""
+        request, reached = await self.playing.ask(question)
+        self.reached.append(None if self._judged(request).refused else reached)
 
-    question: Question
-    exchanges: list[Exchange]
+    def _judged(self, request: ReplayedRequest) -> ReplayedRequest:
+        """The request as a model server takes it: refused where it is longer than the window."""
+        return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
-    def evidence_reached(self, i: int) -> bool | None:
-        """Whether way `i` forwarded the evidence; None if its request was refused."""
-        exchange = self.exchanges[i]
-        return None if exchange.refused else has_evidence(exchange.view, self.question.evidence)
-
-
-def _int_or_none(text: str | None) -> int | None:
-    return int(text) if text else None
-
-
-class _DemoSettings(Settings):
-    """Settings that ignore the environment and all files, so that the demo always shows the defaults."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The arguments are the only source."""
-        return (init_settings,)
-
-
-@contextmanager
-def three_ways(options: Options, conversation: Conversation, counter: PromptCounter) -> Iterator[list[Way]]:
-    """Yields the ways direct, trimmed and condensed, with all servers running; raises `ServerError`."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="condenser-demo-")))
-        if options.upstream:
-            direct, settings = options.upstream, _passing(options.upstream)
-            models: list[ASGIApp] = [create_app(settings), create_app(settings)]
-        else:
-            scripted = ScriptedModel(conversation, options.window, counter).app
-            direct, models = stack.enter_context(serving(scripted)), [scripted, scripted]
-        ways = [Way("direct", "", _client(stack, direct, options, numbered=False), None, counter)]
-        for name, strategy, model in zip(NAMES, (TRIMMING, options.strategy), models, strict=True):
-            recorder = Recorder(model)
-            proxy = _proxy(stack, recorder, strategy, options.window, folder / f"{name}.db")
-            ways.append(Way(name, strategy, _client(stack, proxy, options, numbered=True), recorder, counter))
-        yield ways
-
-
-def _proxy(stack: ExitStack, recorder: Recorder, strategy: str, window: int, store: Path) -> str:
-    """The base URL of a running proxy in front of `recorder`."""
-    upstream = stack.enter_context(serving(recorder))
-    settings = _DemoSettings.model_validate(
-        {
-            "upstream": {"base_url": upstream},
-            "store": {"url": f"sqlite:///{store}"},
-            "strategy": strategy,
-            "window": window,
-        }
-    )
-    return stack.enter_context(serving(create_app(settings)))
-
-
-def _passing(upstream: str) -> Settings:
-    """Settings of a proxy that changes nothing: a recorder uses it to reach a real model server."""
-    return _DemoSettings.model_validate(
-        {"upstream": {"base_url": upstream}, "store": {"url": "memory://"}, "strategy": "off"}
-    )
-
-
-def _client(stack: ExitStack, base_url: str, options: Options, *, numbered: bool) -> Client:
-    client = Client(base_url, options.api_key, options.model, numbered=numbered)
-    return stack.enter_context(closing(client))
+    def summary(self) -> Summary:
+        """The figures of all requests."""
+        return Tally(self.strategy, [ReplayedConversation(self.requests)]).summary()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from proxy.reasons import Action
+
 
 class ForwardedMessage(NamedTuple):
     """A forwarded message as JSON text, and its tokens."""
@@ -33,10 +35,19 @@ class ReplayedRequest:
     """Time that the decision took."""
     own_tokens: int = 0
     """Tokens of our own model calls."""
-    condensed: bool = False
-    """Whether this request applied a new condensation."""
-    degraded: bool = False
-    """Whether something of ours failed."""
+    own_calls: int = 0
+    """How many of them there were."""
+    action: Action = Action.PASSED
+
+    @property
+    def condensed(self) -> bool:
+        """Whether this request applied a new condensation."""
+        return self.action in (Action.CONDENSED, Action.WOULD_CONDENSE)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether something of ours failed."""
+        return self.action is Action.DEGRADED
 
     @property
     def refused(self) -> bool:
@@ -75,13 +86,16 @@ class Summary:
     strategy: str
     requests: int
     forwarded: int
+    largest: int
     original: int
     own: int
+    own_calls: int
     condensations: int
     overflows: int
     refused: int
     degraded: int
     saved_share: float | None
+    read_anew: int
     cached_share: float | None
     evidence_share: float | None
     questions: int
@@ -109,13 +123,16 @@ class Tally:
             strategy=self.strategy,
             requests=len(requests),
             forwarded=forwarded,
+            largest=max((each.forwarded_tokens for each in requests), default=0),
             original=original,
             own=own,
+            own_calls=sum(each.own_calls for each in requests),
             condensations=sum(each.condensed for each in requests),
             overflows=sum(each.overflows for each in requests),
             refused=sum(each.refused for each in requests),
             degraded=sum(each.degraded for each in requests),
             saved_share=saved_share(original, forwarded + own),
+            read_anew=sum(each.message_tokens - each.shared_tokens for each in requests if each.message_tokens),
             cached_share=cached_share(requests),
             evidence_share=sum(played.answerable for played in self.played) / questions if questions else None,
             questions=questions,
@@ -149,8 +166,3 @@ def cached_share(requests: Iterable[ReplayedRequest]) -> float | None:
     forwarded = [(each.shared_tokens, each.message_tokens) for each in requests if each.message_tokens is not None]
     total = sum(messages for _, messages in forwarded)
     return sum(shared for shared, _ in forwarded) / total if total else None
-
-
-def evidence_kept(evidence: Sequence[Sequence[str]], view: str) -> int:
-    """How many questions have all their evidence (a list of texts) word for word in the text of a view."""
-    return sum(all(text in view for text in texts) for texts in evidence)

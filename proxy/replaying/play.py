@@ -9,25 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.learning.proof import Scope
-from proxy.reasons import Action
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
     common_prefix,
-    evidence_kept,
     size,
 )
-from proxy.replaying.recorded import Conversation
+from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
@@ -37,19 +33,18 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
-from strategies.core.effects import Ask, Effect, Result
+from strategies.core.effects import Ask, Effect, Result, Votes
 from strategies.core.messages import content_text
 
 TENANT = "replay"
-_CONDENSED = (Action.CONDENSED, Action.WOULD_CONDENSE)
 
 
 class ScriptedSummarizer:
-    """Answers effects without a model, by `proxy.replaying.scripted`. `tokens` sums what the answers would cost."""
+    """Answers effects without a model, by `proxy.replaying.scripted`. `tokens` and `calls` say what that would cost."""
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self.tokens = 0
+        self.tokens = self.calls = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """Returns one result for each effect."""
@@ -59,6 +54,7 @@ class ScriptedSummarizer:
             for each in effects
         )
         self.tokens += sum(each.tokens for each in results)
+        self.calls += sum(each.calls if isinstance(each, Votes) else 1 for each in results)
         return results
 
 
@@ -67,6 +63,31 @@ class ReplayProxy(NamedTuple):
 
     services: Services
     summarizer: ScriptedSummarizer
+
+
+class RecordedClient:
+    """Sends the requests of a recorded conversation, in a session of its own; `controls` are condenser headers."""
+
+    def __init__(self, conversation: Conversation, model: str, **controls: object) -> None:
+        self._raws = [json.dumps(message) for message in conversation.messages]
+        self._tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
+        self._model = model
+        self._headers: Headers = [
+            (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
+        ]
+
+    def request(self, end: int, *more: Message) -> ChatRequest:
+        """The request whose history are the first `end` messages, with `more` messages behind them."""
+        raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
+        data = f'{{"model":{json.dumps(self._model)},"messages":[{raws}]{self._tools}}}'.encode()
+        return ChatRequest(
+            tenant=TENANT,
+            headers=[],
+            body=wire.read(data),
+            model=self._model,
+            has_suffix=False,
+            controls=controls.read(self._headers, None, None),
+        )
 
 
 class Player:
@@ -81,30 +102,24 @@ class Player:
 
     async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> ReplayedConversation:
         """Plays one conversation under one strategy, in a session of its own."""
-        raws = [json.dumps(message) for message in conversation.messages]
-        overhead = self._counter.overhead({"tools": conversation.tools, "messages": conversation.messages})
-        headers = self._headers(session, pipeline)
-        replayed: list[ReplayedRequest] = []
-        view: list[ForwardedMessage] = []
+        played = self.start(conversation, pipeline, session)
         for end in request_ends(conversation):
-            request = self._request(_body(self._model, raws[:end], conversation.tools), headers)
-            each, forwarded = await self._decide(request, overhead, view)
-            replayed.append(each)
-            view = view if forwarded is None else forwarded
-        refused = bool(replayed) and replayed[-1].refused
-        return _with_evidence(conversation, replayed, [] if refused else view)
+            await played.send(end)
+        return played.result()
 
-    def _request(self, data: bytes, headers: Headers) -> ChatRequest:
-        return ChatRequest(
-            tenant=TENANT,
-            headers=[],
-            body=wire.read(data),
-            model=self._model,
-            has_suffix=False,
-            controls=controls.read(headers, None, None),
-        )
+    def start(self, conversation: Conversation, pipeline: Pipeline, session: str) -> Playing:
+        """A conversation none of whose requests has been sent yet."""
+        client = RecordedClient(conversation, self._model, session=session, strategy=pipeline, window=self._window)
+        return Playing(self, conversation, client, self._overhead(conversation))
 
-    async def _decide(
+    def size(self, conversation: Conversation) -> int:
+        """The tokens of a whole conversation."""
+        return self._overhead(conversation) + sum(map(self._counter.message, conversation.messages))
+
+    def _overhead(self, conversation: Conversation) -> int:
+        return self._counter.overhead({"tools": conversation.tools, "messages": conversation.messages})
+
+    async def decide(
         self, request: ChatRequest, overhead: int, before: Sequence[ForwardedMessage]
     ) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
         """Decides a request; returns its figures and the forwarded messages, None if it was refused.
@@ -113,26 +128,28 @@ class Player:
         """
         original = overhead + size(self._sent(request.body.elements))
         usable = self._usable(request.body)
-        own, started = self._summarizer.tokens, perf_counter()
+        own, calls, started = self._summarizer.tokens, self._summarizer.calls, perf_counter()
         try:
             exchange = await self._services.condenser.exchange(request)
         except ContextLengthExceeded:
             return ReplayedRequest(original, None, 0, overhead, usable, milliseconds_since(started)), None
         spent = milliseconds_since(started)
-        decision = exchange.decision
         await exchange.store()
         exchange.follow_up()
         await self._services.background.idle()
-        sent = self._sent(wire.read(decision.body).elements)
-        shared = common_prefix(before, sent)
-        decided = ReplayedRequest(original, size(sent), shared, overhead, usable, spent, self._summarizer.tokens - own)
-        return _outcome(decision, decided), sent
-
-    def _headers(self, session: str, pipeline: Pipeline) -> Headers:
-        given = {"session": session, "strategy": str(pipeline)}
-        if self._window is not None:
-            given["window"] = str(self._window)
-        return [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
+        sent = self._sent(wire.read(exchange.decision.body).elements)
+        decided = ReplayedRequest(
+            sent_tokens=original,
+            message_tokens=size(sent),
+            shared_tokens=common_prefix(before, sent),
+            overhead_tokens=overhead,
+            usable_tokens=usable,
+            milliseconds=spent,
+            own_tokens=self._summarizer.tokens - own,
+            own_calls=self._summarizer.calls - calls,
+            action=exchange.decision.action,
+        )
+        return decided, sent
 
     def _usable(self, body: wire.Body) -> int:
         """The tokens that the upstream has room for, also for a request that the proxy refuses itself."""
@@ -149,6 +166,39 @@ class Player:
         return self._counts[element.raw]
 
 
+class Playing:
+    """A conversation under one strategy, request by request."""
+
+    def __init__(self, player: Player, conversation: Conversation, client: RecordedClient, overhead: int) -> None:
+        self._player = player
+        self._conversation = conversation
+        self._client = client
+        self._overhead = overhead
+        self._view: list[ForwardedMessage] = []
+        self._end = 0
+        self.requests: list[ReplayedRequest] = []
+
+    async def send(self, end: int) -> ReplayedRequest:
+        """Sends the request whose history are the first `end` messages."""
+        decided, sent = await self._player.decide(self._client.request(end), self._overhead, self._view)
+        self.requests.append(decided)
+        self._view, self._end = self._view if sent is None else sent, end
+        return decided
+
+    async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
+        """Asks a question behind the whole history; returns whether its evidence was forwarded. Nothing is kept."""
+        asked = {"role": "user", "content": question.text}
+        request = self._client.request(len(self._conversation.messages), asked)
+        decided, sent = await self._player.decide(request, self._overhead, self._view)
+        return decided, question.reaches(_text((sent or [])[:-1]))
+
+    def result(self) -> ReplayedConversation:
+        """The requests so far and the evidence in the last view; only questions about messages in it count."""
+        view = "" if self.requests and self.requests[-1].refused else _text(self._view)
+        questions = [each for each in self._conversation.questions if max(each.places) < self._end]
+        return ReplayedConversation(self.requests, len(questions), sum(each.reaches(view) for each in questions))
+
+
 @asynccontextmanager
 async def open_replay_proxy(settings: Settings) -> AsyncIterator[ReplayProxy]:
     """Opens a proxy that needs no model; `settings` must name the store in memory."""
@@ -162,28 +212,5 @@ def request_ends(conversation: Conversation) -> Iterator[int]:
     return (i for i, message in enumerate(conversation.messages) if i and message["role"] == "assistant")
 
 
-def _body(model: str, raws: Sequence[str], tools: Sequence[object]) -> bytes:
-    offered = f',"tools":{json.dumps(tools)}' if tools else ""
-    return f'{{"model":{json.dumps(model)},"messages":[{",".join(raws)}]{offered}}}'.encode()
-
-
-def _outcome(decision: Decision, decided: ReplayedRequest) -> ReplayedRequest:
-    return replace(
-        decided,
-        condensed=decision.action in _CONDENSED,
-        degraded=decision.action is Action.DEGRADED,
-    )
-
-
-def _with_evidence(
-    conversation: Conversation, decided: Sequence[ReplayedRequest], last: Sequence[ForwardedMessage]
-) -> ReplayedConversation:
-    """The replayed conversation with its evidence. Only questions about messages of the last request count."""
-    end = max(request_ends(conversation), default=0)
-    evidence = [
-        [content_text(conversation.messages[i].get("content")) for i in places]
-        for places in conversation.evidence
-        if max(places) < end
-    ]
-    view = "\n".join(content_text(json.loads(each.raw).get("content")) for each in last)
-    return ReplayedConversation(decided, len(evidence), evidence_kept(evidence, view))
+def _text(view: Sequence[ForwardedMessage]) -> str:
+    return "\n".join(content_text(json.loads(each.raw).get("content")) for each in view)

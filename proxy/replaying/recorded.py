@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from strategies.core.messages import content_text
 
 _GZIP = b"\x1f\x8b"
 
@@ -23,14 +25,27 @@ class Unreadable(Exception):
     """A file cannot be read as conversations; the message says where the problem is."""
 
 
+class Question(NamedTuple):
+    """A question, the texts that together answer it, and the indices of the messages that hold these texts."""
+
+    text: str
+    evidence: Sequence[str]
+    places: Sequence[int]
+
+    def reaches(self, view: str) -> bool:
+        """Whether a view holds all the evidence word for word."""
+        return all(text in view for text in self.evidence)
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation. `evidence` has, for each question about it, the indices of the messages that answer it."""
+    """A conversation, the tools that were offered in it, and questions about it."""
 
     id: str
     messages: Sequence[Message]
     tools: Sequence[Any] = ()
-    evidence: Sequence[Sequence[int]] = ()
+    questions: Sequence[Question] = ()
+    language: str = ""
 
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
@@ -95,12 +110,14 @@ def _conversation(place: str, document: Any) -> Conversation:
         id=str(found.get("id") or place),
         messages=messages,
         tools=found["tools"] if isinstance(found.get("tools"), list) else (),
-        evidence=list(_evidence(found.get("qa"), len(messages))),
+        questions=list(_questions(found.get("qa"), messages)),
+        language=str(found.get("lang") or ""),
     )
 
 
-def _evidence(questions: Any, count: int) -> Iterator[Sequence[int]]:
-    for question in questions if isinstance(questions, list) else ():
-        places = question.get("evidence") if isinstance(question, Mapping) else None
-        if isinstance(places, list) and places and all(isinstance(i, int) and 0 <= i < count for i in places):
-            yield places
+def _questions(found: Any, messages: Sequence[Message]) -> Iterator[Question]:
+    for each in found if isinstance(found, list) else ():
+        places = each.get("evidence") if isinstance(each, Mapping) else None
+        if isinstance(places, list) and places and all(isinstance(i, int) and 0 <= i < len(messages) for i in places):
+            evidence = [content_text(messages[i].get("content")) for i in places]
+            yield Question(str(each.get("question") or ""), evidence, places)

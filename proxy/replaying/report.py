@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from proxy.condensing.policy import Window
 from proxy.replaying.measures import Summary
+from proxy.replaying.table import grid
 
 _HEAD = (
     "strategy", "requests", "tokens sent", "own tokens", "saved", "condensed", "overflows", "cached", "evidence",
@@ -32,9 +33,7 @@ class ReplayResults(NamedTuple):
 
 def table(replayed: ReplayResults) -> str:
     """An aligned text table, with a title above it and an explanation of the columns below it."""
-    rows = [_HEAD, *(_row(each) for each in replayed.summaries)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = [_line(row, widths) for row in rows]
+    lines = grid(_HEAD, [_row(each) for each in replayed.summaries])
     warnings = [_warning(each) for each in replayed.summaries if each.degraded]
     return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE])
 
@@ -78,14 +77,6 @@ def _row(summary: Summary) -> tuple[str, ...]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *figures = (
-        cell.rjust(width) if i else cell.ljust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )  # fmt: skip
-    return "  ".join((first, *figures)).rstrip()
 
 
 def _warning(summary: Summary) -> str:

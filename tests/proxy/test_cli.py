@@ -174,7 +174,6 @@ def test_a_reader_that_wants_no_more_is_no_error_to_tell_of() -> None:
     [
         ("serve", "--upstream", "http://user:hunter2@h/v1"),
         ("check", "--upstream", "http://user:hunter2@h/v1"),
-        ("demo", "--upstream", "http://user:hunter2@h/v1", "--model", "m"),
         ("status", "--url", "http://user:hunter2@h"),
         ("healthcheck", "--url", "http://user:hunter2@h"),
     ],

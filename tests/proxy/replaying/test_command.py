@@ -20,7 +20,7 @@ def recorded(tmp_path: Path) -> Path:
 def test_off_is_always_the_first_row(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(recorded), "--strategy", "recent,off,extract", "--window", "1024"]) == 0
 
-    rows = capsys.readouterr().out.splitlines()[3:6]
+    rows = capsys.readouterr().out.splitlines()[4:7]
 
     assert [row.split()[0] for row in rows] == ["off", "recent", "extract"]
 

@@ -9,9 +9,9 @@ from proxy.replaying.measures import (
     Tally,
     cached_share,
     common_prefix,
-    evidence_kept,
     saved_share,
 )
+from proxy.replaying.recorded import Question
 
 A, B, C = ForwardedMessage("a", 10), ForwardedMessage("b", 20), ForwardedMessage("c", 30)
 
@@ -57,10 +57,12 @@ def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused(
     assert refused().overflows
 
 
-def test_evidence_is_kept_when_all_texts_of_a_question_stand_in_the_view_word_for_word() -> None:
-    view = "the cat sat\non the mat"
-
-    assert evidence_kept([["the cat sat"], ["the cat sat", "the mat"], ["the cat", "a dog"], ["The cat"]], view) == 2
+@pytest.mark.parametrize(
+    ("evidence", "reaches"),
+    [(["the cat sat"], True), (["the cat sat", "the mat"], True), (["the cat", "a dog"], False), (["The cat"], False)],
+)
+def test_a_question_reaches_where_all_its_evidence_stands_word_for_word(evidence: list[str], reaches: bool) -> None:
+    assert Question("?", evidence, [0]).reaches("the cat sat\non the mat") is reaches
 
 
 def test_a_summary_adds_all_conversations_up() -> None:

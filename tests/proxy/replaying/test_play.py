@@ -9,7 +9,7 @@ import pytest
 
 from proxy.replaying.measures import ReplayedConversation
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation
+from proxy.replaying.recorded import Conversation, Question
 from proxy.settings import load_settings
 from strategies import parse
 
@@ -23,6 +23,10 @@ def talk(turns: int, words: int = 40) -> list[dict[str, Any]]:
         messages.append({"role": "user", "content": f"Question {i}: " + "why is that so? " * (words // 4)})
         messages.append({"role": "assistant", "content": f"Answer {i}: " + "because of this. " * (words // 4)})
     return messages
+
+
+def question(messages: list[dict[str, Any]], place: int) -> Question:
+    return Question("?", [messages[place]["content"]], [place])
 
 
 def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
@@ -90,7 +94,7 @@ def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent
 def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
     messages = talk(20)
     messages[3]["content"] = SECRET
-    conversation = Conversation("a", messages, evidence=[[3], [len(messages) - 2]])
+    conversation = Conversation("a", messages, questions=[question(messages, 3), question(messages, len(messages) - 2)])
 
     assert [play(conversation, name).answerable for name in ("off", "recent")] == [2, 1]
 
@@ -98,7 +102,8 @@ def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
 def test_evidence_that_no_request_held_is_not_asked_for() -> None:
     messages = talk(3)
 
-    played = play(Conversation("a", messages, evidence=[[1], [len(messages) - 1]]), "off")
+    questions = [question(messages, 1), question(messages, len(messages) - 1)]
+    played = play(Conversation("a", messages, questions=questions), "off")
 
     assert (played.questions, played.answerable) == (1, 1)
 
@@ -111,6 +116,7 @@ def test_each_view_between_two_condensations_begins_with_the_one_before() -> Non
 
 
 def test_a_conversation_without_a_reply_has_no_request() -> None:
-    assert play(
-        Conversation("a", [{"role": "user", "content": "hello?"}], evidence=[[0]]), "mask"
-    ) == ReplayedConversation([], 0, 0)
+    messages = [{"role": "user", "content": "hello?"}]
+    conversation = Conversation("a", messages, questions=[question(messages, 0)])
+
+    assert play(conversation, "mask") == ReplayedConversation([], 0, 0)

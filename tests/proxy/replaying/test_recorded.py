@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.recorded import Conversation, Unreadable, load
+from proxy.replaying.recorded import Conversation, Question, Unreadable, load
 
 HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 BYE = [{"role": "user", "content": "bye"}, {"role": "assistant", "content": "good-bye"}]
@@ -69,13 +69,14 @@ def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
     questions = [{"question": "?", "evidence": [0, 1]}, {"question": "no evidence", "evidence": []}, {"question": "?"}]
     path = written(tmp_path, json.dumps({"id": "a", "messages": HELLO, "tools": tools, "qa": questions}))
 
-    assert load(path) == [Conversation("a", HELLO, tools, [[0, 1]])]
+    texts = [message["content"] for message in HELLO[:2]]
+    assert load(path) == [Conversation("a", HELLO, tools, [Question("?", texts, [0, 1])])]
 
 
 def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps({"messages": HELLO, "qa": [{"evidence": [7]}, {"evidence": ["0"]}]}))
 
-    assert load(path)[0].evidence == []
+    assert load(path)[0].questions == []
 
 
 @pytest.mark.parametrize(
