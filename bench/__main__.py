@@ -1,8 +1,8 @@
 """`python -m bench`: measure what the proxy adds.
 
-Each measurement is a module with `measure(**options) -> rows`, `markdown(rows)` and `document(rows)`; the options that
-it adds with `add_options(parser)` stand behind its name. Without a name `load` is run. Times are of this machine; look
-at how they grow and at what they are to each other.
+Each measurement is a module with `measure(**options) -> rows` (dataclasses) and `markdown(rows)`; the options that it
+adds with `add_options(parser)` stand behind its name. Without a name `load` is run. Times are of this machine; look at
+how they grow and at what they are to each other.
 """
 
 from __future__ import annotations
@@ -11,27 +11,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NAMES = (
-    "load",
-    "cpu",
-    "lag",
-    "waiting",
-    "growth",
-    "footprint",
-    "attacks",
-    "scaling",
-    "plan",
-    "session",
-    "long_text",
-    "memory",
-    "form",
-    "repeats",
-)
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "repeats")
 DEFAULT = "load"
 
 
@@ -43,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = import_module(f"bench.{name}")
         rows = module.measure(**_options(name, module, rest))
         print(module.markdown(rows))
-        documents[name] = module.document(rows)
+        documents[name] = [asdict(row) for row in rows]
     if arguments.json:
         arguments.json.write_text(json.dumps(documents, indent=1) + "\n", "utf-8")
     return 0

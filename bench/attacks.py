@@ -13,12 +13,12 @@ import http.client
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
 
 from bench.processes import Served, condenser, stub
+from proxy.replaying import table
 
 AT_ONCE = 32
 PATH = "/v1/chat/completions"
@@ -96,7 +96,7 @@ def _row(name: str, make: Callable[[], tuple[bytes, dict[str, str]]], upstream: 
     figures: list[float] = []
     statuses: set[str] = set()
     for copies in (1, at_once):
-        with condenser(upstream.port, "memory://", module="proxy") as served:
+        with condenser(upstream.port, "memory://") as served:
             wait, memory, said = _attacked(served, body, headers, copies)
         figures += (wait, memory)
         statuses |= said
@@ -150,18 +150,10 @@ def _peak(pid: int) -> float:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The rows as a table."""
+    head = "attack | on the wire | answer | `/livez` waits, ms | memory, MB | several at once: waits, ms | memory, MB"
     lines = [
-        "| attack | on the wire | answer | `/livez` waits, ms | memory, MB | several at once: waits, ms | memory, MB |",
-        "|---|---:|---|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row.attack} | {row.wire / 1_000:,.0f} kB | {row.status} | {row.wait:,.0f} | {row.memory:,.0f} |"
-        f" {row.many_wait:,.0f} | {row.many_memory:,.0f} |"
+        [row.attack, f"{row.wire / 1_000:,.0f} kB", row.status]
+        + [f"{figure:,.0f}" for figure in (row.wait, row.memory, row.many_wait, row.many_memory)]
         for row in rows
     ]
-    return "\n".join(lines)
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON has them."""
-    return [asdict(row) for row in rows]
+    return table.markdown(head, lines, texts=(0, 2))

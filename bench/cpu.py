@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bench.load import CELLS, CONNECTIONS, Cell, add_peers, job_for, load_of, started
 from bench.processes import Served
 from bench.targets import DIRECT, STORES, targets
+from proxy.replaying import table
 
 ROUNDS = 5
 REQUESTS = {"small": 1_200, "medium": 800, "large": 320}
@@ -86,14 +86,11 @@ def markdown(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(row.target for row in rows))
     ratios = [(other, name) for other in names if other not in STORES for name in names if name in STORES]
     least = {(row.cell, row.target): row.least for row in rows}
-    lines = [["CPU ms a request", *names, *(f"{other} / {name}" for other, name in ratios)]]
-    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
-    for cell in dict.fromkeys(row.cell for row in rows):
-        times = [f"{least[cell, name]:.2f}" for name in names]
-        lines.append([cell, *times, *(f"{least[cell, other] / least[cell, name]:.2f}" for other, name in ratios)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [asdict(row) for row in rows]
+    head = ["CPU ms a request", *names, *(f"{other} / {name}" for other, name in ratios)]
+    lines = [
+        [cell, *(f"{least[cell, name]:.2f}" for name in names)]
+        + [f"{least[cell, other] / least[cell, name]:.2f}" for other, name in ratios]
+        for cell in dict.fromkeys(row.cell for row in rows)
+    ]
+    return table.markdown(" | ".join(head), lines)

@@ -12,15 +12,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from statistics import median
 from time import perf_counter, sleep
-from typing import Any
 
 from bench.generator import Job
 from bench.load import TURNS, load_of, started
 from bench.processes import Served, condenser, stub
+from proxy.replaying import table
 from tests.support.redis_server import RedisServer
 from tests.support.redis_server import available as redis_available
 
@@ -180,13 +180,7 @@ def verdict(row: Row) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """One line a figure."""
-    lines = ["| what | figure | at most | target |", "| --- | ---: | ---: | --- |"]
-    for row in rows:
-        most = "-" if row.most is None else f"{row.most:g} {row.unit}"
-        lines.append(f"| {row.what} | {row.figure:.2f} {row.unit} | {most} | {verdict(row)} |")
-    return "\n".join(lines)
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [asdict(row) for row in rows]
+    most = ["-" if row.most is None else f"{row.most:g} {row.unit}" for row in rows]
+    figures = [f"{row.figure:.2f} {row.unit}" for row in rows]
+    lines = [[row.what, *cells, verdict(row)] for row, *cells in zip(rows, figures, most, strict=True)]
+    return table.markdown("what | figure | at most | target", lines, texts=(0, -1))

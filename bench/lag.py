@@ -35,6 +35,7 @@ from bench.generator import Job
 from bench.load import REPLAYED_WINDOW, load_of, started
 from bench.processes import Served, condenser, stub
 from bench.targets import STORES, store_url
+from proxy.replaying import table
 
 MOST = 15.0
 """Milliseconds that a callback may hold the loop for."""
@@ -225,14 +226,13 @@ def _reported(served: Served, path: Path) -> dict[str, Any]:
 
 def markdown(rows: Sequence[Row]) -> str:
     """One line a row, and below what held the loop."""
-    heads = ["large requests", "store", "large", "small", "callbacks", "longest", "of it CPU", "over", "small p99"]
-    lines = [[*heads, "target"], ["---", "---", *["---:"] * 7, "---"]]
+    head = "large requests | store | large | small | callbacks | longest | of it CPU | over | small p99 | target"
+    lines = []
     for row in rows:
         counts = [f"{number:,}" for number in (row.large, row.small, row.callbacks)]
         times = [f"{row.wall:.1f} ms", f"{row.cpu:.1f} ms", str(len(row.slow)), f"{row.small_p99:.0f} ms"]
         lines.append([row.state, row.store, *counts, *times, "missed" if row.slow else "met"])
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n".join([table, "", *culprits(rows)])
+    return "\n".join([table.markdown(head, lines, texts=(0, 1, -1)), "", *culprits(rows)])
 
 
 def culprits(rows: Sequence[Row]) -> list[str]:
@@ -242,11 +242,6 @@ def culprits(rows: Sequence[Row]) -> list[str]:
         found.setdefault(slow.places[0] if slow.places else "(not seen)", []).append(slow.cpu)
     worst = sorted(found.items(), key=lambda item: -max(item[1]))
     return [f"- {len(times)} x, at most {max(times):.1f} ms: `{place}`" for place, times in worst]
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [asdict(row) for row in rows]
 
 
 if __name__ == "__main__":

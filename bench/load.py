@@ -15,23 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
 
 from bench.generator import Job, Load
-from bench.processes import Served, condenser, pin, stub
-from bench.serving import VARIABLE, profiled
-from bench.targets import AWECOMPRESS, DIRECT, NAIVE, STORES, store_url, targets
+from bench.processes import Served, pin
+from bench.targets import DIRECT, STORES, targets
+from proxy.replaying import table
 
 CONNECTIONS = 16
 ROUNDS = 3
@@ -45,26 +40,6 @@ JOB_WITHIN = 120.0
 Generating = subprocess.Popen[str]
 
 
-class Goal(NamedTuple):
-    """What a cell must reach: times the throughput of the naive proxy and of the peer, and milliseconds it may add."""
-
-    naive: float
-    peer: float
-    added: float
-
-
-GOALS = {
-    ("small", False): Goal(5.5, 1.05, 0.5),
-    ("small", True): Goal(7.0, 1.0, 0.6),
-    ("medium", False): Goal(4.0, 2.0, 0.7),
-    ("medium", True): Goal(4.0, 2.0, 0.7),
-    ("large", False): Goal(2.0, 6.0, 2.5),
-    ("large", True): Goal(2.0, 6.0, 3.0),
-}
-REPLAY_CPU = 4.0
-"""Milliseconds of processor time that a request may take which replays a condensation."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A kind of request: `state` is `warm`, `going on`, `named`, `cold` or `replay`."""
@@ -75,11 +50,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.payload}, {'streamed' if self.streamed else 'plain'}, {self.state}"
-
-    @property
-    def goal(self) -> Goal | None:
-        """What it must reach; None for what is only shown."""
-        return None if self.state in ("cold", "replay") else GOALS[self.payload, self.streamed]
 
 
 def _states(payload: str, *, streamed: bool) -> tuple[str, ...]:
@@ -120,7 +90,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
     parser.add_argument("--only", metavar="TEXT", default="", help="cells whose name has this in it, such as 'small'")
     add_peers(parser)
-    parser.add_argument("--profile", action="store_true", help="print where the proxy's processor time goes instead")
 
 
 def add_peers(parser: argparse.ArgumentParser) -> None:
@@ -135,14 +104,9 @@ def measure(
     stores: Sequence[str] = STORES,
     only: str = "",
     peers: Sequence[str] = (),
-    profile: bool = False,
 ) -> list[Row]:
-    """All rows; about ten minutes for all targets. With `profile` they are printed, and there are no rows."""
+    """All rows; about ten minutes for all targets."""
     cells = [cell for cell in CELLS if only in str(cell)]
-    if profile:
-        for cell in cells:
-            print(f"## {cell}\n\n{_profile(cell, stores[0], seconds)}")
-        return []
     with targets(stores, peers) as found:
         return [row for cell in cells for row in _cell(cell, found, rounds, seconds)]
 
@@ -220,31 +184,17 @@ def _middle(rows: Sequence[Row]) -> Row:
     return replace(rows[0], **medians, cpu=median(used) if used else None, requests=sum(row.requests for row in rows))
 
 
-def _profile(cell: Cell, store: str, seconds: float) -> str:
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        path = Path(folder) / "profile"
-        upstream, url = stack.enter_context(stub()), store_url(store, stack)
-        if url is None:
-            raise RuntimeError(f"the store {store} is not installed")
-        with condenser(upstream.port, url, environment={VARIABLE: str(path)}) as served:
-            _load(job_for(cell, served.port, CONNECTIONS, 0.5))
-            os.kill(served.pid, signal.SIGUSR1)
-            done = _load(job_for(cell, served.port, CONNECTIONS, seconds))
-        return f"{done.requests} requests\n{profiled(path)}"
-
-
 def markdown(rows: Sequence[Row]) -> str:
     """One line for each target in each cell."""
     others = [name for name in dict.fromkeys(row.target for row in rows) if name not in (DIRECT, *STORES)]
     ratios = [f"x {name}" for name in others]
-    heads = ["request", "target", "a second", *ratios, "CPU", "added p50", "added p99", "added to first byte", "goal"]
-    lines = [heads, ["---", "---", *["---:"] * (len(heads) - 3), "---"]]
+    head = ["request", "target", "a second", *ratios, "CPU", "added p50", "added p99", "added to first byte"]
+    lines = []
     for row in rows:
         beside = {each.target: each for each in rows if each.cell == row.cell}
         times = [f"{row.rate / beside[name].rate:.2f}" for name in others]
         lines.append([row.cell, row.target, f"{row.rate:,.0f}", *times, *_times(row, beside[DIRECT])])
-        lines[-1].append(verdict(row, beside))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table.markdown(" | ".join(head), lines, texts=(0, 1))
 
 
 def _times(row: Row, direct: Row) -> list[str]:
@@ -253,30 +203,3 @@ def _times(row: Row, direct: Row) -> list[str]:
         return [cpu, *(f"({time:.2f} ms)" for time in (row.p50, row.p99, row.first_p50))]
     added = (row.p50 - direct.p50, row.p99 - direct.p99, row.first_p50 - direct.first_p50)
     return [cpu, *(f"{time:.2f} ms" for time in added)]
-
-
-def verdict(row: Row, beside: Mapping[str, Row]) -> str:
-    """`met`, or what was missed beside the other targets in its cell; "-" for what has no goal."""
-    cell = next(cell for cell in CELLS if str(cell) == row.cell)
-    if row.target not in STORES:
-        return "-"
-    if cell.state == "replay":
-        return "met" if row.cpu is not None and row.cpu <= REPLAY_CPU else f"missed: {REPLAY_CPU:.0f} ms of CPU"
-    if cell.goal is None:
-        return "-"
-    missed = _missed(row, beside, cell.goal, streamed=cell.streamed)
-    return f"missed: {', '.join(missed)}" if missed else "met"
-
-
-def _missed(row: Row, beside: Mapping[str, Row], goal: Goal, *, streamed: bool) -> list[str]:
-    """What of a goal a row does not reach; the peer's part counts where the peer was measured."""
-    times = ((NAIVE, goal.naive), (AWECOMPRESS, goal.peer))
-    missed = [f"{least:g} x {name}" for name, least in times if name in beside and row.rate < least * beside[name].rate]
-    direct = beside[DIRECT]
-    added = row.first_p50 - direct.first_p50 if streamed else row.p50 - direct.p50
-    return missed + ([f"{goal.added:g} ms"] if added > goal.added else [])
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [asdict(row) for row in rows]

@@ -9,26 +9,26 @@ same histories for a window of 128k tokens, as when a long conversation is seen 
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import thread_time
 from typing import Any
 
 from bench.history import agent_history
+from proxy.replaying import planning, table
 from proxy.tokens.counter import Tokenizers
 from strategies import parse, stages
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.effects import Answer
-from strategies.core.messages import Counter, Reader
+from strategies.core.messages import Counter
 from strategies.core.plan import head_pieces
-from strategies.core.protocol import Past, Strategy
+from strategies.core.protocol import Strategy
 from strategies.core.replay import replay
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.pipeline import Outcome, Run, run
+from strategies.pipeline import Outcome
 
 STRATEGIES = (
     "off", "recent", "mask", "summary", "half-window", "semantic", "rolling", "dynacontext", "extract", "shorten",
@@ -65,7 +65,7 @@ def measure(rounds: Sequence[int] = ROUNDS, runs: int = RUNS) -> list[Row]:
     counter = Tokenizers().for_model("gpt-4o")
     rows: list[Row] = []
     for number in rounds:
-        transcript = counted(agent_history(number), counter)
+        transcript = planning.counted(agent_history(number), counter)
         rows.extend(_rows("at the trigger", transcript, number, filled_budget(transcript.tokens), counter, runs))
         rows.extend(_rows("128k window", transcript, number, Budget.of(LONG_WINDOW), counter, runs))
     return rows
@@ -76,7 +76,8 @@ def _rows(
 ) -> Iterator[Row]:
     for name in STRATEGIES:
         pipeline = pipeline_of(name)
-        milliseconds, outcome = timed(lambda: fold(transcript, (), 0, counter), planning(pipeline, budget), runs)
+        work = partial(planned, pipeline, budget=budget)
+        milliseconds, outcome = timed(lambda: fold(transcript, (), 0, counter), work, runs)
         yield Row(scenario, name, rounds, milliseconds, transcript.tokens, outcome.view.tokens)
     view = planned(pipeline_of("mask+half-window"), fold(transcript, (), 0, counter), budget).view
     milliseconds, folded = timed(lambda: None, lambda _: fold(transcript, (), 0, counter), runs)
@@ -90,11 +91,6 @@ def _rows(
     yield Row(scenario, "(replay)", rounds, milliseconds, transcript.tokens, again.view.tokens)
 
 
-def planning(pipeline: Sequence[Strategy], budget: Budget) -> Callable[[View], Outcome]:
-    """What is timed: one view planned for."""
-    return lambda view: planned(pipeline, view, budget)
-
-
 def timed(prepared: Callable[[], Any], work: Callable[[Any], Any], runs: int) -> tuple[float, Any]:
     """Median milliseconds (CPU time of this thread) of `work` on something fresh from `prepared`, and its result."""
     spent: list[float] = []
@@ -106,12 +102,6 @@ def timed(prepared: Callable[[], Any], work: Callable[[Any], Any], runs: int) ->
         result = work(fresh)
         spent.append((thread_time() - started) * 1_000)
     return median(spent), result
-
-
-def counted(messages: Sequence[dict[str, Any]], counter: Counter) -> Transcript:
-    """The transcript of chat messages, each counted."""
-    reader = Reader()
-    return Transcript.of(reader.read(json.dumps(body), body, counter.message(body)) for body in messages)
 
 
 def filled_budget(tokens: int) -> Budget:
@@ -133,14 +123,7 @@ def pipeline_of(name: str) -> list[Strategy]:
 
 def planned(pipeline: Sequence[Strategy], view: View, budget: Budget) -> Outcome:
     """The outcome of a pipeline whose questions are answered at once."""
-    running: Run = run(pipeline, (), view, budget, Past())
-    try:
-        effects = next(running)
-        while True:
-            effects = running.send(tuple(Answer(SUMMARY) for _ in effects))
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
+    return planning.planned(pipeline, view, budget, SUMMARY)
 
 
 def condensation(view: View, budget: Budget) -> Condensation:
@@ -164,12 +147,12 @@ def _table(scenario: str, rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(row.what for row in rows))
     cells = {(row.what, row.rounds): row for row in rows}
     heads = [scenario, *(f"{length:,} rounds" for length in lengths), "µs a round", "5,000 : 500", "target"]
-    lines = [heads, ["---", *("---:" for _ in heads[1:])]]
+    lines = []
     for name in names:
         of_name = [cells[name, length] for length in lengths]
         milliseconds = [f"{row.milliseconds:.1f}" for row in of_name]
         lines.append([f"`{name}`", *milliseconds, f"{of_name[-1].per_round:.1f}", growth(of_name), verdict(of_name)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table.markdown(" | ".join(heads), lines)
 
 
 def growth(rows: Sequence[Row]) -> str:
@@ -184,8 +167,3 @@ def verdict(rows: Sequence[Row]) -> str:
     """`met`, or the lengths at which the target is missed."""
     missed = [row.rounds for row in rows if row.milliseconds >= TARGETS.get(row.rounds, float("inf"))]
     return "missed at " + " and ".join(f"{each:,}" for each in missed) if missed else "met"
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [{**asdict(row), "microseconds_per_round": round(row.per_round, 2)} for row in rows]

@@ -26,13 +26,10 @@ _MEGABYTE = 1024.0
 class Served:
     """A process that listens on `port`; its command has `{port}` where that belongs.
 
-    It runs on one core, `core`, where there are several, or on all where that is None, and stands ready when it is
-    entered.
+    It runs on one core, `core`, where there are several, and stands ready when it is entered.
     """
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, core: int | None = 0
-    ) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, core: int = 0) -> None:
         self.port = free_port()
         self._command = [part.replace("{port}", str(self.port)) for part in command]
         self._environment = {**os.environ, **(environment or {})}
@@ -47,8 +44,7 @@ class Served:
         self._process = subprocess.Popen(
             self._command, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT
         )
-        if self._core is not None:
-            pin(self._process.pid, self._core)
+        pin(self._process.pid, self._core)
         try:
             self._wait(started)
         except BaseException:
@@ -98,16 +94,6 @@ class Served:
         return clock_gettime(~self.pid << 3 | _SCHEDULED)
 
     @property
-    def cpu_of_all(self) -> float:
-        """The same with that of the processes that it has started."""
-        return self.cpu + sum(clock_gettime(~each << 3 | _SCHEDULED) for each in self.children)
-
-    @property
-    def children(self) -> list[int]:
-        """The ids of the processes that it has started."""
-        return [int(pid) for pid in self._proc(f"task/{self.pid}/children").split()]
-
-    @property
     def resident(self) -> float:
         """Megabytes of memory that it has resident now."""
         line = next(line for line in self._proc("status").splitlines() if line.startswith("VmRSS"))
@@ -128,23 +114,12 @@ def stub(every: int = 0) -> Served:
 
 
 def condenser(
-    upstream: int,
-    store: str,
-    *,
-    module: str = "bench.serving",
-    environment: Mapping[str, str] | None = None,
-    workers: int | None = None,
+    upstream: int, store: str, *, module: str = "proxy", environment: Mapping[str, str] | None = None
 ) -> Served:
-    """The proxy before the upstream on a port, with `half-window` in a window of 200k tokens.
-
-    With a number of `workers` they may run on all cores.
-    """
+    """The proxy before the upstream on a port, with `half-window` in a window of 200k tokens."""
     where = ["--host", "127.0.0.1", "--port", "{port}", "--upstream", f"http://127.0.0.1:{upstream}/v1"]
     how = ["--store", store, "--strategy", "half-window", "--window", "200000"]
-    command = [sys.executable, "-m", module, "serve", *where, *how]
-    if workers is None:
-        return Served(command, environment)
-    return Served([*command, "--workers", str(workers)], environment, core=None)
+    return Served([sys.executable, "-m", module, "serve", *where, *how], environment)
 
 
 def naive(upstream: int) -> Served:

@@ -15,21 +15,18 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
 from bench.history import Message
-from proxy.asking import Caller, Roles
-from proxy.replaying.measures import ForwardedMessage, cached_share, common_prefix, size
-from proxy.replaying.play import Player, ReplayProxy, ScriptedSummarizer, request_ends
+from proxy.replaying import table
+from proxy.replaying.measures import ForwardedMessage, Tally, common_prefix, size
+from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
-from proxy.services import open_services
 from proxy.settings import Settings
-from proxy.tokens.counter import Tokenizers
 from strategies import Pipeline, parse
-from strategies.core.effects import Effect, Result
 
 MODEL = "gpt-4o"
 Messages = list[ForwardedMessage]
@@ -84,17 +81,6 @@ class Row:
     """Whether the client was seen in this window."""
 
 
-class _CountingSummarizer(ScriptedSummarizer):
-    """The scripted summarizer, and how many answers it gave."""
-
-    calls = 0
-
-    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """One result for each effect."""
-        self.calls += len(effects)
-        return await super().resolve(effects, roles, caller)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What of it can be chosen on the command line."""
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
@@ -123,26 +109,25 @@ async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
     """One shape, played once in a session of its own."""
     played = conversation(shape)
     settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"})  # type: ignore[arg-type]
-    summarizer = _CountingSummarizer(Tokenizers())
-    async with open_services(settings, summarizer=summarizer) as built:
-        result = await Player(ReplayProxy(built, summarizer), MODEL, window).play(played, pipeline, shape.name)
-        counter = built.tokenizers.for_model(MODEL)
+    async with open_replay_proxy(settings) as proxy:
+        result = await Player(proxy, MODEL, window).play(played, pipeline, shape.name)
+        counter = proxy.services.tokenizers.for_model(MODEL)
         counted = [ForwardedMessage(json.dumps(each), counter.message(each)) for each in played.messages]
+    figures = Tally(str(pipeline), [result]).summary()
     requests = result.requests
     sent = [counted[:end] for end in request_ends(played)]
     room = requests[0].usable_tokens - requests[0].overhead_tokens
-    before, after = sum(each.sent_tokens for each in requests), sum(each.forwarded_tokens for each in requests)
     return Row(
         shape=shape.name,
         window=window,
-        strategy=str(pipeline),
-        requests=len(requests),
-        condensed=sum(each.condensed for each in requests),
-        own_calls=summarizer.calls,
-        repeats=cached_share(requests) or 0.0,
+        strategy=figures.strategy,
+        requests=figures.requests,
+        condensed=figures.condensations,
+        own_calls=figures.own_calls,
+        repeats=figures.cached_share or 0.0,
         at_best=_share(_best(sent, room)),
         client=_share(sent),
-        saved=1 - after / before,
+        saved=1 - figures.forwarded / figures.original,
         seen=window == shape.window,
     )
 
@@ -196,49 +181,20 @@ def _call(call_id: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": "shell", "arguments": arguments}}
 
 
-_VOCABULARY = (
-    "value",
-    "name",
-    "index",
-    "result",
-    "config",
-    "parser",
-    "module",
-    "return",
-    "check",
-    "when",
-    "each",
-    "list",
-)
+_VOCABULARY = "value name index result config parser module return check when each list"
 
 
 def _words(random: Random, tokens: int) -> str:
     """A text of about so many tokens: each of its words is one."""
-    return " ".join(random.choices(_VOCABULARY, k=tokens))
+    return " ".join(random.choices(_VOCABULARY.split(), k=tokens))
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """One line a row; the windows in which a client was seen are marked with a star."""
-    heads = [
-        "strategy",
-        "shape",
-        "window",
-        "requests",
-        "condensed",
-        "own calls",
-        "saved",
-        "repeats",
-        "at best",
-        "client",
-    ]
-    lines = [heads, ["---", "---", *["---:"] * (len(heads) - 2)]]
+    head = "strategy | shape | window | requests | condensed | own calls | saved | repeats | at best | client"
+    lines = []
     for row in rows:
         counts = [f"{row.window:,}{' *' if row.seen else ''}", *map(str, (row.requests, row.condensed, row.own_calls))]
         shares = [f"{share:.0%}" for share in (row.saved, row.repeats, row.at_best, row.client)]
         lines.append([f"`{row.strategy}`", row.shape, *counts, *shares])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [asdict(row) for row in rows]
+    return table.markdown(head, lines, texts=(0, 1))

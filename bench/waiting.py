@@ -14,26 +14,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice, product
 from pathlib import Path
-from typing import Any
 
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
-from proxy.replaying.play import ScriptedSummarizer, request_ends
+from proxy.replaying import table
+from proxy.replaying.play import RecordedClient, ScriptedSummarizer, request_ends
 from proxy.replaying.recorded import Conversation, load
-from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -98,17 +96,11 @@ def measure(
     answer: float = ANSWER,
 ) -> list[Row]:
     """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
-    present(recorded)
+    if not recorded.exists():
+        raise SystemExit(f"bench: the recorded conversations are missing: {recorded} (see CONTRIBUTING.md)")
     cells = list(product(strategies, windows, pauses))
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         return list(workers.map(partial(_cell, recorded, each, answer), *zip(*cells, strict=True)))
-
-
-def present(recorded: Path) -> Path:
-    """The file of recorded conversations; where there is none, the program says so and ends."""
-    if not recorded.exists():
-        raise SystemExit(f"bench: the recorded conversations are missing: {recorded} (see CONTRIBUTING.md)")
-    return recorded
 
 
 def chosen(conversations: Sequence[Conversation], each: int) -> Iterator[Conversation]:
@@ -130,7 +122,8 @@ async def row(
     longest = 0.0
     async with _built(window, answer) as built:
         for number, conversation in enumerate(conversations):
-            player = _Player(built, f"{strategy}-{number}", strategy, window)
+            client = RecordedClient(conversation, MODEL, session=number, strategy=strategy, window=window)
+            player = _Player(built, client)
             await player.play(conversation, pause)
             tally += player.tally
             longest = max(longest, player.longest)
@@ -177,29 +170,26 @@ async def _built(window: int, answer: float) -> AsyncIterator[Services]:
 class _Player:
     """One conversation as a session of its own, and the count of what became of its requests."""
 
-    def __init__(self, built: Services, session: str, strategy: str, window: int) -> None:
+    def __init__(self, built: Services, client: RecordedClient) -> None:
         self._built = built
-        given = {"session": session, "strategy": strategy, "window": str(window)}
-        self._headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
+        self._client = client
         self.tally: Counter[str] = Counter()
         self.longest = 0.0
         self._before: Decision | None = None
 
     async def play(self, conversation: Conversation, pause: float) -> None:
         """Every request of it, a reply and a pause after each."""
-        raws = [json.dumps(message) for message in conversation.messages]
-        tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
         for end in request_ends(conversation):
-            data = f'{{"model":"{MODEL}","messages":[{",".join(raws[:end])}]{tools}}}'.encode()
-            exchange = await self._decided(data)
+            exchange = await self._decided(self._client.request(end))
             if exchange is None:
                 continue
             await passing(REPLY)
-            await _ended(exchange)
+            await exchange.store()
+            exchange.follow_up()
             await passing(pause)
         await self._built.background.idle()
 
-    async def _decided(self, data: bytes) -> Exchange | None:
+    async def _decided(self, request: ChatRequest) -> Exchange | None:
         """The exchange for a request, counted; None where it was refused."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PassingTime)
@@ -207,7 +197,7 @@ class _Player:
         before = loop.passed
         try:
             with loop.passing():
-                exchange = await self._built.condenser.exchange(self._request(data))
+                exchange = await self._built.condenser.exchange(request)
         except ContextLengthExceeded:
             self.tally["refused"] += 1
             return None
@@ -222,10 +212,6 @@ class _Player:
         self.tally["condensed"] += decision.action is Action.CONDENSED
         self._before = decision
 
-    def _request(self, data: bytes) -> ChatRequest:
-        body, said = wire.read(data, self._built.message_cache), controls.read(self._headers, None, None)
-        return ChatRequest(tenant="t", headers=[], body=body, model=MODEL, has_suffix=False, controls=said)
-
 
 def is_leap(before: Decision | None, now: Decision) -> bool:
     """Whether nothing that was prepared after the request before could have spared this one its wait."""
@@ -234,12 +220,6 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
         return True
     most, grown = budget.usable - budget.least_headroom, now.tokens_before - before.tokens_before
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
-
-
-async def _ended(exchange: Exchange) -> None:
-    """What the end of a reply brings about."""
-    await exchange.store()
-    exchange.follow_up()
 
 
 def verdict(row: Row) -> str:
@@ -252,15 +232,10 @@ def verdict(row: Row) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """One line a row."""
-    heads = ["strategy", "window", "pause", "requests", "condensed", "waited", "of them leaps", "share", "longest"]
-    lines = [[*heads, "target"], ["---", *["---:"] * (len(heads) - 1), "---"]]
+    head = "strategy | window | pause | requests | condensed | waited | of them leaps | share | longest | target"
+    lines = []
     for row in rows:
         counts = [f"{number:,}" for number in (row.requests, row.condensed, row.waited, row.leaps)]
-        cells = [f"`{row.strategy}`", f"{row.window:,}", f"{row.pause:.0f} s", *counts]
-        lines.append([*cells, f"{row.share:.2%}", f"{row.longest:.1f} s", verdict(row)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def document(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON."""
-    return [{**asdict(row), "share": row.share} for row in rows]
+        shares = [f"{row.share:.2%}", f"{row.longest:.1f} s", verdict(row)]
+        lines.append([f"`{row.strategy}`", f"{row.window:,}", f"{row.pause:.0f} s", *counts, *shares])
+    return table.markdown(head, lines, texts=(0, -1))

@@ -18,6 +18,7 @@ from eval.dialogues import Dialogue, load
 from eval.features import cross_validated, features
 from eval.measure import measured
 from eval.report import arms_table, corpus, features_table, strategies_table
+from proxy.replaying.recorded import Unreadable
 from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import Counter
 from tests.support.data import SHORT
@@ -46,11 +47,12 @@ class Remembering:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints the page, and writes it where that is wanted; 1 where there are no dialogues."""
     arguments = _parser().parse_args(argv)
-    if not arguments.data.exists():
-        print(f"eval: there is no {arguments.data}; name a file with --data", file=sys.stderr)
-        return 1
     counter = Remembering(Tokenizers().for_model("gpt-4o"))
-    dialogues = load(arguments.data, counter)
+    try:
+        dialogues = load(arguments.data, counter)
+    except Unreadable as error:
+        print(f"eval: {error}; name a file with --data", file=sys.stderr)
+        return 1
     if not dialogues:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1

@@ -165,4 +165,4 @@ class Asked:
             hits = self._index.search(question.text)
             for share in shares:
                 case = Case(self.dialogue, self._baseline, hits, question.text, total // share, self._counter)
-                yield share, question.evidence, case
+                yield share, frozenset(question.places), case

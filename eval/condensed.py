@@ -16,16 +16,14 @@ from itertools import product
 from eval.arms import Asked, Case, among, block_of, found_by, told
 from eval.dialogues import SHARES, Dialogue
 from eval.measure import Cell, Figure, tally
+from proxy.replaying.planning import planned
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer
 from strategies.core.messages import Counter, Reader
-from strategies.core.protocol import Past
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, appears_in
 from strategies.memory.passages import Entry
-from strategies.pipeline import Run, run
 
 STRATEGIES = ("recent", "mask+half-window", "summary", "semantic", "rolling", "extract")
 SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
@@ -74,14 +72,7 @@ def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: Co
     if pipeline is None:
         raise ValueError(f"there is no strategy '{name}'")
     made = stages((*pipeline.names, *LADDER), LADDER_OPTIONS, {})
-    running: Run = run(made, (), view, Budget.of(window).with_goal(goal + question.tokens), Past())
-    try:
-        effects = next(running)
-        while True:
-            effects = running.send(tuple(Answer(SUMMARY) for _ in effects))
-    except StopIteration as stop:
-        made_of_it: View = stop.value.view
-        return made_of_it
+    return planned(made, view, Budget.of(window).with_goal(goal + question.tokens), SUMMARY).view
 
 
 def _standing(dialogue: Dialogue, view: View) -> set[int]:

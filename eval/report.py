@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from eval.condensed import ARMS, STRATEGIES
 from eval.dialogues import SHARES, Dialogue
 from eval.measure import Cell, Figure
+from proxy.replaying.table import markdown
 
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 ROWS = {
@@ -18,19 +19,18 @@ ROWS = {
     "search": "**memory block and one search**",
     "search, tight": "the same, block of a seventh of the view",
 }
-_NUMBER = "---:"
 
 
 def arms_table(figures: Mapping[Cell, Figure]) -> str:
     """The figures of each way to fill a view."""
     rows = [[told, *_figures(figures, arm)] for arm, told in ROWS.items()]
-    return table(["what is read", *_columns(figures)], rows)
+    return markdown(_head("what is read", *_columns(figures)), rows)
 
 
 def strategies_table(figures: Mapping[Cell, Figure]) -> str:
     """The figures of each strategy, alone and with memory."""
     rows = [[f"`{name}`", arm, *_figures(figures, f"{name}, {arm}")] for name in STRATEGIES for arm in ARMS]
-    return table(["strategy", "memory", *_columns(figures)], rows)
+    return markdown(_head("strategy", "memory", *_columns(figures)), rows, texts=(0, 1))
 
 
 def features_table(figures: Mapping[str, Mapping[str, Figure]], held_out: Mapping[str, Figure]) -> str:
@@ -38,7 +38,7 @@ def features_table(figures: Mapping[str, Mapping[str, Figure]], held_out: Mappin
     rows = {**figures, "weights chosen on the other dialogues": held_out}
     present = [each for each in LANGUAGES if each in held_out]
     cells = [[name, *(figure(each[language]) for language in present)] for name, each in rows.items()]
-    return table(["ranking", *(LANGUAGES[each] for each in present)], cells)
+    return markdown(_head("ranking", *(LANGUAGES[each] for each in present)), cells)
 
 
 def corpus(dialogues: Sequence[Dialogue]) -> str:
@@ -51,17 +51,14 @@ def corpus(dialogues: Sequence[Dialogue]) -> str:
     return "; ".join(told)
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all columns but those of text are aligned to the right."""
-    marks = [_NUMBER if any(title.startswith(name) for name in LANGUAGES.values()) else "---" for title in titles]
-    lines = (titles, marks, *rows)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def figure(measured: Figure) -> str:
     """As `83 (80-86)`."""
     low, high = measured.interval
     return f"{measured.percent:.0f} ({low:.0f}-{high:.0f})"
+
+
+def _head(*titles: str) -> str:
+    return " | ".join(titles)
 
 
 def _columns(figures: Mapping[Cell, Figure]) -> list[str]:

@@ -20,8 +20,12 @@ def _line(row: Row, widths: Sequence[int], texts: int) -> str:
     return "  ".join(f"{cell:<{width}}" if i < texts else f"{cell:>{width}}" for i, (cell, width) in enumerate(cells))
 
 
-def markdown(head: Row, rows: Sequence[Row], *, texts: Sequence[int] = (0,)) -> str:
-    """A Markdown table; the columns numbered in `texts` (negative from the end) are texts, the others are figures."""
-    columns = {number % len(head) for number in texts}
-    marks = ["---" if i in columns else "---:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, marks, *rows))
+def markdown(head: str, rows: Sequence[Row], *, texts: Sequence[int] = (0,)) -> str:
+    """A Markdown table; `head` has its titles with ` | ` between them.
+
+    The columns numbered in `texts` (negative from the end) are texts, the others are figures.
+    """
+    titles = head.split(" | ")
+    columns = {number % len(titles) for number in texts}
+    marks = ["---" if i in columns else "---:" for i in range(len(titles))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, marks, *rows))

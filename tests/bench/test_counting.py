@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from bench.history import agent_history
-from bench.plan import STRATEGIES, counted, filled_budget, pipeline_of, planned
+from bench.plan import STRATEGIES, filled_budget, pipeline_of, planned
+from proxy.replaying.planning import counted
 from strategies import TABLE
 from strategies.core.history import as_text
 from strategies.core.transcript import Transcript

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.footprint import Row, document, markdown, measure, verdict
+from bench.footprint import Row, markdown, measure, verdict
 
 
 def test_a_figure_is_judged_where_there_is_a_limit() -> None:
@@ -24,4 +24,3 @@ def test_start_and_memory_are_measured_or_a_soak_where_one_is_wanted(minutes: fl
 
     assert [row.unit for row in rows] == units
     assert all(row.figure > 0 for row in rows)
-    assert len(document(rows)) == len(rows)

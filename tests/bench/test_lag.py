@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from bench.lag import GARBAGE, STATES, Row, Slow, culprits, document, markdown, measure
+from bench.lag import GARBAGE, STATES, Row, Slow, culprits, markdown, measure
 
 SLOW = Slow(30.0, 20.0, ["proxy/request/wire.py:1 read"])
 ROW = Row("cold", "memory", 10, 20, 1_000, 30.0, 20.0, 40.0, [SLOW])
@@ -20,11 +20,9 @@ def test_what_held_the_loop_is_listed_the_worst_first() -> None:
     ]
 
 
-def test_a_row_is_a_line_with_a_verdict_and_a_document() -> None:
+def test_a_row_is_a_line_with_a_verdict() -> None:
     table = markdown([ROW]).splitlines()
     assert table[2] == "| cold | memory | 10 | 20 | 1,000 | 30.0 ms | 20.0 ms | 1 | 40 ms | missed |"
-    (only,) = document([ROW])
-    assert only["slow"] == [{"wall": 30.0, "cpu": 20.0, "places": ["proxy/request/wire.py:1 read"]}]
 
 
 def test_the_real_app_is_watched_under_each_kind_of_large_request() -> None:

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from bench.history import agent_history
-from bench.plan import STRATEGIES, Row, document, filled_budget, growth, markdown, measure, verdict
+from bench.plan import Row
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
 from tests.support.transcripts import WORDS
@@ -30,53 +28,3 @@ def test_a_generated_history_has_as_many_rounds_as_were_asked_for_and_a_user_mes
     roles = [message.role.value for message in transcript.chain]
 
     assert (roles.count("assistant"), roles.count("tool"), roles.count("user")) == (40, 40, 10)
-
-
-@pytest.mark.parametrize("tokens", [9_000, 40_000, 2_000_000])
-def test_the_budget_is_that_of_the_window_which_the_history_just_fills(tokens: int) -> None:
-    budget = filled_budget(tokens)
-
-    assert tokens * 0.99 <= budget.trigger <= tokens
-
-
-@pytest.mark.torture
-def test_all_strategies_are_measured_for_both_windows() -> None:
-    rows = measure(rounds=(8,), runs=1)
-
-    for scenario in ("at the trigger", "128k window"):
-        assert {each.what for each in rows if each.scenario == scenario} == {*STRATEGIES, "(fold)", "(replay)"}
-
-
-def test_the_table_has_a_line_for_each_strategy_and_a_column_for_each_length() -> None:
-    rows = [row(500, 10.0), row(5_000, 150.0), row(500, 1.0, "off"), row(5_000, 10.0, "off")]
-
-    assert markdown(rows).splitlines() == [
-        "| at the trigger | 500 rounds | 5,000 rounds | µs a round | 5,000 : 500 | target |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-        "| `mask` | 10.0 | 150.0 | 30.0 | 1.50 | met |",
-        "| `off` | 1.0 | 10.0 | 2.0 | 1.00 | met |",
-    ]
-
-
-def test_growth_is_only_told_where_both_lengths_were_measured() -> None:
-    assert growth([row(500, 10.0)]) == "-"
-    assert growth([row(500, 0.0), row(5_000, 1.0)]) == "-"
-
-
-def test_a_missed_target_names_the_lengths() -> None:
-    assert verdict([row(50, 10.0), row(500, 900.0), row(5_000, 200.0)]) == "missed at 50 and 5,000"
-    assert verdict([row(50, 9.9), row(5_000, 199.9)]) == "met"
-
-
-def test_the_document_holds_what_the_table_shows() -> None:
-    (only,) = document([row(500, 10.0)])
-
-    assert only == {
-        "scenario": "at the trigger",
-        "what": "mask",
-        "rounds": 500,
-        "milliseconds": 10.0,
-        "tokens_before": 1_000,
-        "tokens_after": 500,
-        "microseconds_per_round": 20.0,
-    }

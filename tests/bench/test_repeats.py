@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bench.repeats import SHAPES, Row, Shape, conversation, document, markdown, row, windows_of
+from bench.repeats import SHAPES, Row, Shape, conversation, markdown, row, windows_of
 from proxy.replaying.play import request_ends
 from strategies import parse
 
@@ -50,4 +50,3 @@ def test_a_condensation_in_a_small_window_buys_room(
 
 def test_its_table_marks_the_window_in_which_the_client_was_seen() -> None:
     assert markdown([ROW]).splitlines()[-1] == "| `mask` | pi | 12,000 * | 20 | 4 | 2 | 75% | 50% | 62% | 90% |"
-    assert document([ROW])[0]["repeats"] == 0.5

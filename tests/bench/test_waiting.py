@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.history import agent_history, long_history
-from bench.waiting import ANSWER, Row, chosen, document, markdown, measure, passing, row, verdict
+from bench.waiting import ANSWER, Row, chosen, markdown, measure, passing, row, verdict
 from proxy.replaying.recorded import Conversation
 from tests.support.passing import PassingTime
 
@@ -75,8 +75,6 @@ def test_back_to_back_less_than_one_in_a_hundred_may_wait_and_with_pauses_nobody
     assert verdict(replace(ROW, pause=1.0)) == "-"
 
 
-def test_a_row_is_a_line_and_a_document() -> None:
+def test_a_row_is_a_line() -> None:
     *_, line = markdown([ROW]).splitlines()
     assert line == "| `half-window` | 16,384 | 0 s | 1,000 | 40 | 9 | 2 | 0.70% | 8.0 s | met |"
-    (only,) = document([ROW])
-    assert (only["waited"], only["share"]) == (9, 0.007)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ READER = Reader(tool_output_patterns())
 
 _PIECE = re.compile(r"[A-Za-z0-9_]{1,4}|[^\sA-Za-z0-9_]")
 _FRAME, _CALL_FRAME, _OTHER_PART = 4, 3, 85
+_VOCABULARY, _LETTERS = 4_000, "aeioubcdfghklmnprst"
 
 
 class Words:
@@ -53,6 +55,19 @@ class Words:
         if not isinstance(content, list):
             return self.text(content_text(content))
         return sum(self.text(part["text"]) if _is_text(part) else _OTHER_PART for part in content)
+
+
+def english(random: Random, words: int) -> str:
+    """Words of which few are frequent and many rare."""
+    return " ".join(_word(int(_VOCABULARY * random.random() ** 3)) for _ in range(words))
+
+
+def _word(number: int) -> str:
+    letters = ""
+    while number or len(letters) < 4:
+        number, letter = divmod(number, len(_LETTERS))
+        letters += _LETTERS[letter]
+    return letters
 
 
 def _is_text(part: object) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from bench.memory import english
 from proxy.condensing.recall import MOST_ENTRIES, MOST_SESSIONS, Recall, Searchable
 from proxy.store.base import SessionKey
 from strategies.core.messages import Message
@@ -21,7 +20,7 @@ from strategies.core.transcript import Transcript
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Index
 from tests.support.signals import Signal
-from tests.support.transcripts import assistant, transcript_of, user
+from tests.support.transcripts import assistant, english, transcript_of, user
 
 OVERLAP = 0.2  # seconds that a writer is waited for who must not come
 KEY = SessionKey("tenant", "s")

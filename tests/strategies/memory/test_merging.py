@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.memory import english
 from strategies.core.cards import LONGEST, MemoryCard
 from strategies.core.messages import Role
 from strategies.memory.merging import _read, merge_cards, settled_cards
+from tests.support.transcripts import english
 
 CARDS = st.lists(
     st.builds(

@@ -1,0 +1,37 @@
+"""Plans without a driver: a strategy on a transcript, with one text as the answer to all its questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from strategies.core.budget import Budget
+from strategies.core.effects import Answer
+from strategies.core.messages import Counter, Message, Reader
+from strategies.core.protocol import Past, Strategy
+from strategies.core.transcript import Transcript
+from strategies.core.view import View
+from strategies.pipeline import Outcome, Run, run
+
+
+def counted(messages: Iterable[Mapping[str, Any]], counter: Counter) -> Transcript:
+    """The transcript of chat messages, each counted."""
+    reader = Reader()
+
+    def read(body: Mapping[str, Any]) -> Message:
+        return reader.read(json.dumps(body), body, counter.message(body))
+
+    return Transcript.of(map(read, messages))
+
+
+def planned(pipeline: Sequence[Strategy], view: View, budget: Budget, answer: str) -> Outcome:
+    """The outcome of a pipeline whose questions are answered at once."""
+    running: Run = run(pipeline, (), view, budget, Past())
+    try:
+        effects = next(running)
+        while True:
+            effects = running.send(tuple(Answer(answer) for _ in effects))
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
