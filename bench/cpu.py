@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.load import CELLS, CONNECTIONS, Cell, add_peers, job_for, load_of, started
+from bench.load import CELLS, CONNECTIONS, Cell, add_peers, in_turn, job_for, load_of, started
 from bench.processes import Served
 from bench.targets import DIRECT, STORES, targets
 from proxy.replaying import table
@@ -61,14 +61,10 @@ def measure(
 
 def _cell(cell: Cell, found: Mapping[str, Served], rounds: int, connections: int, requests: int) -> list[Row]:
     """A row for each target; the first requests, which are not warm, are not counted."""
-    each, names = max(requests // connections, 1), list(found)
-    used: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        _taken(cell, found[name], connections, 2)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in (*names[first:], *names[:first]):
-            used[name].append(_taken(cell, found[name], connections, each))
+    each = max(requests // connections, 1)
+    for target in found.values():
+        _taken(cell, target, connections, 2)
+    used = in_turn(list(found), rounds, lambda name: _taken(cell, found[name], connections, each))
     return [Row(str(cell), name, min(times), sorted(times)[len(times) // 2]) for name, times in used.items()]
 
 

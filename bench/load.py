@@ -17,11 +17,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from statistics import median, quantiles
+from statistics import median
+from typing import TypeVar
 
 from bench.generator import Job, Load
 from bench.processes import Served, pin
@@ -38,6 +39,7 @@ TURNS = 20
 JOB_WITHIN = 120.0
 
 Generating = subprocess.Popen[str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,14 @@ CELLS = tuple(
 @dataclass(frozen=True, slots=True)
 class Row:
     """A target in a cell, medians over the rounds: requests a second, milliseconds of processor time for each, and
-    milliseconds until a reply is complete and until its body begins, at the median and for all but one in 100."""
+    milliseconds until a reply is complete and until its body begins."""
 
     cell: str
     target: str
     rate: float
     cpu: float | None
-    p50: float
-    p99: float
-    first_p50: float
-    first_p99: float
+    complete: float
+    first_byte: float
     requests: int
 
 
@@ -116,16 +116,21 @@ _NUMBERS = count(1, 100_000)
 
 
 def _cell(cell: Cell, found: Mapping[str, Served], rounds: int, seconds: float) -> list[Row]:
-    """A row for each target; the order in which they are measured moves on with the rounds."""
-    names = list(found)
-    measured: dict[str, list[Row]] = {name: [] for name in names}
-    for name in names:
-        _load(job_for(cell, found[name].port, CONNECTIONS, 0.2))
+    """A row for each target."""
+    for target in found.values():
+        _load(job_for(cell, target.port, CONNECTIONS, 0.2))
+    measured = in_turn(list(found), rounds, lambda name: _once(cell, name, found[name], seconds))
+    return [_middle(each) for each in measured.values()]
+
+
+def in_turn(names: Sequence[str], rounds: int, once: Callable[[str], T]) -> dict[str, list[T]]:
+    """What `once` measures of each target, round by round; the order of the targets moves on with the rounds."""
+    measured: dict[str, list[T]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
-            measured[name].append(_once(cell, name, found[name], seconds))
-    return [_middle(each) for each in measured.values()]
+            measured[name].append(once(name))
+    return measured
 
 
 def _once(cell: Cell, name: str, target: Served, seconds: float) -> Row:
@@ -133,7 +138,7 @@ def _once(cell: Cell, name: str, target: Served, seconds: float) -> Row:
     many = _load(job_for(cell, target.port, CONNECTIONS, seconds))
     cpu = None if name == DIRECT else (target.cpu - before) * 1_000 / many.requests
     one = _load(job_for(cell, target.port, 1, seconds))
-    times = (*_spread(one.completes), *_spread(one.first_bytes))
+    times = median(one.completes), median(one.first_bytes)
     return Row(str(cell), name, many.requests / many.seconds, cpu, *times, requests=many.requests)
 
 
@@ -171,14 +176,9 @@ def _load(job: Job) -> Load:
         return load_of(process)
 
 
-def _spread(times: Sequence[float]) -> tuple[float, float]:
-    """The median, and what all but one in 100 stay under."""
-    return median(times), quantiles(times, n=100, method="inclusive")[-1] if len(times) > 1 else times[0]
-
-
 def _middle(rows: Sequence[Row]) -> Row:
     """The medians of several rows of a target."""
-    names = ("rate", "p50", "p99", "first_p50", "first_p99")
+    names = ("rate", "complete", "first_byte")
     medians = {name: median(getattr(row, name) for row in rows) for name in names}
     used = [row.cpu for row in rows if row.cpu is not None]
     return replace(rows[0], **medians, cpu=median(used) if used else None, requests=sum(row.requests for row in rows))
@@ -188,7 +188,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """One line for each target in each cell."""
     others = [name for name in dict.fromkeys(row.target for row in rows) if name not in (DIRECT, *STORES)]
     ratios = [f"x {name}" for name in others]
-    head = ["request", "target", "a second", *ratios, "CPU", "added p50", "added p99", "added to first byte"]
+    head = ["request", "target", "a second", *ratios, "CPU", "added", "added to first byte"]
     lines = []
     for row in rows:
         beside = {each.target: each for each in rows if each.cell == row.cell}
@@ -200,6 +200,6 @@ def markdown(rows: Sequence[Row]) -> str:
 def _times(row: Row, direct: Row) -> list[str]:
     cpu = "-" if row.cpu is None else f"{row.cpu:.2f} ms"
     if row.target == DIRECT:
-        return [cpu, *(f"({time:.2f} ms)" for time in (row.p50, row.p99, row.first_p50))]
-    added = (row.p50 - direct.p50, row.p99 - direct.p99, row.first_p50 - direct.first_p50)
+        return [cpu, *(f"({time:.2f} ms)" for time in (row.complete, row.first_byte))]
+    added = (row.complete - direct.complete, row.first_byte - direct.first_byte)
     return [cpu, *(f"{time:.2f} ms" for time in added)]

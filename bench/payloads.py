@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from bench.history import Message, agent_history, long_history
 from bench.stub import REPLY
+from tests.support.histories import Message, agent_history, long_history
 
 MODEL = "gpt-4o"
 MARK = "#00000000"

@@ -20,13 +20,13 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from bench.history import Message
 from proxy.replaying import table
 from proxy.replaying.measures import ForwardedMessage, Tally, common_prefix, size
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.settings import Settings
 from strategies import Pipeline, parse
+from tests.support.histories import Message
 
 MODEL = "gpt-4o"
 Messages = list[ForwardedMessage]

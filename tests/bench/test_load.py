@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from bench.generator import Job, requests
-from bench.load import Cell, Row, markdown, measure
+from bench.load import CELLS, TURNS, Cell, Row, job_for, markdown, measure
 from bench.payloads import request_parts
+from bench.stub import REPLY
 from bench.targets import AWECOMPRESS, DIRECT, NAIVE, targets
 from strategies.core.digest import message_digest
 
 CELL = Cell("small", False, "warm")
-ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 1.0, 0.4, 1.0, 9_000)
-DIRECTLY = replace(ROW, target=DIRECT, rate=50_000.0, cpu=None, p50=0.02, first_p50=0.02)
-NAIVELY = replace(ROW, target=NAIVE, rate=1_000.0, cpu=1.7, p50=1.0, first_p50=1.0)
+ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 0.4, 9_000)
+DIRECTLY = replace(ROW, target=DIRECT, rate=50_000.0, cpu=None, complete=0.02, first_byte=0.02)
+NAIVELY = replace(ROW, target=NAIVE, rate=1_000.0, cpu=1.7, complete=1.0, first_byte=1.0)
 PEER = replace(ROW, target=AWECOMPRESS, rate=5_700.0)
 EXECUTABLE = 0o755
 
@@ -43,11 +44,69 @@ def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
     return [message_digest(each) for each in body["messages"]]
 
 
+@pytest.mark.parametrize("payload", ["small", "medium", "large"])
+def test_of_warm_requests_only_the_last_message_differs_and_of_cold_ones_every_message(payload: str) -> None:
+    warm, next_warm = digests(payload, 1, cold=False), digests(payload, 2, cold=False)
+    cold, next_cold = digests(payload, 1, cold=True), digests(payload, 2, cold=True)
+
+    assert warm[:-1] == next_warm[:-1]
+    assert warm[-1] != next_warm[-1]
+    assert not set(cold) & set(next_cold)
+
+
+@pytest.mark.parametrize("payload", ["small", "medium", "large"])
+def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) -> None:
+    headers, body = parsed(request_parts(payload, streamed=True, cold=False).request(b"s000000000001", 1))
+
+    assert headers == ["host", "authorization", "content-type", "content-length"]
+    assert body["stream_options"] == {"include_usage": True}
+    assert ("tools" in body) == (payload != "small")
+    called = {call["id"] for each in body["messages"] for call in each.get("tool_calls", [])}
+    assert called == {each["tool_call_id"] for each in body["messages"] if each["role"] == "tool"}
+
+
+def test_connections_differ_in_the_system_prompt_alone() -> None:
+    parts = request_parts("medium", streamed=False, cold=False)
+    first, second = (parsed(parts.request(name, 1))[1]["messages"] for name in (b"s1", b"s2"))
+
+    assert first[0] != second[0]
+    assert first[1:] == second[1:]
+
+
+def test_a_named_request_tells_its_session_in_a_header() -> None:
+    sent = request_parts("small", streamed=False, cold=False, named=True).request(b"s000000000001", 1)
+    assert b"\r\nx-condenser-session: s000000000001\r\n" in sent
+
+
+def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_one_begins() -> None:
+    first, second, third, other = sent_by(Job(0, "small", False, False, 1, 0.0, turns=3), 4)
+
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    assert third["messages"][: len(second["messages"])] == second["messages"]
+    assert [each["role"] for each in third["messages"][-3:]] == ["user", "assistant", "user"]
+    assert all(each["messages"][-2]["content"].startswith(REPLY) for each in (second, third))
+    assert third["messages"][-2] != second["messages"][-2]
+    assert len(other["messages"]) == len(first["messages"])
+
+
+def test_every_kind_of_request_is_measured_plain_and_streamed() -> None:
+    assert {(cell.payload, cell.streamed) for cell in CELLS if cell.state == "warm"} == {
+        (payload, streamed) for payload in ("small", "medium", "large") for streamed in (False, True)
+    }
+    assert {cell.state for cell in CELLS if cell.payload == "large"} == {"warm", "going on", "named", "cold", "replay"}
+
+
+def test_only_the_cell_that_is_called_so_names_its_session_and_only_one_goes_on() -> None:
+    jobs = {cell: job_for(cell, 1, 1, 0.0) for cell in CELLS}
+    assert {cell.state for cell, job in jobs.items() if job.named} == {"named"}
+    assert {cell.state for cell, job in jobs.items() if job.turns == TURNS} == {"going on"}
+
+
 def test_a_row_is_a_line_with_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
     head, _, direct, *_, last = markdown([DIRECTLY, NAIVELY, PEER, ROW]).splitlines()
     assert head.startswith("| request | target | a second | x naive | x awecompress | CPU |")
     assert "(0.02 ms)" in direct
-    assert last == ("| small, plain, warm | memory | 6,000 | 6.00 | 1.05 | 0.40 ms | 0.38 ms | 0.00 ms | 0.38 ms |")
+    assert last == ("| small, plain, warm | memory | 6,000 | 6.00 | 1.05 | 0.40 ms | 0.38 ms | 0.38 ms |")
 
 
 def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
@@ -71,5 +130,5 @@ def test_all_targets_are_measured_in_one_run() -> None:
     rows = measure(rounds=1, seconds=0.1, stores=("memory",), only="small, streamed, warm")
 
     assert {row.target for row in rows} == {DIRECT, NAIVE, "memory"}
-    assert all(row.requests > 0 and row.rate > 0 and 0 < row.first_p50 <= row.p50 for row in rows)
+    assert all(row.requests > 0 and row.rate > 0 and 0 < row.first_byte <= row.complete for row in rows)
     assert [row.cpu is None for row in rows if row.target in (DIRECT, "memory")] == [True, False]

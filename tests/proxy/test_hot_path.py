@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from bench.history import Message, long_history
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
@@ -23,6 +22,7 @@ from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionStore, Write
 from proxy.tokens.counter import Tokenizers
+from tests.support.histories import Message, long_history
 
 SHORT, LONG = 60, 600
 TURN = 2

@@ -81,6 +81,12 @@ def test_a_summary_adds_all_conversations_up() -> None:
     assert (summary.median_ms, summary.max_ms) == (2.0, 9.0)
 
 
+def test_a_summary_knows_the_largest_request_and_what_had_to_be_read_anew() -> None:
+    summary = Tally("mask", [ReplayedConversation([decided(10), decided(30, 10), refused()])]).summary()
+
+    assert (summary.largest, summary.read_anew) == (35, 10 + 20)
+
+
 def test_a_refused_request_is_no_saving() -> None:
     tally = Tally("mask", [ReplayedConversation([decided(10), refused(original=10_000)])])
 

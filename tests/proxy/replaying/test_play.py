@@ -120,3 +120,22 @@ def test_a_conversation_without_a_reply_has_no_request() -> None:
     conversation = Conversation("a", messages, questions=[question(messages, 0)])
 
     assert play(conversation, "mask") == ReplayedConversation([], 0, 0)
+
+
+async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing() -> None:
+    messages = talk(20)
+    messages[3]["content"] = SECRET
+    early, late = question(messages, 3), question(messages, len(messages) - 2)
+    pipeline = parse("recent")
+    assert pipeline is not None
+    async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
+        conversation = Conversation("a", messages, questions=[early, late])
+        playing = Player(built, "", WINDOW).start(conversation, pipeline, "0")
+        for end in request_ends(conversation):
+            await playing.send(end)
+        before = playing.result()
+        asked = [await playing.ask(each) for each in (early, late)]
+
+    assert [reached for _, reached in asked] == [False, True]
+    assert all(request.sent_tokens > before.requests[-1].sent_tokens for request, _ in asked)
+    assert playing.result() == before
