@@ -28,8 +28,8 @@ SESSIONS = 10_000
 FORKS = 3_000
 CLIENTS = 8
 STARTS = 3
-MOST_RESIDENT = 150.0
-MOST_SECONDS = 1.5
+MAX_RESIDENT = 150.0
+MAX_SECONDS = 1.5
 FORKED_WINDOW = 24_000
 """A window of which the medium payload takes so much that each fork of it is a session that is stored."""
 EVERY = 8
@@ -83,9 +83,9 @@ def measure(sessions: int = SESSIONS, forks: int = FORKS, minutes: float = 0.0, 
         upstream = stack.enter_context(stub())
         seconds = [_start(upstream, store) for _ in range(starts)]
         served = stack.enter_context(condenser(upstream.port, store))
-        rows = [Row("start to ready, median", median(seconds), "s", MOST_SECONDS), Row("ready", served.resident, "MB")]
+        rows = [Row("start to ready, median", median(seconds), "s", MAX_SECONDS), Row("ready", served.resident, "MB")]
         _sent(Job(served.port, "small", False, True, CLIENTS, 0.0, -(-sessions // CLIENTS), first=1, named=True))
-        rows.append(Row(f"after {sessions:,} sessions", served.resident, "MB", MOST_RESIDENT))
+        rows.append(Row(f"after {sessions:,} sessions", served.resident, "MB", MAX_RESIDENT))
         _sent(Job(served.port, "medium", False, False, CLIENTS, 0.0, -(-forks // CLIENTS), window=FORKED_WINDOW))
         rows.append(Row(f"after {forks:,} forks of a history", served.resident, "MB"))
     return rows

@@ -34,7 +34,7 @@ WINDOWS = (12_000, 16_000, 20_000, 24_000)
 STRATEGIES = ("mask+half-window",)
 PARALLEL = 5
 """Every so many rounds two files are read at once."""
-LEAST_ROUNDS = 5
+MIN_ROUNDS = 5
 """A shape is also measured in the windows of `WINDOWS` that have room for so many rounds behind its head."""
 
 
@@ -101,7 +101,7 @@ def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None
 
 def windows_of(shape: Shape) -> list[int]:
     """The window in which the client was seen, and those of `WINDOWS` with room for a few of its rounds."""
-    least = shape.system + shape.tools + LEAST_ROUNDS * shape.result
+    least = shape.system + shape.tools + MIN_ROUNDS * shape.result
     return sorted({shape.window, *(window for window in WINDOWS if window * 7 // 8 >= least)})
 
 

@@ -20,7 +20,7 @@ from proxy.serving import line_of
 from proxy.settings import Settings
 from proxy.settings.token import is_loopback
 
-_MOST_KNOWN = 64
+_MAX_KNOWN = 64
 _HOST = re.compile(r"\[?([^\[\]]*?)\]?(?::\d*)?")
 
 
@@ -78,7 +78,7 @@ class _Guard:
         match = _HOST.fullmatch(value.decode("latin-1").lower())
         name = match[1] if match else ""
         is_own = name in self._names or name.endswith(self._endings) or _is_address(name)
-        if is_own and len(self._known) < _MOST_KNOWN:
+        if is_own and len(self._known) < _MAX_KNOWN:
             self._known.add(value)
         return is_own
 

@@ -20,7 +20,7 @@ from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.runtime.shared_context import SharedContext
 
-MOST_MODELS = 256
+MAX_MODELS = 256
 """The most models with a label of their own."""
 OTHER = "other"
 """The label of all other models."""
@@ -99,11 +99,11 @@ class Telemetry:
                 self._calibration(self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
-        """The label of a model: its name, if that is a short plain one among the first `MOST_MODELS`; else `OTHER`.
+        """The label of a model: its name, if that is a short plain one among the first `MAX_MODELS`; else `OTHER`.
 
         Clients choose model names, and `/metrics` shows them to everyone who can read it.
         """
-        if len(self._models) < MOST_MODELS and label(model) == model:
+        if len(self._models) < MAX_MODELS and label(model) == model:
             self._models.add(model)
         return model if model in self._models else OTHER
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from strategies.core.answer import ParsedAnswer
-from strategies.core.budget import LEAST_TRIGGER, Budget, Marks
+from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.language import is_chinese
@@ -37,7 +37,7 @@ _HEADROOM, _HEADROOM_SHARE, _HEADROOM_SHARE_AT_MOST = 2_000, 0.1, 0.2
 class RollingOptions(Options):
     """The parameters of the source document."""
 
-    compression_threshold: float = option(0.8, LEAST_TRIGGER, 1)
+    compression_threshold: float = option(0.8, MIN_TRIGGER, 1)
     """The share of usable at which the view is condensed."""
     retained_ratio: float = option(0.6, 0.05, 1)
     """The share of usable that the condensed view may have."""
@@ -70,7 +70,7 @@ class Rolling(Strategy, Marking, Injecting):
             max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _HEADROOM_SHARE_AT_MOST)
         )
         with_headroom = 1 - least_headroom / budget.usable if budget.usable else 1.0
-        trigger = max(min(self.options.compression_threshold, with_headroom), LEAST_TRIGGER)
+        trigger = max(min(self.options.compression_threshold, with_headroom), MIN_TRIGGER)
         return replace(budget.marks, trigger=trigger, target=self.options.retained_ratio)
 
     @property

@@ -19,7 +19,7 @@ LIMIT_REFUSED = "limit-refused"
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server never says what they cost
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
-MOST_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
+MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Calls:
     def __init__(self, upstream: Upstream, dispatcher: Dispatcher) -> None:
         self._upstream = upstream
         self._dispatcher = dispatcher
-        self._limits: Lru[tuple[str, str], str] = Lru(MOST_LIMITS)
+        self._limits: Lru[tuple[str, str], str] = Lru(MAX_LIMITS)
 
     async def ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
         """The answer to a question.

@@ -27,7 +27,7 @@ from proxy.store.facts import Facts
 from strategies.core.view import View
 
 FRESH = 60.0  # seconds until the store is read again for what other processes have learned
-MOST_MODELS = 256
+MAX_MODELS = 256
 _SHARE = 8
 """A fit and a write to the store are due once this part, an eighth, of what is known is new."""
 _FEW = 16
@@ -36,9 +36,9 @@ _EXPECTED = 1 / 32
 """The weight of an observation that the prices have foretold, once there are more than a few."""
 _LATER = 0.05
 """Seconds after a reply at which a slow fit begins."""
-_LEAST_ERROR, _MARGIN = 0.02, 3.0
+_MIN_ERROR, _MARGIN = 0.02, 3.0
 """The error of a count is taken to be this many mean errors, and at least so large a share."""
-_LEAST_LEFT = 0.7
+_MIN_LEFT = 0.7
 """The least share of a prompt's beginning that is counted again: templates drop old reasoning, but not more."""
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Calibrator:
         self._report = report
         self._truncated_at = truncated_at
         self._anchors = Anchors()
-        self._models: Lru[tuple[str, str], _ModelState] = Lru(MOST_MODELS)
+        self._models: Lru[tuple[str, str], _ModelState] = Lru(MAX_MODELS)
 
     # -- before a request ----------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Calibrator:
         self._forget_truncated(prompt.about, prompt.counter, known)
         # A view that condensing has changed is counted no worse than a first request.
         mean = known.samples.error(anchored=False)
-        error = None if mean is None else max(_MARGIN * mean, _LEAST_ERROR)
+        error = None if mean is None else max(_MARGIN * mean, _MIN_ERROR)
         return calibration_for(prompt, known.prices, self._anchor(prompt, stored), window, error)
 
     def _anchor(self, prompt: CountedPrompt, stored: Anchor | None) -> Anchor | None:
@@ -172,7 +172,7 @@ class Calibrator:
         """
         digests, own = prompt.transcript.digests, sent.view.tokens
         since = known.growth_since(sent.applied, own)
-        least = _LEAST_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
+        least = _MIN_LEFT * min(since[0].counted, known.scale.upstream(own)) if since else 0
         whole = prompt.whole if sent.view.is_verbatim else prompt.fixed.plus(of_messages(sent.view.item_messages))
         is_truncated = counted == self._truncated_at(_scope(prompt.about))
         if not digests or is_truncated or not could_be(counted, whole) or counted < least:

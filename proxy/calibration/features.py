@@ -96,7 +96,7 @@ def of_messages(messages: Iterable[Message]) -> Features:
     return Features(messages=number, words=words, code=code, non_latin=wide, media=media, media_tokens=media_tokens)
 
 
-_MOST_KINDS = 8_000
+_MAX_KINDS = 8_000
 _kinds: dict[bytes, _Kinds] = {}
 """The kinds in messages by digest: a history comes again with every request, and is looked at once."""
 
@@ -107,7 +107,7 @@ def _look_at(message: Message) -> _Kinds:
     text_tokens = _FRAME + len(message.text) // _CHARS_PER_TOKEN if media else 0
     kinds = _Kinds(non_latin_share(message.data), media, text_tokens)
     if message.digest:
-        if len(_kinds) >= _MOST_KINDS:
+        if len(_kinds) >= _MAX_KINDS:
             _kinds.clear()
         _kinds[message.digest] = kinds
     return kinds

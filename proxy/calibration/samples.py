@@ -22,13 +22,13 @@ from proxy.calibration.fit import EVEN, Observation, fit_prices
 
 VERSION = 2
 MOST = 48  # observations in each reservoir
-MOST_BY_ONE = 8  # of them from one conversation
-MOST_ERRORS = 64
-LEAST_ERRORS = 8
+MAX_BY_ONE = 8  # of them from one conversation
+MAX_ERRORS = 64
+MIN_ERRORS = 8
 """The number of errors from which on their mean is used."""
-LEAST_GROWTH = 32  # tokens; less teaches nothing
-LEAST_BARE = 3  # requests without tools
-MOST_TIMES, MOST_HIDDEN, LEAST_SHARE = 6, 100_000, 0.2
+MIN_GROWTH = 32  # tokens; less teaches nothing
+MIN_BARE = 3  # requests without tools
+MAX_TIMES, MAX_HIDDEN, MIN_SHARE = 6, 100_000, 0.2
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Samples(NamedTuple):
         It says how much is hidden in a request without tools, which does not depend on how we count.
         """
         bare = sum(not each.features.offers for each in self.wholes)
-        if bare < LEAST_BARE:
+        if bare < MIN_BARE:
             return ()
         return (Observation(Features(requests=1.0), round(fit.prices.requests)),)
 
@@ -104,8 +104,8 @@ class Samples(NamedTuple):
     def with_error(self, error: float, *, anchored: bool) -> Samples:
         """The samples with the relative error of one more estimate."""
         if anchored:
-            return self._replace(anchored=(*self.anchored, error)[-MOST_ERRORS:])
-        return self._replace(firsts=(*self.firsts, error)[-MOST_ERRORS:])
+            return self._replace(anchored=(*self.anchored, error)[-MAX_ERRORS:])
+        return self._replace(firsts=(*self.firsts, error)[-MAX_ERRORS:])
 
     def without(self, counted: int) -> Samples:
         """The samples without whole requests that were counted so."""
@@ -115,7 +115,7 @@ class Samples(NamedTuple):
     def error(self, *, anchored: bool) -> float | None:
         """The mean relative error of recent estimates, at least 0; None if there are too few."""
         errors = self.anchored if anchored else self.firsts
-        return fmean(errors) if len(errors) >= LEAST_ERRORS else None
+        return fmean(errors) if len(errors) >= MIN_ERRORS else None
 
     def merged(self, other: Samples) -> Samples:
         """The samples of both; the errors are those of the one that has more."""
@@ -132,13 +132,13 @@ def is_plausible(observation: Observation) -> bool:
     features, counted = observation.features, observation.counted
     if features.requests:
         return could_be(counted, features)
-    least = LEAST_SHARE * features.own_text
-    return features.own >= LEAST_GROWTH and least <= counted <= MOST_TIMES * features.own
+    least = MIN_SHARE * features.own_text
+    return features.own >= MIN_GROWTH and least <= counted <= MAX_TIMES * features.own
 
 
 def could_be(counted: int, features: Features) -> bool:
     """Whether an upstream can have counted so many tokens for a whole request; media may be much cheaper than text."""
-    return LEAST_SHARE * features.own_text <= counted <= MOST_TIMES * features.own + MOST_HIDDEN
+    return MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own + MAX_HIDDEN
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
@@ -148,7 +148,7 @@ def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation,
         return kept
     more = [*kept[:place], new, *kept[place:]]
     of_one = [i for i, each in enumerate(more) if each.by == new.by]
-    if len(of_one) > MOST_BY_ONE:
+    if len(of_one) > MAX_BY_ONE:
         del more[of_one[0]]
     return tuple(more[-MOST:])
 
@@ -163,7 +163,7 @@ def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     kept: list[Observation] = []
     for each in sorted(set(observations), key=_age, reverse=True):
         of_one[each.by] += 1
-        if of_one[each.by] <= MOST_BY_ONE and len(kept) < MOST:
+        if of_one[each.by] <= MAX_BY_ONE and len(kept) < MOST:
             kept.append(each)
     return tuple(reversed(kept))
 

@@ -17,7 +17,7 @@ from strategies.core.view import View
 
 LEAST, MOST = 0.3, 4.0
 """The bounds of the slope: tokens of the upstream for one of ours."""
-_LEAST_CHAIN = 64  # tokens; fewer say nothing of a slope
+_MIN_CHAIN = 64  # tokens; fewer say nothing of a slope
 _DIGITS = 6
 _ALIKE = 0.02  # of a view's tokens; a form that merges messages costs a few less
 
@@ -84,6 +84,6 @@ def _through(prompt: CountedPrompt, fit: FittedPrices, own: int, total: float) -
     """The line through `total` at `own` tokens and through the fixed part, if there is enough besides that."""
     fixed = prompt.fixed
     base, chain = fit.tokens(fixed, prompt.offering), own - fixed.own
-    slope = (total - base) / chain if chain >= _LEAST_CHAIN else fit.prices.words
+    slope = (total - base) / chain if chain >= _MIN_CHAIN else fit.prices.words
     slope = round(min(max(slope, LEAST), MOST), _DIGITS)
     return Scale(round(total - slope * own), slope)

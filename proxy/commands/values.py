@@ -10,7 +10,7 @@ from proxy.request.controls import check_model, split_model
 from proxy.settings.values import http_address, known_strategy
 from strategies import Pipeline
 
-LEAST_WINDOW = 256
+MIN_WINDOW = 256
 
 
 class NamedModel(NamedTuple):
@@ -51,8 +51,8 @@ def model(text: str) -> NamedModel:
 def window(text: str) -> int:
     """A context length in tokens."""
     tokens = positive(text)
-    if tokens < LEAST_WINDOW:
-        raise argparse.ArgumentTypeError(f"must be at least {LEAST_WINDOW}")
+    if tokens < MIN_WINDOW:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_WINDOW}")
     return tokens
 
 

@@ -13,7 +13,7 @@ from proxy.condensing.policy import Policy
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.runtime.clock import Timing
-from proxy.sessions.identity import MOST_SHOWN
+from proxy.sessions.identity import MAX_SHOWN
 from proxy.sessions.session import with_depth
 from strategies.core.pieces import Literal, PieceKind
 
@@ -56,7 +56,7 @@ def log_line(decision: Decision, timing: Timing) -> str:
     window = decision.policy.window.tokens
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
     parts = [
-        label(decision.session, MOST_SHOWN),
+        label(decision.session, MAX_SHOWN),
         with_depth(decision.branch, decision.depth),
         str(decision.policy.pipeline),
         f"{short(decision.tokens_before)}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",

@@ -24,7 +24,7 @@ from strategies.core.view import Item, View, fold
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import Hit
 
-LEAST_ROOM = 32
+MIN_ROOM = 32
 
 
 def standing_block(case: Case) -> MemoryBlock | None:
@@ -83,7 +83,7 @@ class Injector:
         last = case.history.last_user
         free = budget.headroom(view.tokens) - budget.least_headroom
         left = min(block_room(budget.window, case.policy.injection.max_tokens), free)
-        if last is None or left < LEAST_ROOM or not (_hides(view) or case.has_foreign_cards):
+        if last is None or left < MIN_ROOM or not (_hides(view) or case.has_foreign_cards):
             return None
         question, wait = case.history.chain[last].text, self._settings.embeddings_inject_wait
         hits = await self._recall.search(Searchable.of(case), question, wait)

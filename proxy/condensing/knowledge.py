@@ -20,7 +20,7 @@ from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.http.headers import first
 from proxy.learning.learned_windows import LearnedWindow, LearnedWindows
-from proxy.learning.profiles import MOST_MODELS, Profile, Profiles, sends_options
+from proxy.learning.profiles import MAX_MODELS, Profile, Profiles, sends_options
 from proxy.learning.proof import CallersText, Scope
 from proxy.learning.truncation import CountedReply, setting_of
 from proxy.overflow import Refusal, recognise
@@ -56,7 +56,7 @@ class Knowledge:
         self._tasks = tasks
         self._report = report
         self._upstream = upstream
-        self._logged: Lru[str, int] = Lru(MOST_MODELS)
+        self._logged: Lru[str, int] = Lru(MAX_MODELS)
 
     async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
         """Reads what others know of a model's window and of these counters, if it is time for that."""

@@ -18,14 +18,14 @@ from proxy.settings import Settings
 from proxy.settings.tables import MarkSettings, ModelSettings, SummarizerRole
 from proxy.tokens.windows import ModelTable
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
-from strategies.core.budget import LEAST_TRIGGER, Budget
+from strategies.core.budget import MIN_TRIGGER, Budget
 from strategies.core.errors import OptionError
 from strategies.core.ledger import LedgerCaps, LedgerOptions
 from strategies.core.options import fill_options
 from strategies.core.protocol import Injecting, Injection, Strategy
 from strategies.pipeline import with_stage_marks
 
-_MOST_CACHED = 256
+_MAX_CACHED = 256
 
 
 class _Model(NamedTuple):
@@ -69,9 +69,9 @@ class Policies:
         self._discovered = discovered
         self._learned = learned
         self._tables = option_tables(settings)
-        self._models: Lru[str, _Model] = Lru(_MOST_CACHED)
-        self._cached: Lru[Hashable, Policy] = Lru(_MOST_CACHED)
-        self._marks: Lru[Hashable, int | None] = Lru(_MOST_CACHED)
+        self._models: Lru[str, _Model] = Lru(_MAX_CACHED)
+        self._cached: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
+        self._marks: Lru[Hashable, int | None] = Lru(_MAX_CACHED)
 
     def known(self, requested: int | None, scope: Scope) -> Known:
         """What is known for a request that asks for this window, or for none."""
@@ -245,7 +245,7 @@ class Policies:
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
         budget = self.budget(window, self._facts(model).entry, reply_length)
-        own = int(budget.usable * LEAST_TRIGGER) if budget else 0
+        own = int(budget.usable * MIN_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
 
     def budget(self, window: Window, entry: ModelSettings | None, reply_length: int | None) -> Budget | None:

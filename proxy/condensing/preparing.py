@@ -46,7 +46,7 @@ from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due
 
-MOST_HELD = 16 * 1024 * 1024
+MAX_HELD = 16 * 1024 * 1024
 """About the bytes of memory that background work may hold while it waits for its turn; no more is begun then."""
 _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
@@ -115,7 +115,7 @@ class Preparer:
     async def _run_if_room(self, snapshot: DecisionSnapshot, case: Case) -> Condensation | None:
         """Runs in the background unless other work holds too much; a later request then makes the work due again."""
         size = case.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
-        if self._held and self._held + size > MOST_HELD:
+        if self._held and self._held + size > MAX_HELD:
             return None
         self._held += size
         try:

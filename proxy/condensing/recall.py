@@ -24,8 +24,8 @@ from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry, card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
 
-MOST_SESSIONS = 64
-MOST_ENTRIES = 16_000
+MAX_SESSIONS = 64
+MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes 1 to 4 KB with its text and all that refers to it."""
 
 
@@ -77,7 +77,7 @@ class _SessionIndex:
         # Held by the thread, which goes on if its request is cancelled; the next request must not write meanwhile.
         self._lock = threading.Lock()
         self._nodes: set[str] = set()
-        self._most = MOST_ENTRIES
+        self._most = MAX_ENTRIES
 
     def learn(self, transcript: Transcript, nodes: list[str]) -> None:
         """Adds the messages that are not in the index yet."""
@@ -93,7 +93,7 @@ class _SessionIndex:
                 self._nodes.add(node)
                 self.index.add(message_entries(node, transcript.chain[place], place))
         if is_full:
-            self._most = max(MOST_ENTRIES, 2 * len(self.index))
+            self._most = max(MAX_ENTRIES, 2 * len(self.index))
 
     def search(self, searchable: Searchable, query: str) -> list[Hit]:
         """The hits of a query, best first; the last user message, which is the question, is left out."""
@@ -153,7 +153,7 @@ class Recall:
 
     def _evict(self) -> None:
         """Drops the least recently used indexes beyond the bounds; the newest stays."""
-        while len(self._indexed) > 1 and (len(self._indexed) > MOST_SESSIONS or self._entries() > MOST_ENTRIES):
+        while len(self._indexed) > 1 and (len(self._indexed) > MAX_SESSIONS or self._entries() > MAX_ENTRIES):
             self._indexed.popitem(last=False)
 
     def _entries(self) -> int:

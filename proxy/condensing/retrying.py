@@ -21,7 +21,7 @@ from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
 
-MOST_RATIO = 4.0
+MAX_RATIO = 4.0
 """The most tokens of the upstream for one of ours; a higher count is not one of the same prompt."""
 SMALLER = 0.9
 """The next view is at most this share of the refused one."""
@@ -71,7 +71,7 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
     A refusal without a count still shows that the request did not fit.
     """
     counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
-    return min(max(counted / max(refused.tokens, 1), 1.0), MOST_RATIO)
+    return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
 
 
 async def send_once(decision: Decision, send: Send, again: Send | None, *, is_ours: bool) -> OpenedReply:

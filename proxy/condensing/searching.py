@@ -21,7 +21,7 @@ from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first
 from proxy.learning.learned_windows import LearnedWindows
-from proxy.learning.profiles import MOST_READ
+from proxy.learning.profiles import MAX_READ
 from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action
@@ -134,11 +134,11 @@ def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
     """Whether a refusal proves that the model takes no tools: neither tools nor words came from the client."""
     values = json_or_none(plain)
     has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
-    said = CallersText(decision.body).removed_from(error[:MOST_READ].decode("utf-8", "replace"))
+    said = CallersText(decision.body).removed_from(error[:MAX_READ].decode("utf-8", "replace"))
     return not has_tools and is_about_tools(said.encode())
 
 
-MOST_SCOPES = 4_000
+MAX_SCOPES = 4_000
 
 
 _ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
@@ -159,7 +159,7 @@ class Offers:
         self._top_k = top_k
         self._ttl = ttl
         self._clock = clock
-        self._refused: Lru[Scope, float] = Lru(MOST_SCOPES)
+        self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
 
     def with_offer(self, case: Case) -> Case:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""

@@ -23,9 +23,9 @@ from proxy.learning.stated_windows import StatedWindow
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.upstream import Upstream
 
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 """The time for all pages together."""
-MOST_BYTES = 2 * 1024 * 1024
+MAX_BYTES = 2 * 1024 * 1024
 """The size of one page; longer ones are not read. The longest known is a host's list of 400 models, 0.7 MB."""
 KEPT = 600.0
 SILENCE_KEPT = 900.0
@@ -104,9 +104,9 @@ class Discovered:
             await self.ask()
 
     async def ask(self) -> None:
-        """Asks now, for at most `MOST_SECONDS`. If the server fails, its earlier answer is kept."""
+        """Asks now, for at most `MAX_SECONDS`. If the server fails, its earlier answer is kept."""
         try:
-            async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.timeout(MAX_SECONDS):
                 reading = await self._read_known_page() or await self._recognise()
         except (UpstreamUnavailable, TimeoutError):
             self._due = self._clock() + FAILURE_KEPT
@@ -142,5 +142,5 @@ class Discovered:
         return silent
 
     async def _fetch(self, path: str, *, beside_v1: bool) -> _PageAnswer:
-        reply = await self._upstream.page(path, self._headers, MOST_SECONDS, MOST_BYTES, beside_v1=beside_v1)
+        reply = await self._upstream.page(path, self._headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
         return _PageAnswer(reply.status, json_or_none(reply.body) if reply.status == 200 else None)

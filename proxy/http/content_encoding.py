@@ -25,7 +25,7 @@ ALWAYS_DECODED = 4 * 1024 * 1024
 """Bytes up to which a body is decoded however small it was packed."""
 MAX_CHUNK_EXPANSION = 100
 """A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
-MOST_MEMBERS = 1_000
+MAX_MEMBERS = 1_000
 """The most concatenated members of a body in gzip."""
 
 _PIECE = 4 * 1024  # bytes; small, because zlib copies with each piece what follows a member in it
@@ -35,7 +35,7 @@ _PARAM = "Content-Encoding"
 
 
 class TooManyMembers(zlib.error):
-    """A body in gzip of more than `MOST_MEMBERS` members."""
+    """A body in gzip of more than `MAX_MEMBERS` members."""
 
 
 class TooMuchData(zlib.error):
@@ -94,8 +94,8 @@ class Decoder:
 
     def _begin(self, bits: int) -> None:
         self._members += 1
-        if self._members > MOST_MEMBERS:
-            raise TooManyMembers(f"more than {MOST_MEMBERS:,} members")
+        if self._members > MAX_MEMBERS:
+            raise TooManyMembers(f"more than {MAX_MEMBERS:,} members")
         self._inflating = zlib.decompressobj(bits)
 
 

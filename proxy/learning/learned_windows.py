@@ -25,7 +25,7 @@ from typing import Any
 
 from proxy.learning.proof import Scope
 from proxy.learning.stated_windows import WindowLookup, no_stated_window
-from proxy.learning.truncation import MOST_REPLIES, CountedReply, kept_by
+from proxy.learning.truncation import MAX_REPLIES, CountedReply, kept_by
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -34,7 +34,7 @@ from proxy.store.facts import Facts
 GUESS = 0.9  # of the length of a prompt that was refused without a number
 TRIAL = 900.0  # seconds between two trials of a window
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
-MOST_SCOPES = 4_000
+MAX_SCOPES = 4_000
 _VERSION = 2
 _WHAT = "what was learned of a window"
 
@@ -77,7 +77,7 @@ class _ScopeState:
     """The knowledge of this process about one model in one scope."""
 
     window: LearnedWindow | None = None
-    replies: deque[CountedReply] = field(default_factory=lambda: deque(maxlen=MOST_REPLIES))
+    replies: deque[CountedReply] = field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
     """The latest replies, oldest first."""
     highest: int = 0
     """The highest count that the upstream has given for a prompt."""
@@ -112,7 +112,7 @@ class LearnedWindows:
         self._ttl = ttl
         self._clock = clock
         self._loaded = loaded
-        self._scopes: Lru[Scope, _ScopeState] = Lru(MOST_SCOPES)
+        self._scopes: Lru[Scope, _ScopeState] = Lru(MAX_SCOPES)
         self._has_taught = False  # mostly, so that most requests need not look any further
 
     def window(self, scope: Scope) -> LearnedWindow | None:

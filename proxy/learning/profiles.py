@@ -19,8 +19,8 @@ from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from strategies.core.form import Form
 
-MOST_MODELS, MOST_SCOPES = 1_000, 4_000
-MOST_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request
+MAX_MODELS, MAX_SCOPES = 1_000, 4_000
+MAX_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
@@ -106,8 +106,8 @@ class Profiles:
 
     def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
         self._set_for = set_for
-        self._set: Lru[str, Profile] = Lru(MOST_MODELS)
-        self._learned: Lru[Scope, Profile] = Lru(MOST_SCOPES)
+        self._set: Lru[str, Profile] = Lru(MAX_MODELS)
+        self._learned: Lru[Scope, Profile] = Lru(MAX_SCOPES)
 
     def for_model(self, scope: Scope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""
@@ -125,7 +125,7 @@ class Profiles:
         """
         if profile_after(status, body, sent, options=options) == sent:
             return None
-        said = CallersText(request).removed_from(body[:MOST_READ].decode("utf-8", "replace")).encode()
+        said = CallersText(request).removed_from(body[:MAX_READ].decode("utf-8", "replace")).encode()
         taught = profile_after(status, body, self.for_model(scope), options=options)
         self._learn(scope.everyone, profile_after(status, said, self.for_model(scope.everyone), options=options))
         self._learn(scope, taught)
@@ -160,7 +160,7 @@ def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bo
     """
     if status not in REFUSING:
         return known
-    text = body[:MOST_READ].decode("utf-8", "replace")
+    text = body[:MAX_READ].decode("utf-8", "replace")
     if options and known.stream_options and _NO_OPTIONS.search(text):
         return replace(known, stream_options=False)
     for lesson in _LESSONS:

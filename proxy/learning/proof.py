@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from proxy.chat.loose_json import json_or_none
 
-MOST_COMPARED = 256 * 1024
+MAX_COMPARED = 256 * 1024
 """Bytes of a request that are compared with an error; one to a longer request proves nothing."""
-MOST_WORDS = 400
+MAX_WORDS = 400
 """Words of an error that is compared; a longer one proves nothing."""
 _DEEPEST = 32
 _PROTOCOL = frozenset(
@@ -75,7 +75,7 @@ class CallersText:
     """The text of one request that its caller controls, to be taken out of errors."""
 
     def __init__(self, body: bytes) -> None:
-        self._is_known = len(body) <= MOST_COMPARED
+        self._is_known = len(body) <= MAX_COMPARED
         values = list(_values(json_or_none(body), _DEEPEST)) if self._is_known else []
         self._values = {_plain(value) for value in values if len(value) <= _SHORT}
         self._text = f" {_plain(' '.join(values))} "
@@ -84,7 +84,7 @@ class CallersText:
         """The text with a semicolon for each word that may come from the request; "" if it is too long to tell."""
         text = _unmarked(text)
         words = [word.lower() for word in _WORD.findall(text)]
-        if not self._is_known or len(words) > MOST_WORDS:
+        if not self._is_known or len(words) > MAX_WORDS:
             return ""
         quoted = [word in self._values or (word.isdigit() and f" {word} " in self._text) for word in words]
         for at, pair in enumerate(pairwise(words)):

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_REPLIES = 16
+MAX_REPLIES = 16
 """The latest replies of a model that are compared."""
 PROMPTS = 3
 """Prompts of clearly different length that must have been counted the same."""
 CLEARLY = 1.05
 """A prompt is clearly longer than another if it has this many times its tokens."""
-LEAST_KEPT = 1_024
+MIN_KEPT = 1_024
 """Tokens; no server is started with a smaller window, and a smaller constant count is invented."""
-MOST_FOR_ONE = 2
+MAX_FOR_ONE = 2
 """Tokens of an upstream for one of ours, at most; a server that counts more for a prompt has invented its count."""
 
 
@@ -45,7 +45,7 @@ def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | Non
     if last.counted < highest:
         return None
     lengths = sorted(each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact))
-    is_possible = last.counted >= LEAST_KEPT and lengths[0] * MOST_FOR_ONE >= last.counted
+    is_possible = last.counted >= MIN_KEPT and lengths[0] * MAX_FOR_ONE >= last.counted
     return last.counted if is_possible and _clearly_different(lengths) >= PROMPTS else None
 
 

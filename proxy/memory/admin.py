@@ -33,9 +33,9 @@ from strategies.memory.ranking import Hit, Index
 
 SOURCE = "person"
 TOP_K = 5
-MOST_HITS = 100
-MOST_TAGS = 32
-MOST_IMPORTED = 500
+MAX_HITS = 100
+MAX_TAGS = 32
+MAX_IMPORTED = 500
 EXPORTED = ("content", "type", "tags", "created_at", "source")
 
 Document = dict[str, Any]
@@ -98,7 +98,7 @@ class MemoryAdmin:
         index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))
-        return index.search(query, MOST_HITS)
+        return index.search(query, MAX_HITS)
 
     def _messages(self, session: Session, branch: Branch | None, stored: StoredHistory) -> Iterator[Message]:
         """The messages of a branch; for an appended history, which has no branches, all of it."""
@@ -176,7 +176,7 @@ def parse_card(written: object, now: float) -> MemoryCard:
     if kind not in TYPES:
         raise BadRequest(f"'type' must be one of {', '.join(TYPES)}.", param="type")
     if not _are_tags(tags):
-        raise BadRequest(f"'tags' must be a list of at most {MOST_TAGS} texts.", param="tags")
+        raise BadRequest(f"'tags' must be a list of at most {MAX_TAGS} texts.", param="tags")
     at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     return MemoryCard(" ".join(content.split()), kind, tuple(dict.fromkeys(tags)), at, SOURCE)
 
@@ -186,8 +186,8 @@ def parse_export(written: object, now: float) -> list[MemoryCard]:
 
     Members that the document does not name are left out.
     """
-    if not isinstance(written, list) or len(written) > MOST_IMPORTED:
-        raise BadRequest(f"Memory is imported as a JSON array of at most {MOST_IMPORTED} cards.")
+    if not isinstance(written, list) or len(written) > MAX_IMPORTED:
+        raise BadRequest(f"Memory is imported as a JSON array of at most {MAX_IMPORTED} cards.")
     cards = []
     for place, each in enumerate(written):
         try:
@@ -219,7 +219,7 @@ def _is_time(text: str) -> bool:
 
 
 def _are_tags(tags: object) -> bool:
-    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) > MOST_TAGS:
+    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) > MAX_TAGS:
         return False
     return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)
 

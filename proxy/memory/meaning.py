@@ -26,12 +26,12 @@ from strategies.memory.fusing import fuse, outstanding
 from strategies.memory.ranking import Hit
 
 BATCH = 64
-MOST_BATCHES = 4
+MAX_BATCHES = 4
 """The most batches after one reply; the texts that remain have their turn after the next reply."""
 TIMEOUT = 60.0  # seconds of a call in the background
 QUERY_CHARS = 2_000
 PAUSE = 600.0  # seconds without calls after an unusable answer: the endpoint or the model does not exist
-MOST_TENANTS = 10_000
+MAX_TENANTS = 10_000
 _UNUSABLE = ("http-error", "unreadable")
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Meanings:
         self._allowance = allowance
         self._clock = clock
         self._vectors = Vectors()
-        self._paused_until: Lru[str, float] = Lru(MOST_TENANTS)
+        self._paused_until: Lru[str, float] = Lru(MAX_TENANTS)
 
     async def learn(self, asker: Asker, texts: Sequence[str]) -> None:
         """Makes the vectors of texts that have none yet, the last texts first; raises nothing."""
@@ -106,7 +106,7 @@ class Meanings:
     async def _learn(self, known: SessionVectors, asker: Asker, texts: Sequence[str]) -> None:
         most = asker.allowed(self._allowance)
         unknown = known.unknown(reversed(texts))
-        for start in range(0, min(len(unknown), BATCH * MOST_BATCHES), BATCH):
+        for start in range(0, min(len(unknown), BATCH * MAX_BATCHES), BATCH):
             if known.tokens >= most or not self._vectors.make_room():
                 return
             batch = unknown[start : start + BATCH]

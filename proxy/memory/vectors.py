@@ -18,8 +18,8 @@ from typing import NamedTuple
 from proxy.store.base import SessionKey
 from strategies.memory.ranking import Hit
 
-MOST_BYTES = 64 * 1024 * 1024
-MOST_SESSIONS = 1_000
+MAX_BYTES = 64 * 1024 * 1024
+MAX_SESSIONS = 1_000
 FLOAT_BYTES = 4
 COMPARED = 200
 """How many vectors are compared in full; it takes about ten milliseconds in a thread."""
@@ -77,7 +77,7 @@ class SessionVectors:
 class Vectors:
     """The vectors of the sessions that were used last; one per app."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes
         self._sessions: OrderedDict[SessionKey, SessionVectors] = OrderedDict()
 
@@ -85,7 +85,7 @@ class Vectors:
         """The vectors of a session; counts as a use of them."""
         found = self._sessions.setdefault(key, SessionVectors())
         self._sessions.move_to_end(key)
-        if len(self._sessions) > MOST_SESSIONS:
+        if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return found
 

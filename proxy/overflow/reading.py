@@ -15,7 +15,7 @@ from typing import Any
 from proxy.chat.loose_json import json_or_none
 
 _ERROR, _CHOICES = b'"error"', b'"choices"'
-MOST_TEXT, MOST_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
+MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
 DEEPEST = 32
 
 # Members in which validators and gateways quote the request, the reply or themselves.
@@ -78,7 +78,7 @@ def read_body(body: bytes) -> BodyContent:
     text = body.decode("utf-8", "replace").strip()
     document, event = _document(text)
     texts: list[str] = []
-    left = MOST_TEXTS
+    left = MAX_TEXTS
     codes: set[str] = set()
     numbers: dict[str, int] = {}
     for key, value in _leaves(document, "", DEEPEST):
@@ -120,7 +120,7 @@ def is_error(content: BodyContent) -> bool:
 
 def plain(text: str) -> str:
     """A text in the form that the patterns expect."""
-    return _SPACE.sub(" ", _MARKS.sub("", text[:MOST_TEXT])).strip().lower()
+    return _SPACE.sub(" ", _MARKS.sub("", text[:MAX_TEXT])).strip().lower()
 
 
 def _document(text: str) -> tuple[Any, str]:

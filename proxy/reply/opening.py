@@ -26,7 +26,7 @@ from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
 from proxy.upstream import UpstreamReply
 
-MOST_HELD = 256 * 1024  # bytes
+MAX_HELD = 256 * 1024  # bytes
 LONGEST_HELD = 10.0  # seconds
 GREETING_HELD = 0.25  # seconds
 _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -87,7 +87,7 @@ class BufferedReply:
         clock = asyncio.get_running_loop().time
         deadline = clock() + LONGEST_HELD
         beginning = self._beginning()
-        while not beginning.is_enough and sum(map(len, self._held)) < MOST_HELD:
+        while not beginning.is_enough and sum(map(len, self._held)) < MAX_HELD:
             if beginning.has_greeting:
                 deadline = min(deadline, clock() + GREETING_HELD)
             if not await self._hold_one_more(deadline):

@@ -25,7 +25,7 @@ _HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cac
 _FINAL = frozenset(f"X-Condenser-{name}" for name in ("Session", "Session-Source", "Strategy", "Tokens-Before", "Head"))
 """Headers whose values no retry changes, so that they can be sent as soon as there is a decision."""
 _UNREADABLE = UpstreamUnavailable("The upstream's stream is encoded in a way that is not known.", code="upstream_error")
-_MOST_QUOTED = 1_000  # characters of an error in another form than OpenAI's
+_MAX_QUOTED = 1_000  # characters of an error in another form than OpenAI's
 
 
 def early_headers(decision_headers: Iterable[tuple[str, str]]) -> Headers:
@@ -133,7 +133,7 @@ def reply_as_events(status: int, data: bytes) -> bytes:
             return event(data.strip().replace(b"\r", b" ").replace(b"\n", b" "))
         if _is_success(status) and (chunk := _as_chunk(document)):
             return event(json.dumps(chunk).encode()) + DONE
-    quoted = data.decode("utf-8", "replace").strip()[:_MOST_QUOTED]
+    quoted = data.decode("utf-8", "replace").strip()[:_MAX_QUOTED]
     return error_event(UpstreamUnavailable(f"The upstream answered {status}: {quoted}", code="upstream_error"))
 
 

@@ -17,10 +17,10 @@ from proxy.errors import BadRequest
 from proxy.http.headers import OWN_PREFIX
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import printable, quoted
-from proxy.request.unknown_headers import LEAST_LIKENESS, UnknownHeaders
+from proxy.request.unknown_headers import MIN_LIKENESS, UnknownHeaders
 from strategies import TABLE, Pipeline, parse
 
-_LEAST_WINDOW = 256
+_MIN_WINDOW = 256
 _LONGEST_ID = 256
 _LONGEST_MODEL = 512
 _LONGEST_OPTIONS = 4_096
@@ -193,7 +193,7 @@ def _from_body(extension: object) -> dict[str, Given]:
         key = str(name).replace("_", "-").lower()
         if key not in KEYS:
             param = f"condenser.{printable(name)}"
-            near = get_close_matches(key, KEYS, 1, LEAST_LIKENESS)
+            near = get_close_matches(key, KEYS, 1, MIN_LIKENESS)
             hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
             raise BadRequest(f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}.", param=param)
         if value is not None:
@@ -247,14 +247,8 @@ def _window(given: Given | None) -> int | None:
         return None
     param, value = given
     text = str(value)
-    if (
-        isinstance(value, bool)
-        or not text.isascii()
-        or not text.isdigit()
-        or len(text) > 9
-        or int(text) < _LEAST_WINDOW
-    ):
-        message = f"{param} must be a whole number of tokens, at least {_LEAST_WINDOW}, not {quoted(value)}."
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < _MIN_WINDOW:
+        message = f"{param} must be a whole number of tokens, at least {_MIN_WINDOW}, not {quoted(value)}."
         raise BadRequest(message, param=param)
     return int(text)
 

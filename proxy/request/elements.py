@@ -13,7 +13,7 @@ from strategies.core.messages import Message
 from strategies.core.parsing import loads
 from strategies.core.transcript import Transcript
 
-MOST_COST_IN_SPAN = 16 * 1024
+MAX_COST_IN_SPAN = 16 * 1024
 """The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 _IS_TEXT = attrgetter("is_text")
 
@@ -63,7 +63,7 @@ class Element:
     @property
     def can_join_span(self) -> bool:
         """Whether it may become part of a span: it is in the cache, not large, and in no span yet."""
-        return self.span is None and 0 < self.cost <= MOST_COST_IN_SPAN
+        return self.span is None and 0 < self.cost <= MAX_COST_IN_SPAN
 
     @classmethod
     def of(cls, raw: str) -> Element:

@@ -22,7 +22,7 @@ from proxy.request.bounds import Tally, decode_piece
 from proxy.runtime.lru import SizedLru
 from strategies.core.parsing import decode
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 LARGEST_SHARE = 4
 """An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 
@@ -88,7 +88,7 @@ class Envelope:
 class Envelopes:
     """A least-recently-used cache of envelopes, by their bytes; it takes about `most_bytes` of memory at most."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most = most_bytes
         self._kept: SizedLru[tuple[str, bytes, bytes], Envelope] = SizedLru(most_bytes)
 

@@ -26,8 +26,8 @@ from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
-_MOST_COUNTS = 20_000
-_MOST_OVERHEADS = 256
+_MAX_COUNTS = 20_000
+_MAX_OVERHEADS = 256
 _BATCH = 100
 """New messages that are read in one turn of the event loop, which takes about 1.5 milliseconds."""
 BY_LENGTH = "length"
@@ -94,13 +94,13 @@ class Measurer:
     """Reads and counts messages; one per app. Messages are cached in `cache`, and the last `most_counts` counts."""
 
     def __init__(
-        self, reader: Reader, pool: CountingPool, cache: MessageCache | None = None, most_counts: int = _MOST_COUNTS
+        self, reader: Reader, pool: CountingPool, cache: MessageCache | None = None, most_counts: int = _MAX_COUNTS
     ) -> None:
         self._reader = reader
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
         self._counts: Lru[bytes, CachedCount] = Lru(most_counts)
-        self._overheads: Lru[bytes, int] = Lru(_MOST_OVERHEADS)
+        self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript, each message counted by the counter."""

@@ -31,8 +31,8 @@ from proxy.runtime.lru import Lru
 if TYPE_CHECKING:
     pass
 
-MOST_BYTES = 16 * 1024 * 1024
-MOST_TENANTS = 10_000
+MAX_BYTES = 16 * 1024 * 1024
+MAX_TENANTS = 10_000
 """The most tenants whose first message is remembered; of any other the first message is parsed."""
 LARGEST_SHARE = 16
 """A message that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
@@ -65,12 +65,12 @@ class ElementArray(NamedTuple):
 class MessageCache:
     """The messages that were read before, up to about `most_bytes` of memory, and the `envelopes` around them."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.envelopes = Envelopes()
         self._most = most_bytes
         self._size = 0
         self._kept: OrderedDict[tuple[str, bytes], Element] = OrderedDict()
-        self._first: Lru[str, ref[Element]] = Lru(MOST_TENANTS)
+        self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
         self._body_number = 0
 
     def __len__(self) -> int:

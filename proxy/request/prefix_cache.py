@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from proxy.request.elements import CachedPrefix, CountedTranscript, Element
 from strategies.core.messages import SYSTEM_ROLES
 
-LEAST_MESSAGES = 16
+MIN_MESSAGES = 16
 """The fewest messages for which a prefix saves anything."""
-MOST_COUNTERS = 4
+MAX_COUNTERS = 4
 """The most prefixes on one element, each counted by another counter."""
-MOST_NEW_MESSAGES = 64
+MAX_NEW_MESSAGES = 64
 """How many messages from the end of a request a prefix is searched; a turn adds fewer."""
 
 
@@ -34,7 +34,7 @@ def end_of_systems(elements: Sequence[Element]) -> int:
 
 def find_prefix(elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
     """The cached prefix of a message list that has no system messages at its head; None if there is none."""
-    for element in reversed(elements[-MOST_NEW_MESSAGES:]):
+    for element in reversed(elements[-MAX_NEW_MESSAGES:]):
         for prefix in element.prefixes:
             if prefix.counted_by == counted_by:
                 return prefix if prefix.elements == elements[: len(prefix.elements)] else None
@@ -48,7 +48,7 @@ def store_prefix(elements: Sequence[Element], counted_by: str, found: CachedPref
     """
     start, end = len(found.elements) if found else 0, len(elements) - 1
     # An element outside of the cache would never be made to drop its prefixes, nor be counted in the cache's size.
-    if end < LEAST_MESSAGES or start >= end or not all(each.cost for each in elements[start:end]):
+    if end < MIN_MESSAGES or start >= end or not all(each.cost for each in elements[start:end]):
         return
     added = [each.messages[counted_by] for each in elements[start:end]]
     if found is None:
@@ -59,7 +59,7 @@ def store_prefix(elements: Sequence[Element], counted_by: str, found: CachedPref
         counted = found.counted.followed(added)
     last = elements[end - 1]
     prefix = CachedPrefix(elements[:end], counted_by, counted, is_first=found is None)
-    last.prefixes = (*_other_prefixes(last, counted_by)[-(MOST_COUNTERS - 1) :], prefix)
+    last.prefixes = (*_other_prefixes(last, counted_by)[-(MAX_COUNTERS - 1) :], prefix)
 
 
 def _other_prefixes(element: Element, counted_by: str) -> tuple[CachedPrefix, ...]:

@@ -32,11 +32,11 @@ FRESH = 600.0
 """Seconds for which it proves enough to show what is stored."""
 RENEWED = 60.0
 """Seconds until the store is told again that a credential was accepted."""
-MOST_CREDENTIALS = 10_000
+MAX_CREDENTIALS = 10_000
 _log = logging.getLogger(__name__)
 _WHAT = "whether a credential is accepted"
 _TIMEOUT = 10.0  # seconds
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -109,8 +109,8 @@ class Callers:
         self._clock = clock
         self._credentials = frozenset(credentials)
         self._own_key = own_key
-        self._accepted: Lru[str, float] = Lru(MOST_CREDENTIALS)
-        self._shared: Lru[str, float] = Lru(MOST_CREDENTIALS)
+        self._accepted: Lru[str, float] = Lru(MAX_CREDENTIALS)
+        self._shared: Lru[str, float] = Lru(MAX_CREDENTIALS)
 
     def trust_in(self, credential: str) -> Trust:
         """What this process knows of a credential."""
@@ -156,7 +156,7 @@ class Callers:
         if trust.accepted_at >= self._clock() - FRESH:
             return
         credentials = [pair for pair in headers if pair[0] in self._credentials]
-        reply = await self._upstream.page("/models", credentials, _TIMEOUT, _MOST_BYTES)
+        reply = await self._upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
         if reply.status in _REFUSALS:
             await self.note(trust, reply.status)
             raise CredentialRefused(reply.status, reply.body)

@@ -17,9 +17,9 @@ _log = logging.getLogger(__name__)
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_")
 _LONGEST = 64
 """Characters of a name that are shown."""
-LEAST_LIKENESS = 0.75
+MIN_LIKENESS = 0.75
 """How like a known name an unknown one must be for that to be meant."""
-_MOST_SHOWN = 4
+_MAX_SHOWN = 4
 
 
 class UnknownHeaders:
@@ -32,12 +32,12 @@ class UnknownHeaders:
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
         """Warnings for the reply about the first of these names, in plain ASCII; each that is new is logged too."""
-        return tuple(self._warning(name) for name in names[:_MOST_SHOWN])
+        return tuple(self._warning(name) for name in names[:_MAX_SHOWN])
 
     def _warning(self, name: str) -> str:
         """The warning about a name, never with the header's value."""
         shown = "".join(char if char in _PLAIN else "?" for char in name[:_LONGEST]).title()
-        near = get_close_matches(shown, self._known, 1, LEAST_LIKENESS)
+        near = get_close_matches(shown, self._known, 1, MIN_LIKENESS)
         self._log(shown, f"; did the client mean {near[0]}?" if near else "")
         return f"{shown} is unknown and ignored" + (f", did you mean {near[0]}?" if near else "")
 

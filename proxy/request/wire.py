@@ -32,7 +32,7 @@ EXTENSION = "condenser"
 
 # What tells members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
-_MOST_UNREAD = 2 * 1024 * 1024
+_MAX_UNREAD = 2 * 1024 * 1024
 """Bytes of a body that cannot be read in which the extension is looked for."""
 
 
@@ -247,7 +247,7 @@ def without_extension(data: bytes) -> bytes:
     depth = done = 0
     start: int | None = None
     comma: int | None = None
-    for token in _TOKEN.finditer(data if len(data) <= _MOST_UNREAD else b""):
+    for token in _TOKEN.finditer(data if len(data) <= _MAX_UNREAD else b""):
         mark = token[0]
         depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
         is_over = depth == 0 and mark == b"}"

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.http.headers import first
-from proxy.memory.admin import MOST_HITS, TOP_K, MemoryAdmin
+from proxy.memory.admin import MAX_HITS, TOP_K, MemoryAdmin
 from proxy.services import Services
 from proxy.sessions.admin import Admin, Document
 from proxy.sessions.session import MAIN
@@ -114,8 +114,8 @@ def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
     text, top_k = query.get("query", ""), query.get("top_k", str(TOP_K))
     if not text.strip():
         raise BadRequest("'query' must say what to search.", param="query")
-    if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MOST_HITS:
-        raise BadRequest(f"'top_k' must be a number from 1 to {MOST_HITS}.", param="top_k")
+    if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MAX_HITS:
+        raise BadRequest(f"'top_k' must be a number from 1 to {MAX_HITS}.", param="top_k")
     return text, query.get("branch", MAIN), int(top_k)
 
 

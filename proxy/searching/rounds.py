@@ -22,9 +22,9 @@ from strategies.core.view import View
 from strategies.memory.block import appears_in, notes_for, search_result
 from strategies.memory.ranking import Hit
 
-MOST_TOKENS = 4_096
+MAX_TOKENS = 4_096
 WINDOW_SHARE = 4
-LEAST_TOKENS = 64
+MIN_TOKENS = 64
 _log = logging.getLogger(__name__)
 
 NO_ROOM = "The context has no room for what was found. Answer with what you have."
@@ -166,7 +166,7 @@ class Rounds:
         except BadArguments as error:
             return _Result(id, str(error))
         room = self._room()
-        if room < LEAST_TOKENS:
+        if room < MIN_TOKENS:
             return _Result(id, NO_ROOM)
         return await _guarded(id, self._search_result(id, query, top_k, room))
 
@@ -175,7 +175,7 @@ class Rounds:
 
     async def _with_text(self, result: _Result, room: int) -> _Result:
         """The result with the text of its passages, at most `room` tokens long."""
-        if room < LEAST_TOKENS:
+        if room < MIN_TOKENS:
             return result._replace(text=NO_ROOM)
         load = message_load(self._view.size, self.tokens)
         text = await offload(load, self._text_of, result, room)
@@ -193,9 +193,9 @@ class Rounds:
     def _room(self) -> int:
         """The most tokens of one result: half of the headroom, so that another result and the reply find room."""
         if self._budget is None:
-            return MOST_TOKENS
+            return MAX_TOKENS
         free = self._budget.usable - self.tokens
-        return min(MOST_TOKENS, self._budget.window // WINDOW_SHARE, free // 2)
+        return min(MAX_TOKENS, self._budget.window // WINDOW_SHARE, free // 2)
 
 
 async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:

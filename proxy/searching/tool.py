@@ -20,7 +20,7 @@ from proxy.tokens.counter import Counter
 from strategies.core.messages import dump
 
 NAME = "search_memory"
-MOST_PASSAGES = 20
+MAX_PASSAGES = 20
 _QUOTED = 200
 
 _HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
@@ -160,5 +160,5 @@ def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
     if not isinstance(query, str) or not query.strip():
         raise BadArguments(f"The arguments have no query. {_HINT}")
     if isinstance(asked, int) and not isinstance(asked, bool):
-        top_k = min(max(asked, 1), MOST_PASSAGES)
+        top_k = min(max(asked, 1), MAX_PASSAGES)
     return SearchArguments(query, top_k)

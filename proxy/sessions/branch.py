@@ -17,7 +17,7 @@ from strategies.core.digest import ROOT, link
 from strategies.core.messages import Role
 from strategies.core.transcript import Transcript
 
-MOST_OPENINGS = 4
+MAX_OPENINGS = 4
 """The most user messages that one question may consist of: files, context, and the question itself."""
 
 
@@ -129,7 +129,7 @@ def _opening_in(branch: Branch, digests: Sequence[bytes]) -> int:
 
 def openings(transcript: Transcript) -> tuple[Opening, ...]:
     """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
-    places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MOST_OPENINGS)
+    places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
     return tuple(Opening(place, transcript.digests[place - 1]) for place in places if place)
 
 

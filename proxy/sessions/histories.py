@@ -25,7 +25,7 @@ from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT
 from strategies.core.messages import Message
 
-MOST_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024
 IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
@@ -125,7 +125,7 @@ class _Cached(NamedTuple):
 class Histories:
     """Reads the histories of sessions; one per app. It caches at most `most_bytes` of them."""
 
-    def __init__(self, stored: StoredSessions, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, stored: StoredSessions, most_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._most_bytes = most_bytes
         self._cached: SizedLru[SessionKey, _Cached] = SizedLru(most_bytes)

@@ -18,7 +18,7 @@ from proxy.errors import BadRequest
 
 OWN_HEADER = "X-Condenser-Session"
 DERIVED = "derived"
-MOST_SHOWN = 256
+MAX_SHOWN = 256
 """The most characters of an id that headers and logs show as it is."""
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
@@ -82,7 +82,7 @@ def session_key(session_id: str) -> str:
 
 def printable_id(session_id: str) -> str:
     """An id as headers and logs show it: itself, or its digest if it is too long or not printable ASCII."""
-    if len(session_id) <= MOST_SHOWN and session_id.isascii() and session_id.isprintable():
+    if len(session_id) <= MAX_SHOWN and session_id.isascii() and session_id.isprintable():
         return session_id
     return session_key(session_id)
 

@@ -25,7 +25,7 @@ from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.patience import Patience
-from strategies.core.alignment import LEAST_RUN, align
+from strategies.core.alignment import MIN_RUN, align
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
@@ -178,7 +178,7 @@ class Recogniser:
 
     async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> MissingMessages | None:
         """The messages left out by a client that sends a window of its history; None where it does not do that."""
-        if len(transcript.chain) < LEAST_RUN:
+        if len(transcript.chain) < MIN_RUN:
             return None
         heads = {branch.head for branch in session.branches}
         history = await self._histories.history(found.key, session, [head.hex() for head in heads])

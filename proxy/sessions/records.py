@@ -16,16 +16,16 @@ from proxy.store.base import Snapshot
 from proxy.store.compress import decompress
 from strategies.core.condensation import Condensation
 
-MOST_BYTES = 2 * 1024 * 1024
+MAX_BYTES = 2 * 1024 * 1024
 """Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
-MOST_DOCUMENTS = 128 * 1024
+MAX_DOCUMENTS = 128 * 1024
 """Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
 
 
 class Records:
     """Reads sessions and records; one per app."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES, most_documents: int = MOST_DOCUMENTS) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES, most_documents: int = MAX_DOCUMENTS) -> None:
         self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(most_bytes)
         self._documents: SizedLru[bytes, Session] = SizedLru(most_documents)
 

@@ -19,8 +19,8 @@ from strategies.memory.merging import merge_cards
 SOURCE = "X-Condenser-Memory-Scope"
 SHOWN = "scope:"
 """The prefix of a scope's name where sessions are shown by their ids."""
-MOST_CARDS = 500
-MOST_SUPERSEDED = 100
+MAX_CARDS = 500
+MAX_SUPERSEDED = 100
 
 
 class Scope(NamedTuple):
@@ -57,7 +57,7 @@ def bound_cards(cards: Sequence[MemoryCard]) -> tuple[MemoryCard, ...]:
     """The newest of the cards that hold, and of those that do not, in their order."""
     holding = [card.id for card in cards if card.holds]
     superseded = [card.id for card in cards if not card.holds]
-    kept = {*holding[-MOST_CARDS:], *superseded[-MOST_SUPERSEDED:]}
+    kept = {*holding[-MAX_CARDS:], *superseded[-MAX_SUPERSEDED:]}
     return tuple(card for card in cards if card.id in kept)
 
 

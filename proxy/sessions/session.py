@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from proxy.calibration.anchor import Anchor
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import (
-    MOST_OPENINGS,
+    MAX_OPENINGS,
     NO_MEMORY_BLOCK,
     Branch,
     MemoryBlock,
@@ -40,10 +40,10 @@ from strategies.core.transcript import Transcript
 from strategies.memory.merging import settled_cards
 
 MAIN = "main"
-MOST_BRANCHES = 64
-MOST_VERDICTS = 16
-MOST_PATCHES = 64
-MOST_PATCH_CHARS = 512 * 1024
+MAX_BRANCHES = 64
+MAX_VERDICTS = 16
+MAX_PATCHES = 64
+MAX_PATCH_CHARS = 512 * 1024
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 NOTHING: Mapping[str, Any] = {}
@@ -81,7 +81,7 @@ class Session(NamedTuple):
     strategy: str = ""
     """The pipeline of the last turn, whoever chose it; "" where an earlier version wrote the session."""
     branches: tuple[Branch, ...] = ()
-    """The branches that were used last, at most `MOST_BRANCHES`."""
+    """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0
     """How many branches were ever opened."""
     totals: Mapping[str, int] = NOTHING
@@ -172,7 +172,7 @@ class Session(NamedTuple):
         branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone)
         others = [each for each in self.branches if old is None or each.name != old.name]
         others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in others]
-        kept = sorted([*others, branch], key=lambda each: each.last_used)[-MOST_BRANCHES:]
+        kept = sorted([*others, branch], key=lambda each: each.last_used)[-MAX_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0
         return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited), branch
@@ -189,7 +189,7 @@ class Session(NamedTuple):
 
     def with_verdict(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         """The session with one more verdict and the state of judgement after it."""
-        return self._replace(verdicts=(*self.verdicts, verdict)[-MOST_VERDICTS:], judging=judging)
+        return self._replace(verdicts=(*self.verdicts, verdict)[-MAX_VERDICTS:], judging=judging)
 
     def has_more_for_fork(self, count: int) -> bool:
         """Whether a fork after `count` messages gains anything from it that it would not gain from its parent."""
@@ -208,8 +208,8 @@ class Session(NamedTuple):
         if patch is not None:
             kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
         sizes = accumulate(_size(each) for each in reversed(kept))
-        most = sum(1 for size in sizes if size <= MOST_PATCH_CHARS)
-        return self._replace(patches=tuple(kept[max(len(kept) - min(most, MOST_PATCHES), 0) :]))
+        most = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
+        return self._replace(patches=tuple(kept[max(len(kept) - min(most, MAX_PATCHES), 0) :]))
 
     def saved_after(self, condensation: str, tokens: int) -> Mapping[str, int]:
         """The tokens saved, after one more request with this condensation in its view ("" for none)."""
@@ -244,7 +244,7 @@ def newest_turn(session: Session, transcript: Transcript, inherited: int = 0) ->
     users = [i for i in new if transcript.chain[i].role is Role.USER]
     if users:
         # More of them are turns that the client had with another model, and not what belongs to one question.
-        return len(digests) - users[0 if len(users) <= MOST_OPENINGS else -1]
+        return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
     return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
 
 

@@ -33,7 +33,7 @@ LONG_CHARS = 524_288
 WORKERS = 2
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
-MOST_COUNTERS = 256
+MAX_COUNTERS = 256
 """The most models of which a counter is kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
@@ -104,7 +104,7 @@ class Tokenizers:
         counter = self._counters.get((model, owner))
         if counter is None:
             # Clients choose the names, so the cache is bounded.
-            if len(self._counters) >= MOST_COUNTERS:
+            if len(self._counters) >= MAX_COUNTERS:
                 self._counters.clear()
             counter = self._counters[model, owner] = self._make_counter(model, owner)
         return counter

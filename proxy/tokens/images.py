@@ -48,7 +48,7 @@ class Tiles:
     def tokens(self, size: Size | None, detail: str) -> int:
         if detail == "low":
             return self.base
-        return self.base + self.tile * (MOST_TILES if size is None else _tiles(size))
+        return self.base + self.tile * (MAX_TILES if size is None else _tiles(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Patches:
         return math.ceil(patches * self.per_thousand / 1000)
 
 
-MOST_TILES = 8
+MAX_TILES = 8
 """2048 x 768 after fitting."""
 
 DEFAULT = Tiles(85, 170)

@@ -37,7 +37,7 @@ COMPRESSED_AUDIO_BYTES_PER_TOKEN = 800
 FILE_BYTES_PER_TOKEN = 32
 """A PDF page of 50 kB costs about 1,500 tokens as text and picture."""
 UNSEEN_FILE_TOKENS = 1_500
-MOST_MEDIA_TOKENS = 100_000
+MAX_MEDIA_TOKENS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +221,4 @@ def _decoded_bytes(data: object) -> int | None:
 def _bounded(size: int | None, bytes_per_token: int) -> int:
     if size is None:
         return UNSEEN_FILE_TOKENS
-    return min(MOST_MEDIA_TOKENS, 1 + size // bytes_per_token)
+    return min(MAX_MEDIA_TOKENS, 1 + size // bytes_per_token)

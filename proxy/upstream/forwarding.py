@@ -36,7 +36,7 @@ _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
 """Bytes of a body from which on it is not copied to be sent in one write with the head."""
 _LONGEST_LINE = 65_536
-_MOST_HEADERS = 1_000
+_MAX_HEADERS = 1_000
 
 Pairs = list[tuple[str, str]]
 
@@ -61,7 +61,7 @@ class Forwarder:
             read_bufsize=_BUFFER,
             max_line_size=_LONGEST_LINE,
             max_field_size=_LONGEST_LINE,
-            max_headers=_MOST_HEADERS,
+            max_headers=_MAX_HEADERS,
             timeout=aiohttp.ClientTimeout(
                 connect=settings.read_timeout, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),

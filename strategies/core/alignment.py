@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from strategies.core.digest import ROOT, link
 
-LEAST_RUN = 4
+MIN_RUN = 4
 
 
 class TreeMessage(Protocol):
@@ -101,18 +101,18 @@ def _node_before_run(
     if len(runs) != 1:
         return None
     length = _reach(runs[0], sent, heads, tree.messages)
-    return tree.messages[runs[0][0]].before if length >= LEAST_RUN and any(is_assistant[:length]) else None
+    return tree.messages[runs[0][0]].before if length >= MIN_RUN and any(is_assistant[:length]) else None
 
 
 def _openings(tree: Tree[M], sent: Sequence[bytes]) -> Iterator[list[bytes]]:
     """The nodes of each stored run that equals the first four sent messages, unless it begins the history."""
-    if len(sent) < LEAST_RUN:
+    if len(sent) < MIN_RUN:
         return
     for start in tree.places.get(sent[0], ()):
         if tree.messages[start].before == ROOT:
             continue
         run = [start]
-        for digest in sent[1:LEAST_RUN]:
+        for digest in sent[1:MIN_RUN]:
             node = link(run[-1], digest)
             if node not in tree.messages:
                 break
@@ -134,9 +134,9 @@ def _nodes_to(heads: Collection[bytes], messages: Mapping[bytes, M]) -> set[byte
 
 def _reach(run: Sequence[bytes], sent: Sequence[bytes], heads: Collection[bytes], messages: Mapping[bytes, M]) -> int:
     """How many of the sent messages lead from the run's beginning to the farthest head; 0 if they reach none."""
-    reached = LEAST_RUN if run[-1] in heads else 0
+    reached = MIN_RUN if run[-1] in heads else 0
     node = run[-1]
-    for length, digest in enumerate(sent[LEAST_RUN:], LEAST_RUN + 1):
+    for length, digest in enumerate(sent[MIN_RUN:], MIN_RUN + 1):
         node = link(node, digest)
         if node not in messages:
             break

@@ -42,7 +42,7 @@ _FAILURES = re.compile(
 )
 _REFUSAL_TOKENS = 80
 LONG_SPAN = 500
-LEAST_TOKENS = 12
+MIN_TOKENS = 12
 """A record of more than `LONG_SPAN` tokens of history with fewer tokens than this says nothing about it."""
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
@@ -136,7 +136,7 @@ def _not_a_record(record: str, question: AskedRecord) -> str:
 
 def _vacuous(record: str, question: AskedRecord) -> str:
     tokens = question.counter.text(record)
-    is_tiny = tokens < LEAST_TOKENS and question.span_tokens > LONG_SPAN
+    is_tiny = tokens < MIN_TOKENS and question.span_tokens > LONG_SPAN
     has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)
     return "summary-empty" if is_tiny or has_failed or _is_blank_form(record) else ""
 

@@ -18,9 +18,9 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 
 RESERVE_AT_MOST = 4_096
 TARGET_UNDER_TRIGGER = 0.8
-LEAST_HEADROOM = 512
+MIN_HEADROOM = 512
 _STEPS = 8  # of a coarse scale, from one whole number to the next
-LEAST_TRIGGER = 0.5
+MIN_TRIGGER = 0.5
 """The least share of usable that a strategy's own `trigger` may be."""
 
 
@@ -135,7 +135,7 @@ class Budget:
     @property
     def least_headroom(self) -> int:
         """The headroom below which the view must be condensed at once."""
-        return min(LEAST_HEADROOM, self.window // 16)
+        return min(MIN_HEADROOM, self.window // 16)
 
     @property
     def replacement_cap(self) -> int:

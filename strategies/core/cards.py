@@ -22,7 +22,7 @@ from strategies.core.normalizing import normalized
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
 FROM_TOOLS = ("code", "fact")
 """The types that a card made from a tool's text may have."""
-MOST_CARDS = 32
+MAX_CARDS = 32
 LONGEST = 500
 _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
@@ -156,7 +156,7 @@ def _cards(value: object, origin: Origin) -> list[MemoryCard]:
     """The cards in a JSON list, or in an object that has such a list as a member."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in _CARDS if isinstance(value.get(key), list)), [])
-    listed = value[:MOST_CARDS] if isinstance(value, list) else []
+    listed = value[:MAX_CARDS] if isinstance(value, list) else []
     return [card for each in listed if (card := _card(each, origin)) is not None]
 
 

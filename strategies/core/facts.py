@@ -12,19 +12,19 @@ from functools import lru_cache
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
-MOST_CHARACTERS = 8_000
+MAX_CHARACTERS = 8_000
 """Characters of one text that are read: its beginning and its end, where errors and totals are."""
 OLDEST, NEWEST = 100_000, 300_000
-"""Characters that are read of the first and of the last of many texts; each counts at most `MOST_CHARACTERS`.
+"""Characters that are read of the first and of the last of many texts; each counts at most `MAX_CHARACTERS`.
 
 An important fact is repeated or recent, and so a history of any length costs no more than one of this size.
 """
-MOST_OF_ONE = 3
+MAX_OF_ONE = 3
 """How often one message may count for the same fact."""
 LONGEST = 160
 _LONGEST_WORD = 4 * LONGEST
 """Characters of a fact that are kept (`LONGEST`), and of a word that are read."""
-_HEAD = MOST_CHARACTERS * 6 // 10
+_HEAD = MAX_CHARACTERS * 6 // 10
 
 
 class Fact(NamedTuple):
@@ -85,9 +85,9 @@ def find_facts(text: str) -> Iterator[str]:
 
 
 def _both_ends(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[:_HEAD]}\n{text[_HEAD - MOST_CHARACTERS :]}"
+    return f"{text[:_HEAD]}\n{text[_HEAD - MAX_CHARACTERS :]}"
 
 
 def _is_plain(word: str) -> bool:
@@ -107,7 +107,7 @@ def _in_word(word: str) -> tuple[str, ...]:
 
 def worth_reading(lengths: Sequence[int]) -> list[int]:
     """Which of many texts are read, given their lengths in characters: their indices, in order."""
-    sizes = [min(length, MOST_CHARACTERS) for length in lengths]
+    sizes = [min(length, MAX_CHARACTERS) for length in lengths]
     first = _within(sizes, OLDEST)
     last = _within(reversed(sizes[first:]), NEWEST)
     return [*range(first), *range(len(sizes) - last, len(sizes))]
@@ -126,7 +126,7 @@ def rank_facts(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
     for index, text in enumerate(texts, start=1):
         here: dict[str, int] = {}
         for place, found in enumerate(find_facts(text)):
-            here[found] = min(here.get(found, 0) + 1, MOST_OF_ONE)
+            here[found] = min(here.get(found, 0) + 1, MAX_OF_ONE)
             last[found] = (index, place)
         for found, count in here.items():
             times[found] = times.get(found, 0) + count

@@ -11,10 +11,10 @@ from strategies.core.budget import Budget
 from strategies.core.messages import Role
 from strategies.core.replacement import frame_tokens
 from strategies.core.requirement import RULES, Requirement
-from strategies.core.summary import LEAST_RECORD
+from strategies.core.summary import MIN_RECORD
 from strategies.core.view import Item, View
 
-LEAST_RESULT = 180
+MIN_RESULT = 180
 """Tokens of a result that was cut as far as it may be, with its frame."""
 
 
@@ -39,7 +39,7 @@ def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
 
     For HARD and OVERFLOW the view must then fit, for PREPARE shrink by the rule's share. FORCED is always tried.
     """
-    least = floor(view, budget) + frame_tokens(view.counter) + LEAST_RECORD
+    least = floor(view, budget) + frame_tokens(view.counter) + MIN_RECORD
     match requirement:
         case Requirement.HARD | Requirement.OVERFLOW:
             return least <= budget.usable
@@ -50,4 +50,4 @@ def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
 
 def _least(item: Item) -> int:
     tokens = item.message.tokens
-    return min(tokens, LEAST_RESULT) if item.role is Role.TOOL else tokens
+    return min(tokens, MIN_RESULT) if item.role is Role.TOOL else tokens

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 LONGEST = 600
 """Characters of the longest sentence that may be a rule: anything longer was pasted."""
-MOST_OF_ONE = 40
+MAX_OF_ONE = 40
 """The most units that one message may contribute."""
-MOST_CHARACTERS = 64_000
+MAX_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
@@ -155,9 +155,9 @@ def find_rules(text: str) -> list[str]:
     """The rules and open tasks in one message of the user's, in order, finished tasks (`[x]`) included."""
     # Before cutting: the end of a code block alone would look like the beginning of one.
     prose = _without_own_form(_CODE.sub("", text))
-    if len(prose) > MOST_CHARACTERS:
-        half = MOST_CHARACTERS // 2
-        return [*_rules_in(prose[:half]), *_rules_in(prose[-half:])][:MOST_OF_ONE]
+    if len(prose) > MAX_CHARACTERS:
+        half = MAX_CHARACTERS // 2
+        return [*_rules_in(prose[:half]), *_rules_in(prose[-half:])][:MAX_OF_ONE]
     return _rules_in(prose)
 
 
@@ -173,7 +173,7 @@ def _rules_in(text: str) -> list[str]:
         rules += [each for each in _sentences(line) if _fits(each) and (in_list or is_cued(each))]
         if _LIST.search(line):
             in_list = is_cued(line) or _ABOUT_RULES.search(line) is not None
-    return rules[:MOST_OF_ONE]
+    return rules[:MAX_OF_ONE]
 
 
 def _fits(unit: str) -> bool:

@@ -36,15 +36,15 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
 from strategies.prompts import prompt, prompt_digest
 
-MOST_PARTS = 8
-LEAST_RECORD = 48
-_LEAST_PART = 256
+MAX_PARTS = 8
+MIN_RECORD = 48
+_MIN_PART = 256
 _FRAMES = 64
 _CAUTION = 0.9
 _WORDS_PER_TOKEN = 0.6
 CARD_TOKENS = 500
 """The most tokens for the cards of one answer."""
-LEAST_WINDOW_FOR_CARDS = 2_000
+MIN_WINDOW_FOR_CARDS = 2_000
 """In a smaller summarizer's window, asking for cards would take room that the history needs."""
 
 
@@ -72,7 +72,7 @@ class RecordForm(NamedTuple):
 
     def for_window(self, window: int) -> RecordForm:
         """The form for a summarizer's window in tokens: without cards if the window is too small for them."""
-        return self if window >= LEAST_WINDOW_FOR_CARDS else self.without_cards()
+        return self if window >= MIN_WINDOW_FOR_CARDS else self.without_cards()
 
     def without_cards(self) -> RecordForm:
         """The same form, asking for the record alone."""
@@ -125,8 +125,8 @@ class Span:
         Raises `NothingToSummarize` where a record would save too little.
         """
         half = self.tokens // 2
-        if half < LEAST_RECORD:
-            raise NothingToSummarize(f"a record would save less than {LEAST_RECORD} tokens")
+        if half < MIN_RECORD:
+            raise NothingToSummarize(f"a record would save less than {MIN_RECORD} tokens")
         return Cap(min(most.text, half), min(most.record, half))
 
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
@@ -137,7 +137,7 @@ class Span:
         kept = next_ledger(self.view, self.items, self.end, budget)
         for ledger in (kept, replace(kept, facts=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
-            if room >= LEAST_RECORD:
+            if room >= MIN_RECORD:
                 return ledger, room
         raise Declined("no-room", f"{room} tokens for a summary behind the ledger")
 
@@ -161,7 +161,7 @@ def record_cap(view: View, budget: Budget, most: int) -> Cap:
     """The cap of a record of at most `most` tokens with its ledger; raises `Declined` where that is too little."""
     text = min(text_room(budget.replacement_cap, view.counter), most + budget.ledger.rules + budget.ledger.facts)
     record = min(text, most, _prompt_window(budget) // 4)
-    if record < LEAST_RECORD:
+    if record < MIN_RECORD:
         raise Declined("no-room", f"{record} tokens for a summary")
     return Cap(text, record)
 
@@ -216,8 +216,8 @@ class _Prompt(NamedTuple):
         """The prompt of a form for a span; the earlier record may take at most half of the room."""
         counter, system = span.view.counter, form.instructions(cap)
         room = int((_prompt_window(budget) - form.answer_tokens(cap)) * _CAUTION) - counter.text(system) - _FRAMES
-        earlier = cut_text(previous_text(span.view), max(room // 2, _LEAST_PART), counter)
-        return cls(form, system, earlier, room, max(room - counter.text(earlier), _LEAST_PART))
+        earlier = cut_text(previous_text(span.view), max(room // 2, _MIN_PART), counter)
+        return cls(form, system, earlier, room, max(room - counter.text(earlier), _MIN_PART))
 
 
 def _layout(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> _Layout:
@@ -232,8 +232,8 @@ def _layout(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -
         if text is not None:
             return _Layout(candidate.form, candidate.system, candidate.earlier, [text])
     first = prompts[0]
-    each = max(min(first.history, first.room - cap), _LEAST_PART)
-    parts = in_parts(messages, each, MOST_PARTS, counter, first.form.limits)
+    each = max(min(first.history, first.room - cap), _MIN_PART)
+    parts = in_parts(messages, each, MAX_PARTS, counter, first.form.limits)
     return _Layout(first.form, first.system, first.earlier, parts)
 
 

@@ -20,7 +20,7 @@ from strategies.core.plan import Plan, Replace
 from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Judging, Past, Polling, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
-from strategies.core.summary import LEAST_RECORD, RecordForm, record_cap, summarize
+from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
@@ -71,7 +71,7 @@ class DynaContext(Strategy, Judging):
         verdict = past.verdict if past.verdict and past.verdict.yes and past.verdict.stands_in(digests) else None
         scope = self._scope(view, budget, verdict)
         span = span_of(view, scope)
-        if span.tokens <= LEAST_RECORD:
+        if span.tokens <= MIN_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
         most = options.summary_max_tokens
         cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
@@ -97,7 +97,7 @@ class DynaContext(Strategy, Judging):
 
     def _scope(self, view: View, budget: Budget, verdict: Verdict | None) -> Scope:
         if verdict is None:
-            return at_limit(view, self.options, budget.task_cap, 2 * LEAST_RECORD + frame_tokens(view.counter))
+            return at_limit(view, self.options, budget.task_cap, 2 * MIN_RECORD + frame_tokens(view.counter))
         return after_vote(view, self.options, budget.task_cap, judged_end(view, verdict))
 
     def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.replacement import frame_tokens
-from strategies.core.summary import LEAST_RECORD, Cap, RecordForm, Span, record_cap
+from strategies.core.summary import MIN_RECORD, Cap, RecordForm, Span, record_cap
 from strategies.core.tags import tag_contents
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
@@ -67,7 +67,7 @@ def span_of(view: View, scope: Scope) -> Span:
 
 def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> Cap:
     """The cap of a record after a vote: at most half of the span; raises `Declined` if the window has no room."""
-    most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, LEAST_RECORD)
+    most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, MIN_RECORD)
     return Cap(min(most.text, half), min(most.record, half))
 
 

@@ -28,7 +28,7 @@ from strategies.prompts import prompt, prompt_digest
 
 ATTEMPTS = 3
 
-_LEAST_GROWTH = 2_000
+_MIN_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
 _FILL = 0.9
@@ -103,7 +103,7 @@ def _growth(view: View, last: Verdict) -> int:
 
 def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
     if options.min_growth == AUTOMATIC:
-        return max(_LEAST_GROWTH, int(last.tokens * _GROWTH))
+        return max(_MIN_GROWTH, int(last.tokens * _GROWTH))
     return options.min_growth
 
 

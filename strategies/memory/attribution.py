@@ -25,7 +25,7 @@ QUOTED = 0.6
 """The share of a card's terms that must be in tool results for the card to count as a tool's."""
 SOURCE_SHARE = 1 / 3
 """The share of a card's terms that a few messages must have together to be its sources."""
-MOST_SOURCES = 3
+MAX_SOURCES = 3
 RULE = "constraint"
 
 Occurrences = Mapping[str, Sequence[int]]
@@ -115,7 +115,7 @@ def _sources(occurrences: Occurrences) -> list[int]:
     """The few candidates that together contain most of the terms; rare terms count most. Empty if these are too few."""
     left = {term: places for term, places in occurrences.items() if places}
     sources: list[int] = []
-    while left and len(sources) < MOST_SOURCES:
+    while left and len(sources) < MAX_SOURCES:
         worth: dict[int, float] = {}
         for places in left.values():
             for at in places:

@@ -30,7 +30,7 @@ TOP_K = 5
 WINDOW_SHARE = 16
 BESIDE = 3
 """How many messages apart two hits may be and still form one passage."""
-LEAST_SHARE = 0.3
+MIN_SHARE = 0.3
 """The share of the best score below which a hit is left out: it is not worth the tokens of a block nobody asked for.
 
 The best score is that of hits that the view does not show, since the question itself may be among those that it does.
@@ -38,7 +38,7 @@ The best score is that of hits that the view does not show, since the question i
 SHORT = 24
 """A text of fewer characters may occur in other texts by chance."""
 
-_LEAST_ROOM = 8
+_MIN_ROOM = 8
 
 
 class Notes(NamedTuple):
@@ -104,7 +104,7 @@ def memory_block(
         return {"role": role, **({"name": name} if name else {}), "content": content}
 
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
-    relevant = [hit for hit in hits if hit.score >= LEAST_SHARE * best]
+    relevant = [hit for hit in hits if hit.score >= MIN_SHARE * best]
     frame = f"{HEADING}\n{notes.block}"
     room = tokens - counter.message(message(f"{frame}\n\n{notes.tools}"))
     chosen = _chosen(relevant, room, top_k, shown, counter)
@@ -142,7 +142,7 @@ def _chosen(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, c
     opened = 0
     for hit in hits:
         is_beside = hit.position in near
-        if tokens < _LEAST_ROOM or not (is_beside or opened < top_k) or _is_redundant(hit.entry, texts, shown):
+        if tokens < _MIN_ROOM or not (is_beside or opened < top_k) or _is_redundant(hit.entry, texts, shown):
             continue
         needed = counter.text(f"{_entry_text([hit.entry])}\n\n")
         if needed > tokens:

@@ -15,7 +15,7 @@ RANK = 60
 """Added to each rank, so that the first hit of one order is not worth more than a hit that is good in both."""
 OUTSTANDING = 2.0
 """How many standard deviations above the mean the closeness of an outstanding entry is."""
-MOST_NEAR = 50
+MAX_NEAR = 50
 
 
 def outstanding(closeness: Sequence[tuple[Hit, float]]) -> list[Hit]:
@@ -27,7 +27,7 @@ def outstanding(closeness: Sequence[tuple[Hit, float]]) -> list[Hit]:
         return []
     scored = [replace(hit, score=(value - mean) / spread) for hit, value in closeness]
     scored.sort(key=lambda hit: (-hit.score, -hit.position))
-    return [hit for hit in scored[:MOST_NEAR] if hit.score >= OUTSTANDING]
+    return [hit for hit in scored[:MAX_NEAR] if hit.score >= OUTSTANDING]
 
 
 def fuse(worded: Sequence[Hit], near: Sequence[Hit]) -> list[Hit]:

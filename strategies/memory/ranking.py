@@ -10,7 +10,7 @@ The other rules have small effects. A message scores higher if the query names i
 it was said (a date at the beginning of a message holds for the messages after it). A term of the query counts more in
 quotation marks, or if it looks like an identifier. Cards have no neighbours. `Weights` holds all the factors.
 
-Work is bounded: of a long query only the rarest terms count, up to `MOST_POSTINGS` occurrences in all. An entry that
+Work is bounded: of a long query only the rarest terms count, up to `MAX_POSTINGS` occurrences in all. An entry that
 the caller may not see has no effect at all, neither on scores nor on frequencies.
 """
 
@@ -30,8 +30,8 @@ from strategies.memory.passages import NOWHERE, Entry
 from strategies.memory.terms import Date, dates, informative_share, leading_date, speaker, terms
 
 K1, B = 1.2, 0.75
-MOST_POSTINGS = 1_000
-MOST_HITS = 400
+MAX_POSTINGS = 1_000
+MAX_HITS = 400
 QUERY_END = 1_000
 """Characters that are read at the beginning and at the end of a long query."""
 
@@ -143,7 +143,7 @@ class Index:
         elif date := leading_date(entry.text):
             self._stamps.append((number, date))
 
-    def search(self, query: str, limit: int = MOST_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
+    def search(self, query: str, limit: int = MAX_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
         """The entries that a query is about, best first; of equal scores the newer first. Empty if no term occurs.
 
         `allowed` holds the keys of the entries that may be seen; None allows all.
@@ -180,7 +180,7 @@ class Index:
     def _scores(self, weights: Mapping[str, float], line: _Line) -> dict[int, float]:
         """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
         scores: dict[int, float] = {}
-        room = MOST_POSTINGS
+        room = MAX_POSTINGS
         for term in self._rarest_first(weights, line):
             df = len(term.postings)
             worth = term.weight * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))

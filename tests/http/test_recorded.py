@@ -21,7 +21,7 @@ WITHOUT = [
     "locomo/conv-30",
     "swe-agent/trajectories/demonstrations/ctf/web/i_got_id_demo",
 ]
-MOST_TURNS, FEW_TURNS = 400, 40
+MAX_TURNS, FEW_TURNS = 400, 40
 WINDOWS = [4_096, 8_192, 32_768]
 CASES = [
     (name, window)
@@ -120,7 +120,7 @@ def play(
     window: int,
     *,
     id: str | None = None,
-    most: int = MOST_TURNS,
+    most: int = MAX_TURNS,
     slowly: bool = False,
 ) -> Run:
     """A whole conversation through one proxy; of one with more than `most` turns every second, third, … is sent.

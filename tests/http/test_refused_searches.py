@@ -21,7 +21,7 @@ from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, called, is_prefix, offers_search, said, search
 from tests.support.signals import Signal
 
-MOST_BYTES = 60  # of a reply that breaks off
+MAX_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."
 ROOM = 500  # tokens that the upstream takes beside the first view
 GONE = (replies.hang_up(),)
@@ -105,7 +105,7 @@ def failed(streamed: bool) -> Reply:
 
 def broken_off(reply: Reply) -> Reply:
     """A reply in one piece that ends in its middle."""
-    return replace(reply, steps=(cast("bytes", reply.steps[0])[:MOST_BYTES],), cut=True)
+    return replace(reply, steps=(cast("bytes", reply.steps[0])[:MAX_BYTES],), cut=True)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from proxy.settings import Settings
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.alignment import LEAST_RUN
+from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
 from tests.http.strict import assert_stands, newest_round, problems, users
 
@@ -141,17 +141,17 @@ class Past:
         """Whether the proxy knows the whole history: all was sent, or a window that can be of one history only."""
         if not line.dropped:
             return True
-        can_be_found = line.session is not None and len(line.kept) > LEAST_RUN + 1
+        can_be_found = line.session is not None and len(line.kept) > MIN_RUN + 1
         return can_be_found and self.is_alone(line) and self._is_unique(line)
 
     def _is_unique(self, line: Line) -> bool:
         """Whether only one history of its session goes on, or begins, as this window does."""
-        run = _chain(line.kept)[:LEAST_RUN]
+        run = _chain(line.kept)[:MIN_RUN]
         behind = {
             each[:start]
             for each in self._histories[line.origin]
             for start in range(len(each))
-            if each[start : start + LEAST_RUN] == run
+            if each[start : start + MIN_RUN] == run
         }
         return len(behind) == 1
 

@@ -6,16 +6,16 @@ import pytest
 
 from proxy.calibration.calibrator import Progress
 from proxy.calibration.samples import NOTHING
-from proxy.telemetry import MOST_MODELS, OTHER, Telemetry
+from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 
 
 def test_models_that_come_when_there_are_many_share_a_label() -> None:
     telemetry = Telemetry()
-    for number in range(MOST_MODELS + 50):
+    for number in range(MAX_MODELS + 50):
         telemetry.record_calibration(f"m{number}", Progress(0.1, 0.01, NOTHING))
     telemetry.record_calibration("m0", Progress(0.2, 0.01, NOTHING))
     lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
-    assert len(lines) == 2 * (MOST_MODELS + 1)
+    assert len(lines) == 2 * (MAX_MODELS + 1)
     assert sum(f'model="{OTHER}"' in line for line in lines) == 2
     assert 'condenser_calibration_error{kind="first",model="m0"} 0.2' in lines
 

@@ -18,7 +18,7 @@ from strategies.core.rounds import structure
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
-LEAST_RESULT = 120 + 60  # what `shorten` leaves of a result, with room for a long frame
+MIN_RESULT = 120 + 60  # what `shorten` leaves of a result, with room for a long frame
 
 
 def faults(view: View, budget: Budget | None, *, shortened: bool = False) -> list[str]:
@@ -169,4 +169,4 @@ def least_possible(view: View, budget: Budget) -> int:
 
 
 def _least(message: Message) -> int:
-    return min(message.tokens, LEAST_RESULT) if message.role is Role.TOOL else message.tokens
+    return min(message.tokens, MIN_RESULT) if message.role is Role.TOOL else message.tokens

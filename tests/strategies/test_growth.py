@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from strategies.core.facts import MOST_CHARACTERS, NEWEST, OLDEST, worth_reading
+from strategies.core.facts import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
+from strategies.core.rules import MAX_CHARACTERS as READ
 from strategies.core.rules import MOST, find_rules, merge_rules
-from strategies.core.rules import MOST_CHARACTERS as READ
 from tests.strategies.pathological import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +60,8 @@ def test_facts_of_a_short_history_are_all_looked_for(rounds: int) -> None:
 
 
 def test_facts_of_a_long_history_are_looked_for_where_it_begins_and_where_it_ends() -> None:
-    read = worth_reading([MOST_CHARACTERS] * 1_000)
-    assert len(read) == (OLDEST // MOST_CHARACTERS) + (NEWEST // MOST_CHARACTERS)
+    read = worth_reading([MAX_CHARACTERS] * 1_000)
+    assert len(read) == (OLDEST // MAX_CHARACTERS) + (NEWEST // MAX_CHARACTERS)
     assert read[0] == 0
     assert read[-1] == 999
 

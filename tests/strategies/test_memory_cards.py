@@ -14,7 +14,7 @@ from strategies.core.messages import Role
 from strategies.core.plan import Plan, apply
 from strategies.core.protocol import Past
 from strategies.core.replacement import previous_text
-from strategies.core.summary import CARD_TOKENS, LEAST_WINDOW_FOR_CARDS
+from strategies.core.summary import CARD_TOKENS, MIN_WINDOW_FOR_CARDS
 from strategies.core.view import View
 from tests.strategies.driving import finish, questions, staged
 from tests.support.transcripts import Body, assistant, call, chat, tool, user, view_of
@@ -137,9 +137,9 @@ def test_memory_cards_can_be_turned_off(name: str, options: dict[str, Any]) -> N
 
 @every_form
 def test_a_summarizer_with_a_small_window_is_not_asked_for_cards(name: str, options: dict[str, Any]) -> None:
-    small = Budget(8_000, BUDGET.reserve, goal=1_500, prompt_window=LEAST_WINDOW_FOR_CARDS - 1)
+    small = Budget(8_000, BUDGET.reserve, goal=1_500, prompt_window=MIN_WINDOW_FOR_CARDS - 1)
     assert "`type`" not in first(name, small, **options).system
-    roomy = Budget(8_000, BUDGET.reserve, goal=1_500, prompt_window=LEAST_WINDOW_FOR_CARDS)
+    roomy = Budget(8_000, BUDGET.reserve, goal=1_500, prompt_window=MIN_WINDOW_FOR_CARDS)
     assert "`type`" in first(name, roomy, **options).system
 
 

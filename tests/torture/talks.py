@@ -16,7 +16,7 @@ from typing import Any
 from tests.http.recorded import LONG, SHORT, Conversation, conversations
 
 WINDOW = 8_000
-MOST_TURNS = 60
+MAX_TURNS = 60
 MARK = re.compile(r"<<c\d\d>>")
 _LEAST, _MOST = 9_000, 20_000  # tokens, at four characters each, of a conversation that is taken, and of its part
 
@@ -50,7 +50,7 @@ def talks(number: int, files: Sequence[Path] = (SHORT, LONG)) -> list[Talk]:
 
 
 def _talk(index: int, conversation: Conversation) -> Talk:
-    ends = [end for end in conversation.requests() if _tokens(conversation.messages[:end]) < _MOST][:MOST_TURNS]
+    ends = [end for end in conversation.requests() if _tokens(conversation.messages[:end]) < _MOST][:MAX_TURNS]
     blank = Talk(index, [], ends)
     return Talk(index, [_marked(each, blank.mark) for each in conversation.messages[: ends[-1]]], ends)
 

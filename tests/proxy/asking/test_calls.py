@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from proxy.asking import Asking, FinishedCall
-from proxy.asking.calls import MOST_LIMITS
+from proxy.asking.calls import MAX_LIMITS
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT
 from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
@@ -88,7 +88,7 @@ class OldFashioned(Upstream):
 async def test_only_so_many_models_are_remembered_for_their_limit() -> None:
     server = OldFashioned()
     asked = Asking(server, BackgroundSettings())
-    for number in (*range(MOST_LIMITS + 1), MOST_LIMITS, 0):
+    for number in (*range(MAX_LIMITS + 1), MAX_LIMITS, 0):
         await asked.resolve([ASK], {SUMMARIZER: SummarizerRole()}, replace(CALLER, model=f"m{number}"))
     await server.close()
     assert server.limits[:2] == [NEW_LIMIT, OLD_LIMIT]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import Features
 from proxy.calibration.fit import Observation
-from proxy.calibration.samples import LEAST_ERRORS, MOST, MOST_BY_ONE, NOTHING, VERSION, Samples, decoded, encoded
+from proxy.calibration.samples import MAX_BY_ONE, MIN_ERRORS, MOST, NOTHING, VERSION, Samples, decoded, encoded
 
 tokens = st.floats(40, 9_000).map(lambda each: round(each, 1))
 features = st.builds(
@@ -75,7 +75,7 @@ def test_a_newer_version_is_no_knowledge_and_rubbish_is_told() -> None:
 def test_one_long_conversation_does_not_push_out_the_others() -> None:
     others = [whole(500, 600, by=str(each), at=each) for each in range(10)]
     ledger = taught(Samples(), [*others, *(whole(500 + each, 700, by="long", at=100 + each) for each in range(200))])
-    assert sum(each.by == "long" for each in ledger.wholes) == MOST_BY_ONE
+    assert sum(each.by == "long" for each in ledger.wholes) == MAX_BY_ONE
     assert {str(each) for each in range(10)} <= {each.by for each in ledger.wholes}
 
 
@@ -120,7 +120,7 @@ def test_what_is_hidden_is_told_to_another_way_of_counting() -> None:
 
 def test_the_error_is_told_once_there_are_enough_to_compare() -> None:
     ledger = Samples()
-    for number in range(LEAST_ERRORS):
+    for number in range(MIN_ERRORS):
         assert ledger.error(anchored=False) is None
         ledger = ledger.with_error(0.1 * (number % 2), anchored=False)
     assert ledger.error(anchored=False) == pytest.approx(0.05)

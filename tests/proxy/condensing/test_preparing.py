@@ -12,7 +12,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
-from proxy.condensing.preparing import MOST_HELD
+from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls, wire
@@ -159,13 +159,13 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
 
 async def test_votes_that_wait_hold_a_bounded_number_of_bytes_and_are_held_later() -> None:
     async with running() as (built, _store, judges):
-        for number in range(MOST_HELD // MEGABYTE + 4):
+        for number in range(MAX_HELD // MEGABYTE + 4):
             await asked_for_votes(built, request(user="x" * MEGABYTE, session=f"s{number}"))
         waiting = judges.asked
         judges.gate.set()
         await built.background.idle()
         await asked_for_votes(built, request(session=f"s{number}"))
-        assert 0 < waiting * MEGABYTE <= MOST_HELD
+        assert 0 < waiting * MEGABYTE <= MAX_HELD
         assert judges.asked == waiting + 1
 
 

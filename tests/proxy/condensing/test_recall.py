@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from proxy.condensing.recall import MOST_ENTRIES, MOST_SESSIONS, Recall, Searchable
+from proxy.condensing.recall import MAX_ENTRIES, MAX_SESSIONS, Recall, Searchable
 from proxy.store.base import SessionKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
@@ -93,7 +93,7 @@ async def test_what_is_searched_without_a_session_is_read_anew_and_leaves_nothin
 async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgotten() -> None:
     recall = Recall()
     reads: list[int] = []
-    for number in (*range(MOST_SESSIONS), 0, MOST_SESSIONS, 0, 1):
+    for number in (*range(MAX_SESSIONS), 0, MAX_SESSIONS, 0, 1):
         found = searchable(read_by(SAID, partial(reads.append, number)), SessionKey("t", str(number)))
         await recall.learn(found)
     assert reads[-3:] == [1, 1, 1]
@@ -102,11 +102,11 @@ async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgott
 
 @pytest.mark.anyio
 async def test_messages_that_a_client_edits_away_leave_the_index_of_its_session() -> None:
-    recall, turns = Recall(), MOST_ENTRIES // 3
+    recall, turns = Recall(), MAX_ENTRIES // 3
     for edition in range(6):
         said = [user(f"{edition}: turn {turn} of the walk to the lake") for turn in range(turns)]
         hits = await recall.search(searchable(transcript_of([*said, user("where did the walk go?")])), "lake")
-        assert recall._entries() <= MOST_ENTRIES + turns
+        assert recall._entries() <= MAX_ENTRIES + turns
         assert hits[0].entry.text.startswith(f"{edition}: ")
 
 
@@ -121,4 +121,4 @@ def test_all_indexes_together_take_less_than_64_megabytes() -> None:
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert MOST_ENTRIES * taken / len(index) < 64 * 1024 * 1024
+    assert MAX_ENTRIES * taken / len(index) < 64 * 1024 * 1024

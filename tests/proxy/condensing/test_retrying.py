@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.condensing.retrying import MOST_RATIO, RefusedRequest, retry_budget
+from proxy.condensing.retrying import MAX_RATIO, RefusedRequest, retry_budget
 from proxy.overflow import Refusal, RefusedPart
 from strategies.core.budget import Budget
 
@@ -36,7 +36,7 @@ def test_a_refusal_of_what_we_count_as_fitting_says_that_the_upstream_counts_mor
 
 def test_a_count_of_another_thing_does_not_condense_to_nothing() -> None:
     aim = retry_budget(Budget.of(8_192), refusal(8_192, 900_000), RefusedRequest(9_000, 9_000, 0), None)
-    assert aim.target == pytest.approx(Budget.of(8_192).target / MOST_RATIO, rel=0.01)
+    assert aim.target == pytest.approx(Budget.of(8_192).target / MAX_RATIO, rel=0.01)
 
 
 def test_room_is_left_for_a_reply_longer_than_half_of_the_window() -> None:

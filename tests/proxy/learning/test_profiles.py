@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.profiles import ANY, MOST_READ, MOST_SCOPES, Profile, Profiles, profile_after, sends_options
+from proxy.learning.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, profile_after, sends_options
 from proxy.learning.proof import Scope
 from strategies.core.form import Form
 
@@ -162,7 +162,7 @@ def test_a_status_of_another_kind_teaches_nothing(status: int) -> None:
 
 
 def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
-    body = error("Bad request: " + "x" * MOST_READ + " Conversation roles must alternate user/assistant")
+    body = error("Bad request: " + "x" * MAX_READ + " Conversation roles must alternate user/assistant")
     assert profile_after(400, body, options=True) == ANY
 
 
@@ -201,7 +201,7 @@ def test_what_is_learned_adds_to_what_is_set() -> None:
 
 def test_only_so_many_scopes_are_remembered() -> None:
     profiles = Profiles()
-    for number in range(MOST_SCOPES + 1):
+    for number in range(MAX_SCOPES + 1):
         profiles.learn_from_refusal(Scope(f"m{number}", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}")
     assert profiles.for_model(Scope("m0", "t")) == ANY
     assert profiles.for_model(Scope("m1", "t")) == ALTERNATING

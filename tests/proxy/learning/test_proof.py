@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from proxy.learning.proof import MOST_COMPARED, MOST_WORDS, CallersText
+from proxy.learning.proof import MAX_COMPARED, MAX_WORDS, CallersText
 from proxy.overflow import recognise
 
 SAID = "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9,000 tokens."
@@ -38,7 +38,7 @@ def test_what_the_server_says_by_itself_is_proven(sent: bytes) -> None:
         request("Is it 8192?"),
         request(max_tokens=8_192),
         request(seed=-8_192.0),
-        request("x" * MOST_COMPARED),
+        request("x" * MAX_COMPARED),
     ],
 )
 def test_what_the_caller_may_have_said_is_not(sent: bytes) -> None:
@@ -46,7 +46,7 @@ def test_what_the_caller_may_have_said_is_not(sent: bytes) -> None:
 
 
 def test_a_very_long_error_proves_nothing() -> None:
-    assert proven_window(request(), SAID + " word" * MOST_WORDS) is None
+    assert proven_window(request(), SAID + " word" * MAX_WORDS) is None
 
 
 def test_a_code_that_the_caller_may_have_said_is_not_read() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
-from proxy.memory.meaning import BATCH, MOST_BATCHES, PAUSE, Asker, Meanings
+from proxy.memory.meaning import BATCH, MAX_BATCHES, PAUSE, Asker, Meanings
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
@@ -20,7 +20,7 @@ from tests.proxy.asking.support import Clock
 
 pytestmark = pytest.mark.anyio
 
-TEXTS = [f"text {each}" for each in range(2 * BATCH * MOST_BATCHES)]
+TEXTS = [f"text {each}" for each in range(2 * BATCH * MAX_BATCHES)]
 
 
 class Server:
@@ -68,7 +68,7 @@ async def test_after_one_reply_a_part_is_made_the_newest_first_and_after_the_nex
     server = Server()
     meanings = remembering(server)
     await meanings.learn(asker(), TEXTS)
-    assert [len(each) for each in server.asked] == [BATCH] * MOST_BATCHES
+    assert [len(each) for each in server.asked] == [BATCH] * MAX_BATCHES
     assert server.asked[0][0] == TEXTS[-1]
     await meanings.learn(asker(), TEXTS)
     await meanings.learn(asker(), TEXTS)

@@ -7,7 +7,7 @@ import pytest
 from proxy.condensing.searching import standing_patches
 from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records
-from proxy.sessions.session import MOST_PATCH_CHARS, MOST_PATCHES, Session
+from proxy.sessions.session import MAX_PATCH_CHARS, MAX_PATCHES, Session
 from proxy.store.base import Snapshot
 from strategies.core.pieces import Overlay
 from tests.strategies.test_hidden_rounds import patch_at
@@ -26,12 +26,12 @@ def kept(*patches: Overlay, covered: int = 0) -> list[int]:
 
 
 def test_a_session_keeps_the_newest_patches() -> None:
-    places = range(1, MOST_PATCHES + 6)
-    assert kept(*(patch_at(LONG, at) for at in places)) == list(places)[-MOST_PATCHES:]
+    places = range(1, MAX_PATCHES + 6)
+    assert kept(*(patch_at(LONG, at) for at in places)) == list(places)[-MAX_PATCHES:]
 
 
 def test_a_session_keeps_no_more_text_than_it_may() -> None:
-    size = MOST_PATCH_CHARS // 3
+    size = MAX_PATCH_CHARS // 3
     assert kept(*(patch_at(LONG, at, "x" * size) for at in (1, 3, 5, 7))) == [5, 7]
 
 

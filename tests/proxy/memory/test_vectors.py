@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from proxy.memory.vectors import COMPARED, FLOAT_BYTES, MOST_SESSIONS, SessionVectors, Vectors, vector_of
+from proxy.memory.vectors import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
 from proxy.store.base import SessionKey
 from strategies.core.messages import Role
 from strategies.memory.passages import Entry
@@ -74,9 +74,9 @@ def test_one_session_alone_gets_no_more_than_there_is() -> None:
 def test_sessions_that_have_no_vectors_are_forgotten_too() -> None:
     kept = Vectors()
     first = kept.of(SessionKey("t", "first"))
-    for number in range(MOST_SESSIONS - 1):
+    for number in range(MAX_SESSIONS - 1):
         kept.of(SessionKey("t", str(number)))
     assert kept.of(SessionKey("t", "first")) is first
-    for number in range(MOST_SESSIONS):
+    for number in range(MAX_SESSIONS):
         kept.of(SessionKey("t", f"later {number}"))
     assert kept.of(SessionKey("t", "first")) is not first

@@ -12,7 +12,7 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
-from proxy.reply.opening import MOST_HELD, open_reply
+from proxy.reply.opening import MAX_HELD, open_reply
 from proxy.upstream import UpstreamReply
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +143,7 @@ async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
     answer, refusal, _ = await open_reply(reply, inspect=True)
     assert refusal is None
-    assert reply.given * 65_536 <= MOST_HELD + 65_536
+    assert reply.given * 65_536 <= MAX_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 

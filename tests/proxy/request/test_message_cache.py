@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request.bounds import MAX_LEVELS
-from proxy.request.elements import MOST_COST_IN_SPAN, Element
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, SPAN_LENGTH, MessageCache
+from proxy.request.elements import MAX_COST_IN_SPAN, Element
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, SPAN_LENGTH, MessageCache
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
 
@@ -230,7 +230,7 @@ def turns(draw: st.DrawFn) -> list[Any]:
 @FEW
 @given(
     st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
-    st.sampled_from([MOST_BYTES, 4 * SPAN_LENGTH * (ENTRY_BYTES + 40), 2 * SPAN_LENGTH * (ENTRY_BYTES + 40)]),
+    st.sampled_from([MAX_BYTES, 4 * SPAN_LENGTH * (ENTRY_BYTES + 40), 2 * SPAN_LENGTH * (ENTRY_BYTES + 40)]),
 )
 def test_a_long_conversation_is_read_alike_with_any_spans_and_a_cache_of_any_size(
     sent: list[tuple[list[Any], int, bool]], most_bytes: int
@@ -302,7 +302,7 @@ def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
 
 def test_a_large_message_is_in_no_span() -> None:
     cache = MessageCache()
-    elements = bound(cache, [user("x"), user("y" * MOST_COST_IN_SPAN), *LONG])
+    elements = bound(cache, [user("x"), user("y" * MAX_COST_IN_SPAN), *LONG])
     assert elements[1].span is None
     assert elements[2].span is not None
 

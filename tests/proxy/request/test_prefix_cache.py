@@ -16,8 +16,8 @@ from proxy.calibration.features import of_messages
 from proxy.request import wire
 from proxy.request.elements import CachedPrefix, Element
 from proxy.request.measure import BY_LENGTH, Measured, Measurer
-from proxy.request.message_cache import ENTRY_BYTES, MOST_BYTES, MessageCache
-from proxy.request.prefix_cache import LEAST_MESSAGES, MOST_NEW_MESSAGES, end_of_systems, find_prefix
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, MessageCache
+from proxy.request.prefix_cache import MAX_NEW_MESSAGES, MIN_MESSAGES, end_of_systems, find_prefix
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
@@ -27,7 +27,7 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "You are an agent."},
     *(
         {"role": role, "content": f"{role} {i} {'x' * (i % 7)} ü"}
-        for i in range(2 * LEAST_MESSAGES)
+        for i in range(2 * MIN_MESSAGES)
         for role in ("user", "assistant")
     ),
 ]
@@ -46,7 +46,7 @@ systems = st.sampled_from([{"role": role, "content": text} for role in ("system"
 class Reading:
     """Reads and measures bodies, one after the other."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.seen = MessageCache(most_bytes)
         self._measurer = Measurer(Reader(), CountingPool(), self.seen)
         self.body = wire.read(b'{"messages":[{"role":"user"}]}')
@@ -84,7 +84,7 @@ def assert_same(one: Measured, other: Measured) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.lists(systems, max_size=2), st.integers(LEAST_MESSAGES, 3 * LEAST_MESSAGES), st.lists(others, max_size=4)
+            st.lists(systems, max_size=2), st.integers(MIN_MESSAGES, 3 * MIN_MESSAGES), st.lists(others, max_size=4)
         ),
         min_size=1,
         max_size=6,
@@ -101,9 +101,9 @@ def test_a_message_list_is_measured_alike_whatever_prefix_is_cached(
 
 def test_a_conversation_has_its_first_prefix_and_one_that_moves_on_with_it() -> None:
     reading = Reading()
-    for length in range(LEAST_MESSAGES + 2, len(MESSAGES), 2):
+    for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
-        assert set(reading.prefixes) == {reading.body.elements[LEAST_MESSAGES], reading.body.elements[-2]}
+        assert set(reading.prefixes) == {reading.body.elements[MIN_MESSAGES], reading.body.elements[-2]}
 
 
 def test_conversations_that_begin_alike_continue_from_the_same_first_prefix() -> None:
@@ -149,7 +149,7 @@ def test_a_prefix_of_another_conversation_is_not_used() -> None:
 @pytest.mark.anyio
 async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
     reading, counter = Reading(), Tokenizers().for_model("m")
-    for length in range(LEAST_MESSAGES + 2, len(MESSAGES), 2):
+    for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
         exact = await reading.counted(counter)
         assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
@@ -157,7 +157,7 @@ async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
             found = reading.found(kind)
             assert found is not None
             assert len(found.elements) == length - 2
-    assert set(reading.prefixes) == {reading.body.elements[LEAST_MESSAGES], reading.body.elements[-2]}
+    assert set(reading.prefixes) == {reading.body.elements[MIN_MESSAGES], reading.body.elements[-2]}
 
 
 def test_counts_of_different_counters_are_not_mixed() -> None:
@@ -170,13 +170,13 @@ def test_counts_of_different_counters_are_not_mixed() -> None:
 def test_a_prefix_far_back_is_not_searched() -> None:
     reading = Reading()
     reading.take(MESSAGES)
-    reading.take([*MESSAGES, *({"role": "user", "content": f"more {i}"} for i in range(MOST_NEW_MESSAGES))])
+    reading.take([*MESSAGES, *({"role": "user", "content": f"more {i}"} for i in range(MAX_NEW_MESSAGES))])
     assert reading.prefixes == [reading.body.elements[len(MESSAGES) - 2], reading.body.elements[-2]]
 
 
 def test_short_conversations_have_no_prefix() -> None:
     reading = Reading()
-    reading.take(MESSAGES[:LEAST_MESSAGES])
+    reading.take(MESSAGES[:MIN_MESSAGES])
     assert reading.prefixes == []
 
 
@@ -206,7 +206,7 @@ def test_a_conversation_with_a_message_too_large_to_cache_has_no_prefix() -> Non
     reading = Reading(most_bytes=16 * 64 * ENTRY_BYTES)
     large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
     reading.take([large, *MESSAGES])
-    reading.take([*MESSAGES, large, *MESSAGES[:LEAST_MESSAGES]])
+    reading.take([*MESSAGES, large, *MESSAGES[:MIN_MESSAGES]])
     assert reading.prefixes == []
 
 

@@ -14,8 +14,8 @@ import pytest
 from proxy.request.wire import read
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
-from proxy.searching.rounds import ALL_SHOWN, FAILED, LEAST_TOKENS, NO_ROOM, Rounds
-from proxy.searching.tool import MOST_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
+from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, Rounds
+from proxy.searching.tool import MAX_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
@@ -74,7 +74,7 @@ def test_a_result_takes_at_most_a_quarter_of_the_window(window: int) -> None:
 
 def test_where_there_is_no_room_the_model_is_told_so() -> None:
     budget = Budget.of(600)
-    shows = [user(words(budget.usable - LEAST_TOKENS))]
+    shows = [user(words(budget.usable - MIN_TOKENS))]
     assert result(rounds(budget, shows=shows), search("barrel")) == NO_ROOM
 
 
@@ -219,7 +219,7 @@ def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:
         parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5).top_k
         for top_k in (None, 0, 7, 10_000, "7", True)
     ]
-    assert asked == [5, 1, 7, MOST_PASSAGES, 5, 5]
+    assert asked == [5, 1, 7, MAX_PASSAGES, 5, 5]
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '{"query": 1}', '{"query": ""}', None, "[" * 100_000])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session, record_name
-from proxy.sessions.records import MOST_BYTES, Records
+from proxy.sessions.records import MAX_BYTES, Records
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -152,4 +152,4 @@ def test_the_records_that_are_kept_take_less_than_16_megabytes() -> None:
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert MOST_BYTES * taken / sum(map(len, datas)) < 16 * 1024 * 1024
+    assert MAX_BYTES * taken / sum(map(len, datas)) < 16 * 1024 * 1024

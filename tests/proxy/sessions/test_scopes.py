@@ -13,8 +13,8 @@ from proxy.sessions.identity import Identity
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.scopes import (
-    MOST_CARDS,
-    MOST_SUPERSEDED,
+    MAX_CARDS,
+    MAX_SUPERSEDED,
     cards_of_scope,
     combined_cards,
     key_of_shown,
@@ -44,12 +44,12 @@ def test_a_scope_keeps_the_newest_cards_and_of_superseded_ones_a_few() -> None:
     for start in range(0, 700, 350):
         full = with_shared(full, "home", map(number, range(start, start + 350)), 0.0)
     assert [each.content for each in cards_of_scope(full)] == [
-        number(each).content for each in range(700 - MOST_CARDS, 700)
+        number(each).content for each in range(700 - MAX_CARDS, 700)
     ]
     port = with_shared(
         None, "home", (card(f"The port is {each}.", condensation=f"c{each}") for each in range(150)), 0.0
     )
-    assert len(port.added_cards) == 1 + MOST_SUPERSEDED
+    assert len(port.added_cards) == 1 + MAX_SUPERSEDED
     assert [each.content for each in port.added_cards if each.holds] == ["The port is 149."]
 
 

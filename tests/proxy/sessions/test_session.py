@@ -14,7 +14,7 @@ from proxy.chat.ending import ending
 from proxy.sessions.branch import is_answered_alike, node_before
 from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records
-from proxy.sessions.session import MOST_BRANCHES, Session, branch_name, with_depth
+from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
 from proxy.store.base import Snapshot
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
@@ -89,14 +89,14 @@ def test_the_branch_that_covers_most_counts() -> None:
 
 
 def test_names_count_on_when_branches_have_been_forgotten() -> None:
-    session = after(*(f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES + 5)))
-    assert len(session.branches) == MOST_BRANCHES
-    assert session.branches[-1].name == f"b{MOST_BRANCHES + 5}"
+    session = after(*(f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES + 5)))
+    assert len(session.branches) == MAX_BRANCHES
+    assert session.branches[-1].name == f"b{MAX_BRANCHES + 5}"
     assert "main" not in {each.name for each in session.branches}
 
 
 def test_the_branches_used_last_are_kept() -> None:
-    histories = [f"{chr(0x4E00 + i)}ab" for i in range(MOST_BRANCHES)]
+    histories = [f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES)]
     session = after(*histories)
     session, _ = session.with_turn(said(histories[0] + "c"), 1_000.0)
     session, _ = session.with_turn(said("new"), 1_001.0)

@@ -18,7 +18,7 @@ from proxy.tokens import ranks
 from proxy.tokens.counter import (
     INLINE_CHARS,
     LONG_CHARS,
-    MOST_COUNTERS,
+    MAX_COUNTERS,
     REMEMBERED_CHARS,
     REMEMBERED_TEXTS,
     Counter,
@@ -104,9 +104,9 @@ def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> 
 def test_a_models_counter_is_made_once_and_names_without_end_are_not_kept(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
     assert tokenizers.for_model("gpt-4o") is tokenizers.for_model("gpt-4o")
-    for number in range(3 * MOST_COUNTERS):
+    for number in range(3 * MAX_COUNTERS):
         tokenizers.for_model(f"model-{number}")
-    assert len(tokenizers._counters) <= MOST_COUNTERS
+    assert len(tokenizers._counters) <= MAX_COUNTERS
 
 
 def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:

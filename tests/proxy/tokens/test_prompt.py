@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.tokens import images, tools
-from proxy.tokens.prompt import MOST_MEDIA_TOKENS, Prompt
+from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
@@ -123,7 +123,7 @@ def test_low_detail_costs_the_base_price() -> None:
     ids=["audio", "file", "file by id"],
 )
 def test_sound_and_files_have_a_bounded_price(part: dict[str, object]) -> None:
-    assert 100 < BY_WORD.message({"role": "user", "content": [part]}) <= 4 + MOST_MEDIA_TOKENS
+    assert 100 < BY_WORD.message({"role": "user", "content": [part]}) <= 4 + MAX_MEDIA_TOKENS
 
 
 def test_a_minute_of_speech_is_six_hundred_tokens() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.alignment import LEAST_RUN, Alignment, Tree, align
+from strategies.core.alignment import MIN_RUN, Alignment, Tree, align
 from strategies.core.digest import ROOT, chain
 
 
@@ -130,17 +130,15 @@ def test_it_finds_what_a_search_of_every_place_in_every_line_finds(lines: list[s
 def _searched(lines: list[str], sent: str) -> Alignment | None:
     """The rule as the design words it, without regard for its price."""
     for kept, run in ((False, sent), (True, sent[1:])):
-        histories = {
-            line[:i] for line in lines for i in range(1, len(line)) if line[i : i + LEAST_RUN] == run[:LEAST_RUN]
-        }
+        histories = {line[:i] for line in lines for i in range(1, len(line)) if line[i : i + MIN_RUN] == run[:MIN_RUN]}
         found = [
             line[:i]
             for line in lines
-            for i in range(1, len(line) - LEAST_RUN + 1)
+            for i in range(1, len(line) - MIN_RUN + 1)
             if run.startswith(line[i:]) and line[i:].lower() != line[i:]
         ]
         if kept:
             found = [each for each in found if len(each) > 1 and each[0] == sent[0]]
-        if len(run) >= LEAST_RUN and len(histories) == 1 and found:
+        if len(run) >= MIN_RUN and len(histories) == 1 and found:
             return Alignment(node(found[0]), kept)
     return None

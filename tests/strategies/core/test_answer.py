@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.answer import LEAST_TOKENS, LONG_SPAN, AskedRecord, ParsedAnswer, accept
+from strategies.core.answer import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from tests.support.transcripts import WORDS, words
@@ -144,10 +144,10 @@ def test_a_short_record_that_only_mentions_a_failure_is_accepted(text: str) -> N
 
 
 def test_a_record_that_is_tiny_beside_a_long_span_is_refused() -> None:
-    tiny = words(LEAST_TOKENS - 1)
+    tiny = words(MIN_TOKENS - 1)
     assert record(tiny, LONG_SPAN) == tiny
     assert refusal(Answer(tiny), LONG_SPAN + 1) == "summary-empty"
-    assert record(words(LEAST_TOKENS), 100_000) == words(LEAST_TOKENS)
+    assert record(words(MIN_TOKENS), 100_000) == words(MIN_TOKENS)
 
 
 def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.facts import MOST_CHARACTERS, MOST_OF_ONE, Fact, find_facts, rank_facts
+from strategies.core.facts import MAX_CHARACTERS, MAX_OF_ONE, Fact, find_facts, rank_facts
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_earlier_facts_keep_their_count_and_are_older_than_new_ones() -> None:
 
 
 def test_a_log_that_repeats_itself_counts_a_few_times_only() -> None:
-    assert rank_facts([], ["A-1 " * 500]) == [Fact("A-1", MOST_OF_ONE)]
+    assert rank_facts([], ["A-1 " * 500]) == [Fact("A-1", MAX_OF_ONE)]
 
 
 def test_of_a_long_text_both_ends_are_looked_at() -> None:
-    text = f"A-1 {'x ' * MOST_CHARACTERS} B-2 {'x ' * MOST_CHARACTERS} C-3"
+    text = f"A-1 {'x ' * MAX_CHARACTERS} B-2 {'x ' * MAX_CHARACTERS} C-3"
     assert list(find_facts(text)) == ["A-1", "C-3"]

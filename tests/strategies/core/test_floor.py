@@ -6,7 +6,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
-from strategies.core.floor import LEAST_RESULT, can_help, floor
+from strategies.core.floor import MIN_RESULT, can_help, floor
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from tests.strategies.driving import attempted, failing
@@ -23,7 +23,7 @@ def test_it_has_tools_systems_the_task_the_question_and_the_newest_round() -> No
 
 def test_a_long_task_counts_as_what_is_left_of_it_and_a_long_result_too() -> None:
     view = view_of([system(), user(words(600)), assistant("yes"), user("go on"), *agent(3, 500)[2:]])
-    assert floor(view, BUDGET) <= view.fixed + BUDGET.task_cap + 40 + LEAST_RESULT
+    assert floor(view, BUDGET) <= view.fixed + BUDGET.task_cap + 40 + MIN_RESULT
 
 
 def test_a_task_that_is_the_last_question_too_counts_whole_for_it_is_never_cut() -> None:

@@ -10,7 +10,7 @@ import pytest
 from strategies.core.facts import Fact
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.replacement import replacement
-from strategies.core.rules import LONGEST, MOST_OF_ONE, find_rules, is_weak, merge_rules
+from strategies.core.rules import LONGEST, MAX_OF_ONE, find_rules, is_weak, merge_rules
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_code_and_quotations_are_not_looked_at() -> None:
 
 def test_what_is_too_long_was_pasted_and_one_message_brings_only_so_many() -> None:
     assert find_rules("never " * LONGEST) == []
-    assert len(find_rules("\n".join(f"Never use tool {i}." for i in range(500)))) == MOST_OF_ONE
+    assert len(find_rules("\n".join(f"Never use tool {i}." for i in range(500)))) == MAX_OF_ONE
 
 
 @pytest.mark.parametrize(

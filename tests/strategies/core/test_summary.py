@@ -13,7 +13,7 @@ from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.protocol import Past
 from strategies.core.replacement import replacement
 from strategies.core.summary import (
-    MOST_PARTS,
+    MAX_PARTS,
     PLAIN,
     Cap,
     Record,
@@ -159,7 +159,7 @@ def test_a_span_that_does_not_fit_is_shown_in_parts_with_the_record_so_far() -> 
     view = view_of(chat(40, size=100))
     scribe = Scribe()
     record = finish(recording(view, view.limit, window=2_000), scribe)
-    assert 2 < len(scribe.asked) <= MOST_PARTS
+    assert 2 < len(scribe.asked) <= MAX_PARTS
     assert record == Record(noted(len(scribe.asked)), 10 * len(scribe.asked), len(scribe.asked))
     assert "<earlier_record>" not in scribe.asked[0].user
     for number, asked in enumerate(scribe.asked[1:], 1):
@@ -173,7 +173,7 @@ def test_a_history_of_any_length_takes_a_bounded_number_of_calls() -> None:
     view = view_of(chat(600, size=200))
     scribe = Scribe()
     finish(recording(view, view.limit, window=2_000), scribe)
-    assert MOST_PARTS // 2 <= len(scribe.asked) <= MOST_PARTS
+    assert MAX_PARTS // 2 <= len(scribe.asked) <= MAX_PARTS
     assert "messages left out" in "".join(asked.user for asked in scribe.asked)
 
 

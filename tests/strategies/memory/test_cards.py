@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from strategies.core.cards import LONGEST, MOST_CARDS, MemoryCard, Origin, from_json, read_answer, read_text, to_json
+from strategies.core.cards import LONGEST, MAX_CARDS, MemoryCard, Origin, from_json, read_answer, read_text, to_json
 from strategies.core.messages import Role
 
 ORIGIN = Origin("2024-05-08T10:00:00Z", Role.USER, ("aa", "bb"), "c1-1", places=(3, 4))
@@ -68,7 +68,7 @@ def test_what_a_card_says_of_itself_is_put_right() -> None:
 def test_there_are_no_more_cards_than_may_come_of_one_summary() -> None:
     cards = read_answer(answer(*({"content": f"fact {n}"} for n in range(100))), ORIGIN).cards
 
-    assert len(cards) == MOST_CARDS
+    assert len(cards) == MAX_CARDS
 
 
 @pytest.mark.parametrize("kind", ["constraint", "goal", "todo", "decision"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.messages import Role
-from strategies.memory.fusing import MOST_NEAR, fuse, outstanding
+from strategies.memory.fusing import MAX_NEAR, fuse, outstanding
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit, Index
 
@@ -55,7 +55,7 @@ def test_of_nothing_nothing_stands_out() -> None:
 @given(st.lists(st.floats(-1, 1), max_size=400))
 def test_what_stands_out_is_best_first_and_bounded(values: list[float]) -> None:
     found = outstanding([(hit(place), value) for place, value in enumerate(values)])
-    assert len(found) <= MOST_NEAR
+    assert len(found) <= MAX_NEAR
     assert all(one.score >= other.score for one, other in pairwise(found))
 
 

@@ -14,7 +14,7 @@ from strategies.memory.passages import card_entry
 from strategies.memory.ranking import Index
 from tests.strategies.memory.building import index, places
 
-LEAST_RECALL = 0.9
+MIN_RECALL = 0.9
 
 
 @cache
@@ -43,7 +43,7 @@ def test_recall_at_five_is_at_least_nine_in_ten(chinese: bool) -> None:
     ]
     missed = [each["query"] for each in queries if each["finds"] not in places(memory().search(each["query"], 5))]
 
-    assert len(missed) <= (1 - LEAST_RECALL) * len(queries), missed
+    assert len(missed) <= (1 - MIN_RECALL) * len(queries), missed
 
 
 def test_the_documents_own_query_finds_its_card() -> None:

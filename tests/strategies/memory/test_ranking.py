@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
 from strategies.memory.passages import Entry, card_entry
-from strategies.memory.ranking import MOST_HITS, Index
+from strategies.memory.ranking import MAX_HITS, Index
 from tests.strategies.memory.building import entries, index, places
 
 WORDS = st.sampled_from(
@@ -96,10 +96,10 @@ def test_a_long_query_is_read_at_both_ends() -> None:
 
 
 def test_there_are_no_more_hits_than_asked_for() -> None:
-    found = index(["tent"] * (MOST_HITS + 50))
+    found = index(["tent"] * (MAX_HITS + 50))
 
     assert len(found.search("tent", 3)) == 3
-    assert len(found.search("tent")) == MOST_HITS
+    assert len(found.search("tent")) == MAX_HITS
 
 
 @settings(deadline=None)
