@@ -47,6 +47,6 @@ def turn_of(conversation: Conversation, end: int) -> int:
     return sum(message["role"] == "user" for message in conversation.messages[:end])
 
 
-def is_planted(question: Question, conversation: Conversation) -> bool:
+def is_planted(question: Question) -> bool:
     """Whether the answer is in a planted turn, rather than in a tool's output in the recording."""
-    return turn_of(conversation, question.places[0] + 1) <= PLANTED_TURNS
+    return question.places[0] <= 2 * PLANTED_TURNS

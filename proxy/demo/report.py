@@ -109,7 +109,7 @@ def reach(conversation: Conversation, ways: Sequence[Way]) -> str:
 
 def _told_in(question: Question, conversation: Conversation) -> str:
     turn = turn_of(conversation, question.places[0] + 1)
-    return f"turn {turn}" if is_planted(question, conversation) else "a tool"
+    return f"turn {turn}" if is_planted(question) else "a tool"
 
 
 def _yes(reached: bool | None) -> str:
@@ -118,7 +118,7 @@ def _yes(reached: bool | None) -> str:
 
 def totals(conversation: Conversation, window: int, ways: Sequence[Way]) -> str:
     """The table of figures of the whole run, with a column for each way."""
-    planted = [is_planted(question, conversation) for question in conversation.questions]
+    planted = [is_planted(question) for question in conversation.questions]
     columns = [_column(way, window, planted) for way in ways]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     return "\n".join(["", *grid(["The run in figures", *(way.name for way in ways)], rows)])

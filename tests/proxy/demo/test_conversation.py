@@ -40,7 +40,7 @@ def test_every_tool_message_answers_a_call_of_the_message_that_opened_its_round(
 
 def test_planted_facts_stand_in_the_first_turns_and_in_no_later_message(conversation: Conversation) -> None:
     later = json.dumps(conversation.messages[turn_ends(conversation)[2] :])
-    planted = [question for question in conversation.questions if is_planted(question, conversation)]
+    planted = [question for question in conversation.questions if is_planted(question)]
     assert len(planted) == 5
     for question in planted:
         assert question.evidence[0] not in later
@@ -53,7 +53,7 @@ def turn_ends(conversation: Conversation) -> list[int]:
 
 
 def test_what_was_not_planted_is_in_an_early_tool_result(conversation: Conversation) -> None:
-    (question,) = [each for each in conversation.questions if not is_planted(each, conversation)]
+    (question,) = [each for each in conversation.questions if not is_planted(each)]
     found = [i for i, message in enumerate(conversation.messages) if question.reaches(str(message.get("content")))]
     assert conversation.messages[found[0]]["role"] == "tool"
     assert found[-1] < len(conversation.messages) // 10

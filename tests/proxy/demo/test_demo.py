@@ -50,6 +50,13 @@ def test_what_was_planted_reaches_the_model_by_the_default_strategy(output: str)
     assert planted == ["0", "of", "5", "1", "of", "5", "5", "of", "5"]
 
 
+def test_a_short_run_asks_for_the_same_planted_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--requests", "3"]) == OK
+    output = capsys.readouterr().out
+    assert figures(output, "planted facts that reach the model") == 3 * ["5", "of", "5"]
+    assert figures(output, "a tool")[-3:] == 3 * ["no"]
+
+
 def test_settings_of_the_machine_do_not_change_what_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
