@@ -65,17 +65,30 @@ def references(folder: Path) -> Iterator[Reference]:
 
 @dataclass
 class _Told:
-    """What one conversation has shown until now: its right views and the turns that made them, by condensation."""
+    """What one conversation has shown until now: its right views and the turns that made them, by condensation.
+
+    Where a record was lost, the same condensation is made again with another id; here it keeps its first one.
+    """
 
     talk: Talk
-    views: defaultdict[str, list[tuple[int, Sequence[Message]]]] = field(default_factory=lambda: defaultdict(list))
-    depths: dict[str, int] = field(default_factory=dict)
+    views: defaultdict[tuple[int, str], list[tuple[int, Sequence[Message]]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def extended(self, outcome: Outcome, end: int) -> tuple[int, str] | None:
+        """Depth and id of the condensation whose earlier view this one extends by what the client has said since."""
+        for known, views in self.views.items():
+            if known[0] == outcome.depth and any(
+                outcome.view == [*earlier, *self.talk.messages[then:end]] for then, earlier in views
+            ):
+                return known
+        return None
 
     def rests_on(self, depth: int, before: int) -> list[int]:
         """The turns that made the condensations which one of this turn and depth was made on, oldest first."""
         turns: list[int] = []
         for below in range(depth - 1, 0, -1):
-            firsts = [views[0][0] for each, views in self.views.items() if self.depths.get(each) == below]
+            firsts = [views[0][0] for (each, _), views in self.views.items() if each == below]
             before = max((first for first in firsts if first < before), default=before)
             turns.append(before)
         return turns[::-1]
@@ -94,25 +107,21 @@ def _judged(run: Run, alone: Run, talk: Talk, reference: Reference) -> dict[tupl
     for end in talk.ends:
         outcome = run.outcomes[talk.index, end]
         same = outcome.body == alone.outcomes[talk.index, end].body
-        verdict = "same" if same else _verdict(outcome, end, told, reference)
+        extended = told.extended(outcome, end)
+        verdict = "same" if same else _verdict(outcome, end, told, reference, is_extended=extended is not None)
         verdicts[talk.index, end] = verdict
         if verdict != WRONG:
-            told.views[outcome.condensation].append((end, outcome.view))
-            told.depths[outcome.condensation] = outcome.depth
+            told.views[extended or (outcome.depth, outcome.condensation)].append((end, outcome.view))
     return verdicts
 
 
-def _verdict(outcome: Outcome, end: int, told: _Told, reference: Reference) -> str:
+def _verdict(outcome: Outcome, end: int, told: _Told, reference: Reference, *, is_extended: bool) -> str:
     if outcome.action == "degraded" and not outcome.condensation:
         return "walked" if outcome.body == reference.walked(told.talk, end) else WRONG
-    if outcome.condensation and _extends(outcome.view, end, told, outcome.condensation):
+    if outcome.condensation and is_extended:
         return "extended"
     ends = [*told.rests_on(outcome.depth, end), end]
     return "rebuilt" if outcome.body == reference.remembered(told.talk, ends) else WRONG
-
-
-def _extends(view: Sequence[Message], end: int, told: _Told, condensation: str) -> bool:
-    return any(view == [*earlier, *told.talk.messages[then:end]] for then, earlier in told.views[condensation])
 
 
 def assert_sound(run: Run, talks: Sequence[Talk]) -> None:
