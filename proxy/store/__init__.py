@@ -25,7 +25,7 @@ from pathlib import Path
 
 from proxy.quoting import redacted
 from proxy.store.base import SessionStore
-from proxy.store.breaker import Breaker, BreakingStore
+from proxy.store.breaker import Breaker
 from proxy.store.quotas import Quotas
 
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
@@ -66,9 +66,9 @@ async def open_store(
         case "sqlite" | "memory":
             return await _sqlite(_path(url, scheme.lower(), place), clock, quotas)
         case "redis" | "rediss" | "redis+sentinel":
-            return BreakingStore(_redis(url, quotas), Breaker("the store", time.monotonic))
+            return _redis(url, quotas, Breaker("the store", time.monotonic))
         case "redis+cluster":
-            return _redis(url, quotas)
+            return _redis(url, quotas, None)
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
 
@@ -89,7 +89,7 @@ async def _sqlite(path: Path | None, clock: Callable[[], float], quotas: Quotas)
     return await SqliteStore.open(path, clock=clock, quotas=quotas)
 
 
-def _redis(url: str, quotas: Quotas) -> SessionStore:
+def _redis(url: str, quotas: Quotas, breaker: Breaker | None) -> SessionStore:
     from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
-    return RedisStore(url, shown=redacted(url), quotas=quotas)
+    return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)

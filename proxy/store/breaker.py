@@ -1,4 +1,4 @@
-"""A circuit breaker in front of a store: while the store is down, calls fail at once instead of timing out one by one.
+"""A circuit breaker for calls of a store: while the store is down, calls fail at once instead of timing out one by one.
 
     closed --- failures in a row, within a window ---> open --- cool-down is over ---> half-open
        ^                                                 ^                                  |
@@ -11,31 +11,25 @@ Only whether the store answers in time matters. A stale revision, an unknown ses
 read-only server are answers; time-outs, refused connections, no free connection, and unexpected errors are failures. A
 caller that gives up changes nothing: its call goes on by itself, and is counted when it ends.
 
-`Circuit` is the state machine and has no clock, `Breaker` runs one on a clock, and `BreakingStore` is a store around
-another with a breaker. In a cluster each node has its own breaker, so that a node that is down does not shut off the
-others.
+`Circuit` is the state machine and has no clock, `Breaker` runs one on a clock and guards calls. In a cluster each
+node has its own breaker, so that a node that is down does not shut off the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar
 
-from proxy.store.base import FindResult, Lease, SessionKey, SessionStore, Snapshot, StoreError, Write
-
-T = TypeVar("T")
+from proxy.store.base import StoreError
 
 # Errors that are answers: the store works, but refuses or cannot do the operation.
 ANSWERS = frozenset(
     {"store-closed", "store-contended", "store-corrupt", "store-full", "store-quota", "store-read-only", "store-schema"}
 )
-
-CLOSING = 2.0  # seconds that closing waits for running calls; every call of a store ends within them
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +115,19 @@ class Breaker:
         """The state after the last call; an open breaker whose cool-down is over becomes half-open at the next call."""
         return self._circuit.state
 
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Counts a call by how it ends; raises StoreError `store-unavailable` while no calls are let through."""
+        ticket = self.begin()
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            self.end(ticket, failed)
+
     def begin(self) -> int:
         """A ticket for a call, which must be given to `end` in any case; raises StoreError `store-unavailable`."""
         now = self._clock()
@@ -154,76 +161,3 @@ class Breaker:
                 _log.debug("one call tries whether %s answers", self._name)
             case State.CLOSED:
                 _log.debug("%s answers again", self._name)
-
-
-class BreakingStore:
-    """`SessionStore` that passes calls to `inner`; raises `store-unavailable` while the breaker is open."""
-
-    def __init__(self, inner: SessionStore, breaker: Breaker) -> None:
-        self._inner = inner
-        self._breaker = breaker
-        self._running: set[asyncio.Task[Any]] = set()
-        self._closed = False
-
-    async def load(self, key: SessionKey) -> Snapshot | None:
-        return await self._call(lambda: self._inner.load(key))
-
-    async def save(self, key: SessionKey, write: Write) -> bool:
-        return await self._call(lambda: self._inner.save(key, write))
-
-    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
-        return await self._call(lambda: self._inner.put_record(key, name, record, ttl))
-
-    async def mark_standing(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda: self._inner.mark_standing(key, name))
-
-    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        return await self._call(lambda: self._inner.blocks(key, names))
-
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
-        return await self._call(lambda: self._inner.find(tenant, digests, likely))
-
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        return await self._call(lambda: self._inner.lease(tenant, name, holder, ttl))
-
-    async def read_lease(self, tenant: str, name: str) -> Lease:
-        return await self._call(lambda: self._inner.read_lease(tenant, name))
-
-    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        await self._call(lambda: self._inner.release(tenant, name, holder, handover, ttl))
-
-    async def get_fact(self, name: str) -> bytes | None:
-        return await self._call(lambda: self._inner.get_fact(name))
-
-    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
-        await self._call(lambda: self._inner.put_fact(name, fact, ttl))
-
-    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
-        return await self._call(lambda: self._inner.sessions(tenant))
-
-    async def delete(self, key: SessionKey) -> bool:
-        return await self._call(lambda: self._inner.delete(key))
-
-    async def ping(self) -> None:
-        await self._call(self._inner.ping)
-
-    async def close(self) -> None:
-        """Waits for the running calls, each of which ends within the bounds of the inner store, and closes that."""
-        self._closed = True
-        if self._running:
-            await asyncio.wait(self._running, timeout=CLOSING)
-        await self._inner.close()
-
-    async def _call(self, operation: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if self._closed:
-            raise StoreError("store-closed")
-        ticket = self._breaker.begin()
-        task = asyncio.create_task(operation())
-        self._running.add(task)
-        task.add_done_callback(lambda done: self._call_done(done, ticket))
-        await asyncio.wait({task})  # cancels nothing when we are cancelled ourselves
-        return task.result()
-
-    def _call_done(self, task: asyncio.Task[Any], ticket: int) -> None:
-        self._running.discard(task)
-        self._breaker.end(ticket, asyncio.CancelledError() if task.cancelled() else task.exception())

@@ -1,13 +1,12 @@
-"""The client of Redis 7 or Valkey; the only module that imports redis-py.
+"""The clients of Redis 7 or Valkey; the only module that imports redis-py.
 
-A `Node` is one server behind a pool of connections. It is asked a list of `Command`s, which are sent as one pipeline.
-`redis_routes` decides which node is asked, `redis_store` what it is asked.
+Clients are asked lists of `Command`s. `Server` is one server, or the master that Sentinels name, behind a pool of
+connections: a list is one exchange. `Cluster` is redis-py's own client, which finds the node of each command by itself.
 
-Time-outs and retries. By default redis-py sends a write again if its answer was lost, and waits a minute for a hung
-server. Here getting a free connection, connecting and an exchange have a bound each, and a command that may have been
-executed is never sent twice. Only three things show that a command was not executed, and allow another try: a
-`NotSent`, a redirection, and a script that the server does not know. `_pool` is the only place that builds connections,
-and a URL cannot change what it sets.
+Time-outs and retries. By default redis-py sends a command again if its answer was lost, and waits long for a hung
+server. Here getting a free connection, connecting and an exchange have a bound each, and nothing is sent again but a
+script that a server does not know, and what a node of a cluster refuses because another one serves the slot. A URL
+cannot change these bounds.
 
 Errors. Every exception of the client becomes a StoreError. Errors of a server or a connection have no cause attached,
 since their texts may quote user names. Any other exception is a defect, of ours or of the client; it is kept as the
@@ -21,20 +20,25 @@ import logging
 import math
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from hiredis import pack_command
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
 from proxy.store.base import StoreError
+from proxy.store.breaker import Breaker, Thresholds
 
 Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]
@@ -51,13 +55,19 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.TimeoutError, "store-timeout"),
     (TimeoutError, "store-timeout"),
     (exceptions.ConnectionError, "store-unavailable"),
-    (exceptions.ClusterDownError, "store-unavailable"),
+    (exceptions.ClusterError, "store-unavailable"),
+    (exceptions.RedisClusterException, "store-unavailable"),
+    (exceptions.AskError, "store-unavailable"),
     (OSError, "store-unavailable"),
 )
 _CONNECTING = re.compile(r"^Error -\d+ connecting to [^ ]+ ")
 _SYSTEM = re.compile(r"\bErr(?:or|no) (\d+)\b")
-CLIENT_ERRORS = (exceptions.RedisError, OSError)
+CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 """Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
+
+SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
+
+_NODE = Thresholds(longest_cool_down=1.0)  # a failed call to a node makes the client look for its successor
 
 _log = logging.getLogger(__name__)
 
@@ -88,101 +98,184 @@ class Command:
     key: str = ""
     source: str = ""
 
-    def in_full(self) -> Command:
-        """The same command with the script's text, for a server that does not know the script yet."""
-        return Command(("EVAL", self.source, *self.words[2:]), self.key)
+    def in_full(self) -> tuple[Word, ...]:
+        """The words with the script's text, for a server that does not know the script yet."""
+        return ("EVAL", self.source, *self.words[2:])
 
 
-class NotSent(StoreError):
-    """There was no connection: nothing was executed, and the command may be sent again."""
+PING = Command(("PING",))
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service behind Sentinels; `account` is for them, not for its servers."""
+
+    name: str
+    sentinels: Sequence[Address]
+    account: dict[str, str]
 
 
 class CrossSlot(StoreError):
     """The server refuses a command with keys in several slots; nothing was executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """The answer of a node that does not serve the slot; nothing was executed. `ask` redirects this command only."""
+class Server:
+    """One server, or the master of a service; `options` come from `server_options`, `shown` is its name in errors."""
 
-    address: Address
-    slot: int
-    ask: bool
+    is_one_server = True
+    """One command may have keys of any slots."""
 
-
-@dataclass(frozen=True, slots=True)
-class TryAgain:
-    """The answer of a node while the keys of a slot are moved; nothing was executed."""
-
-
-class Node:
-    """One server; `options` come from `server_options`, `shown` is its name in errors."""
-
-    def __init__(self, options: dict[str, Any], *, shown: str, limits: Limits) -> None:
+    def __init__(self, options: dict[str, Any], *, shown: str, limits: Limits, service: Service | None = None) -> None:
         self._limits = limits
         self._shown = shown
-        self._host = str(options.get("host", "localhost"))
-        self._pool = _pool(options, shown, limits)
+        self._sentinel = _sentinel(service, limits) if service else None
+        self._pool = _pool(options, shown, limits, service, self._sentinel)
 
-    async def ask(self, commands: Sequence[Command], *, asking: bool = False) -> list[Any]:
-        """The answers in order; a Redirect, TryAgain or StoreError stands for a command that was not executed.
-
-        Raises `NotSent`, or StoreError where it is unknown what was executed. With `asking`, ASKING is sent before each
-        command, as Redis requires after a redirection with `ask`.
-        """
-        answers = await self._exchange(commands, asking=asking)
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """All answers in order; raises StoreError where any is missing, even if other commands were executed."""
+        answers = await self._exchange([command.words for command in commands])
         unknown = [n for n, each in enumerate(answers) if isinstance(each, exceptions.NoScriptError)]
         if unknown:
             full = [commands[n].in_full() for n in unknown]
-            for n, answer in zip(unknown, await self._exchange(full, asking=asking), strict=True):
+            for n, answer in zip(unknown, await self._exchange(full), strict=True):
                 answers[n] = answer
-        return [self._translate(answer) for answer in answers]
+        for each in answers:
+            if isinstance(each, Exception):
+                raise store_error(each, self._shown)
+        return answers
+
+    async def ping(self) -> None:
+        """Returns when every server that takes writes has answered."""
+        await self.ask([PING])
+
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        """The keys that match, of all servers that take writes; raises `store-timeout` where time runs out."""
+        # By SCAN, since KEYS would block the server for all its clients.
+        found: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            step = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_AT_ONCE))
+            ((cursor, keys),) = await self.ask([step])
+            found.update(keys)
+            if cursor == b"0":
+                return found
+            _check_time(until)
 
     async def close(self) -> None:
         """Closes all connections; one that does not close in time is dropped."""
         try:
             await self._pool.aclose()
+            if self._sentinel:
+                await self._sentinel.aclose()
         except CLIENT_ERRORS as error:
             _log.debug("%s", store_error(error, self._shown))
 
-    async def _exchange(self, commands: Sequence[Command], *, asking: bool) -> list[Any]:
-        before: list[tuple[Word, ...]] = [("ASKING",)] if asking else []
-        lines = [line for command in commands for line in (*before, command.words)]
-        connection = await self._connection()
+    async def _exchange(self, lines: Sequence[tuple[Word, ...]]) -> list[Any]:
+        connection: AbstractConnection | None = None
         try:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
             async with asyncio.timeout(self._limits.operation):
                 # redis-py packs in Python, and has a time-out for each answer; the whole exchange has ours.
                 await connection.send_packed_command([_packed(line) for line in lines])
-                answers = [await _answer(connection) for _ in lines]
+                return [await _answer(connection) for _ in lines]
         except BaseException as error:
-            # The answer may still come, and must not be read as that of the next command.
-            await connection.disconnect(nowait=True)
+            if connection:
+                # The answer may still come, and must not be read as that of the next command.
+                await connection.disconnect(nowait=True)
             if not isinstance(error, Exception):
                 raise
             raise store_error(error, self._shown) from cause_of(error)
         finally:
-            await self._pool.release(connection)
-        return answers[1::2] if asking else answers
+            if connection:
+                await self._pool.release(connection)
 
-    async def _connection(self) -> AbstractConnection:
-        try:
-            connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001
-            raise store_error(error, self._shown, NotSent) from cause_of(error)
-        return connection
 
-    def _translate(self, answer: Any) -> Any:
-        match answer:
-            case exceptions.AskError():  # MovedError is one too
-                address = (answer.host or self._host, answer.port)
-                return Redirect(address, answer.slot_id, ask=not isinstance(answer, exceptions.MovedError))
-            case exceptions.TryAgainError():
-                return TryAgain()
-            case exceptions.ClusterCrossSlotError():
-                return store_error(answer, self._shown, CrossSlot)
-            case Exception():
-                return store_error(answer, self._shown)
+class Cluster:
+    """The nodes of a cluster, found from some of their addresses.
+
+    Each node has a breaker: while it is down, its slots fail at once and the others go on.
+    """
+
+    is_one_server = False
+
+    def __init__(self, seeds: Sequence[Address], options: dict[str, Any], *, shown: str, limits: Limits) -> None:
+        self._shown = shown
+        self._places = asyncio.Semaphore(limits.connections)
+        self._breakers: dict[str, Breaker] = {}
+        self._client = RedisCluster(
+            startup_nodes=[ClusterNode(*seed) for seed in seeds],
+            require_full_coverage=False,
+            reinitialize_steps=0,  # else every few redirections end all connections, with the calls that use them
+            max_connections=2 * limits.connections,
+            **options,
+            **_policy(limits),
+        )
+        self._client.set_response_callback("HGETALL", _unchanged)  # type: ignore[arg-type]
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        return await asyncio.gather(*map(self._ask_one, commands))
+
+    async def ping(self) -> None:
+        await self._find_nodes()
+        masters = self._client.get_primaries()
+        await asyncio.gather(*(self._send(each.name, *PING.words, target_nodes=each) for each in masters))
+
+    async def keys(self, pattern: str, until: float) -> set[bytes]:
+        await self._find_nodes()
+        found: set[bytes] = set()
+        async for key in self._client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):
+            found.add(key)
+            _check_time(until)
+        return found
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _find_nodes(self) -> None:
+        """Finds the nodes if none is known; later the client looks for them again after each failure of one."""
+        if not self._client.get_primaries():
+            await self._guarded("", self._client.initialize)
+
+    async def _ask_one(self, command: Command) -> Any:
+        await self._find_nodes()
+        node = self._client.get_node_from_key(command.key)
+        name = node.name if node else ""
+        answer = await self._send(name, *command.words)
+        if isinstance(answer, exceptions.NoScriptError):
+            return await self._send(name, *command.in_full())
         return answer
+
+    async def _send(self, name: str, *words: Word, **target: Any) -> Any:
+        return await self._guarded(name, lambda: self._client.execute_command(*words, **target))
+
+    async def _guarded(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of a call to the node of this name, or of a search for nodes."""
+        if name not in self._breakers:
+            self._breakers[name] = Breaker(f"the node {name} of the store", time.monotonic, _NODE)
+        breaker = self._breakers[name]
+        async with self._places:
+            with breaker.guard():
+                try:
+                    return await call()
+                except exceptions.NoScriptError as unknown:
+                    return unknown
+                except AttributeError:
+                    # After a failure the client drops connections, also one that another call has just been given.
+                    raise StoreError("store-unavailable", f"{self._shown} ({name}) connection dropped") from None
+                except Exception as error:  # noqa: BLE001
+                    raise store_error(error, f"{self._shown} ({name})") from cause_of(error)
+
+
+Client: TypeAlias = Server | Cluster
+
+
+def _unchanged(answer: Any, **_: Any) -> Any:
+    return answer
+
+
+def _check_time(until: float) -> None:
+    if asyncio.get_running_loop().time() >= until:
+        raise StoreError("store-timeout", "there are more keys than can be listed in time")
 
 
 def _packed(words: tuple[Word, ...]) -> bytes:
@@ -205,27 +298,38 @@ def cause_of(error: Exception) -> Exception | None:
     return error
 
 
-def store_error(error: Exception, shown: str, kind: type[StoreError] = StoreError) -> StoreError:
+def store_error(error: Exception, shown: str) -> StoreError:
     """The StoreError for an exception of the client."""
+    if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # why no node could be asked
     reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
     if isinstance(error, exceptions.ResponseError) and str(error).startswith("WRONGTYPE"):
         reason = "store-corrupt"
     # A server's message about credentials or permissions quotes them.
     detail = "" if reason == "store-refused" else _in_words(error)
+    kind = CrossSlot if isinstance(error, exceptions.ClusterCrossSlotError) else StoreError
     return kind(reason, f"{shown} {detail}".rstrip())
 
 
 def _in_words(error: Exception) -> str:
     """What the system or the server said, without the client's and asyncio's words around it."""
+    if isinstance(error, exceptions.AskError):
+        return "is part of a cluster: redis+cluster://"
+    if isinstance(error, MasterNotFoundError):
+        return "has no master that a Sentinel names"
     told = str(error)
     if number := _SYSTEM.search(told):
         return os.strerror(int(number[1]))
     return _CONNECTING.sub("", told).rstrip(".") or type(error).__name__
 
 
-def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnectionPool:
-    """The pool that makes every connection to Redis."""
-    policy: dict[str, Any] = {
+class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the master; each asks the Sentinels for its address when it connects."""
+
+
+def _policy(limits: Limits) -> dict[str, Any]:
+    """What holds for every connection."""
+    return {
         "socket_connect_timeout": limits.connect,
         "socket_timeout": limits.operation,
         "health_check_interval": limits.health_check,
@@ -237,8 +341,22 @@ def _pool(options: dict[str, Any], shown: str, limits: Limits) -> BlockingConnec
         "driver_info": None,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
-    pool = BlockingConnectionPool(
-        max_connections=limits.connections, timeout=limits.free_connection, **options, **policy
+
+
+def _sentinel(service: Service, limits: Limits) -> Sentinel:
+    # They are asked one after the other, so one that hangs gets no longer than one that does not connect.
+    policy = {**_policy(limits), "socket_timeout": limits.connect}
+    return Sentinel(  # type: ignore[no-untyped-call]
+        service.sentinels, sentinel_kwargs={**service.account, **policy}
+    )
+
+
+def _pool(
+    options: dict[str, Any], shown: str, limits: Limits, service: Service | None, sentinel: Sentinel | None
+) -> BlockingConnectionPool:
+    kind = partial(_MasterPool, service.name, sentinel) if service else BlockingConnectionPool
+    pool: BlockingConnectionPool = kind(
+        max_connections=limits.connections, timeout=limits.free_connection, **options, **_policy(limits)
     )
     try:
         # Does not connect, but refuses options that it does not know.

@@ -32,16 +32,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proxy.store.base import FindResult, Lease, SessionKey, Snapshot, StoreError, Write
+from proxy.store.breaker import Breaker
 from proxy.store.quotas import Quotas
-from proxy.store.redis import Command, CrossSlot, Limits, Word, cause_of, store_error
-from proxy.store.redis_routes import Route
-from proxy.store.redis_urls import open_route
+from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, cause_of, store_error
+from proxy.store.redis_urls import open_client
 
 T = TypeVar("T")
 
@@ -55,131 +56,137 @@ _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note not
 class RedisStore:
     """`SessionStore` over Redis, connected by the first call; `shown` is the URL as errors quote it."""
 
-    def __init__(self, url: str, *, shown: str, limits: Limits | None = None, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        shown: str,
+        limits: Limits | None = None,
+        quotas: Quotas | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
         self._limits = limits or Limits()
         self._quotas = quotas or Quotas()
         self._shown = shown
-        self._route: Route = open_route(url, shown, self._limits)
-        self._may_cross_slots = self._route.is_one_server
+        self._breaker = breaker
+        self._client: Client = open_client(url, shown, self._limits)
+        self._may_cross_slots = self._client.is_one_server
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        return _snapshot(await self._call(lambda until: self._ask_one(_load_command(key), until)))
+        return _snapshot(await self._call(self._ask_one(_load_command(key))))
 
     async def save(self, key: SessionKey, write: Write) -> bool:
-        return await self._call(lambda until: self._save(key, write, until))
+        return await self._call(self._save(key, write))
 
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
-        return await self._call(lambda until: self._put_record(key, name, record, ttl, until))
+        return await self._call(self._put_record(key, name, record, ttl))
 
     async def mark_standing(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda until: self._ask_one(_script("stand", _keys(key)[:3], name), until))
+        await self._call(self._ask_one(_script("stand", _keys(key)[:3], name)))
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         name = _keys(key)[3]
         if names is None:
-            return _mapping(await self._call(lambda until: self._ask_one(Command(("HGETALL", name), name), until)))
+            return _mapping(await self._call(self._ask_one(Command(("HGETALL", name), name))))
         if not names:
             return {}
-        found = await self._call(lambda until: self._ask_one(Command(("HMGET", name, *names), name), until))
+        found = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
         return {each: block for each, block in zip(names, found, strict=True) if block is not None}
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
-        return await self._call(lambda until: self._find(tenant, digests, likely, until))
+        return await self._call(self._find(tenant, digests, likely))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
-        held, handover = await self._call(lambda until: self._ask_one(command, until))
+        held, handover = await self._call(self._ask_one(command))
         return Lease(bool(held), handover)
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
         key = _lease(tenant, name)
         command = Command(("HMGET", key, "holder", "left"), key)
-        holder, handover = await self._call(lambda until: self._ask_one(command, until))
+        holder, handover = await self._call(self._ask_one(command))
         return Lease(holder is not None, handover or b"")
 
     async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         command = _script("release", [_lease(tenant, name)], holder, handover, _ms(ttl))
-        await self._call(lambda until: self._ask_one(command, until))
+        await self._call(self._ask_one(command))
 
     async def get_fact(self, name: str) -> bytes | None:
         key = _fact(name)
-        fact: bytes | None = await self._call(lambda until: self._ask_one(Command(("GET", key), key), until))
+        fact: bytes | None = await self._call(self._ask_one(Command(("GET", key), key)))
         return fact
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         key = _fact(name)
-        await self._call(lambda until: self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key), until))
+        await self._call(self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key)))
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
         pattern = _META.format(tenant="*" if tenant is None else _escaped(tenant), session="*")
-        found = await self._call(lambda until: self._route.keys(pattern, until), LISTING)
+        until = asyncio.get_running_loop().time() + LISTING
+        found = await self._call(self._client.keys(pattern, until), LISTING)
         return sorted(SessionKey(*_session_in(name)) for name in found)
 
     async def delete(self, key: SessionKey) -> bool:
-        return await self._call(lambda until: self._delete(key, until))
+        return await self._call(self._delete(key))
 
     async def ping(self) -> None:
-        await self._call(self._route.ping)
+        await self._call(self._client.ping())
 
     async def close(self) -> None:
         """Waits for the running calls, which end within their bounds, then closes. May be repeated."""
         self._closed = True
         if self._running:
             await asyncio.wait(self._running, timeout=self._limits.call)
-        await self._route.close()
+        await self._client.close()
 
-    async def _save(self, key: SessionKey, write: Write, until: float) -> bool:
-        room = self._quotas.for_blocks(await self._bytes_of_others(key, until))
+    async def _save(self, key: SessionKey, write: Write) -> bool:
+        room = self._quotas.for_blocks(await self._bytes_of_others(key))
         blocks = (part for block in write.blocks.items() for part in block)
         values = (write.revision, _ms(write.ttl), room, key.session, write.meta, *blocks)
         entries = [_chain(key.tenant, digest) for digest in write.index]
-        size, entered = await self._run_save(key, entries, values, until)
+        size, entered = await self._run_save(key, entries, values)
         if size == _STALE:
             return False
         if size == _REFUSED:
             raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
-        pointers = [] if entered else [_pointer(key, each, write.ttl) for each in entries]
-        await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)], until)
+        pointers = [] if entered else _pointers(key, write)
+        await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)])
         return True
 
-    async def _run_save(
-        self, key: SessionKey, entries: Sequence[str], values: Sequence[Word], until: float
-    ) -> tuple[int, bool]:
+    async def _run_save(self, key: SessionKey, entries: Sequence[str], values: Sequence[Word]) -> tuple[int, bool]:
         """The result of save.lua, and whether the script wrote the entries of the index too."""
         if entries and self._may_cross_slots:
             try:
-                return await self._ask_one(_script("save", [*_keys(key), *entries], *values), until), True
+                return await self._ask_one(_script("save", [*_keys(key), *entries], *values)), True
             except CrossSlot:
                 self._may_cross_slots = False
-        return await self._ask_one(_script("save", _keys(key), *values), until), not entries
+        return await self._ask_one(_script("save", _keys(key), *values)), not entries
 
-    async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int, until: float) -> bytes:
-        room = self._quotas.for_records(await self._bytes_of_others(key, until))
-        answer = await self._ask_one(_script("put_record", _keys(key), name, record, _ms(ttl), room), until)
+    async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+        room = self._quotas.for_records(await self._bytes_of_others(key))
+        answer = await self._ask_one(_script("put_record", _keys(key), name, record, _ms(ttl), room))
         if answer is None:
             raise StoreError("store-quota", f"a record that would make the session larger than {room} bytes")
         kept, size = answer
-        await self._ask_all(self._usage_notes(key, size, ttl), until)
+        await self._ask_all(self._usage_notes(key, size, ttl))
         return bytes(kept)
 
-    async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str], until: float) -> FindResult:
+    async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str]) -> FindResult:
         groups = _groups(digests, together=self._may_cross_slots)
         try:
-            return await self._found_in(groups, tenant, likely, until)
+            return await self._found_in(groups, tenant, likely)
         except CrossSlot:
             self._may_cross_slots = False
-            return await self._found_in(_groups(digests, together=False), tenant, likely, until)
+            return await self._found_in(_groups(digests, together=False), tenant, likely)
 
-    async def _found_in(
-        self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str], until: float
-    ) -> FindResult:
+    async def _found_in(self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str]) -> FindResult:
         """The sessions that digests lead to; one command asks for each group."""
         keys = [[_chain(tenant, digest) for digest in group] for group in groups]
         questions = [Command(("MGET", *group), group[0]) for group in keys]
         loading = [_load_command(SessionKey(tenant, name)) for name in likely]
-        answers = await self._ask_all([*questions, *loading], until)
+        answers = await self._ask_all([*questions, *loading])
         names = (session for answer in answers[: len(groups)] for session in answer)
         found = zip((digest for group in groups for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
@@ -188,33 +195,33 @@ class RedisStore:
             {name: snapshot for name, snapshot in read if snapshot is not None},
         )
 
-    async def _delete(self, key: SessionKey, until: float) -> bool:
-        existed = await self._ask_one(_script("delete", _keys(key)), until)
-        await self._ask_all(self._usage_notes(key, 0, 0), until)
+    async def _delete(self, key: SessionKey) -> bool:
+        existed = await self._ask_one(_script("delete", _keys(key)))
+        await self._ask_all(self._usage_notes(key, 0, 0))
         return bool(existed)
 
-    async def _bytes_of_others(self, key: SessionKey, until: float) -> int:
+    async def _bytes_of_others(self, key: SessionKey) -> int:
         """The bytes of the tenant's other sessions; 0 without a tenant quota, which alone needs it."""
         if not self._quotas.tenant:
             return 0
-        return int(await self._ask_one(_usage(key, _ONLY_ASK, 0), until))
+        return int(await self._ask_one(_usage(key, _ONLY_ASK, 0)))
 
     def _usage_notes(self, key: SessionKey, size: int, ttl: int) -> list[Command]:
         return [_usage(key, size, ttl)] if self._quotas.tenant else []
 
-    async def _ask_one(self, command: Command, until: float) -> Any:
-        (answer,) = await self._route.ask([command], until)
+    async def _ask_one(self, command: Command) -> Any:
+        (answer,) = await self._client.ask([command])
         return answer
 
-    async def _ask_all(self, commands: Sequence[Command], until: float) -> list[Any]:
-        return await self._route.ask(commands, until) if commands else []
+    async def _ask_all(self, commands: Sequence[Command]) -> list[Any]:
+        return await self._client.ask(commands) if commands else []
 
-    async def _call(self, operation: Callable[[float], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
+    async def _call(self, work: Coroutine[Any, Any, T], limit: float | None = None) -> T:
         if self._closed:
+            work.close()
             raise StoreError("store-closed")
         limit = limit or self._limits.call
-        until = asyncio.get_running_loop().time() + limit
-        task = asyncio.create_task(self._guarded(operation, until))
+        task = asyncio.create_task(self._guarded(work))
         self._running.add(task)
         task.add_done_callback(self._call_done)
         # asyncio.wait cancels nothing, neither when time is up nor when we are cancelled ourselves.
@@ -228,14 +235,17 @@ class RedisStore:
         if not task.cancelled():
             task.exception()  # marks it as retrieved, in case the caller has gone
 
-    async def _guarded(self, operation: Callable[[float], Coroutine[Any, Any, T]], until: float) -> T:
-        """The one place where exceptions of any kind become StoreErrors."""
+    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        """The one place where exceptions of any kind become StoreErrors, and where the breaker counts."""
         try:
-            return await operation(until)
+            with self._breaker.guard() if self._breaker else nullcontext():
+                return await work
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001
             raise store_error(error, self._shown) from cause_of(error)
+        finally:
+            work.close()
 
 
 def _groups(digests: Sequence[str], *, together: bool) -> list[list[str]]:
@@ -273,7 +283,8 @@ def _read(name: str) -> tuple[str, str]:
 
 
 _SCRIPTS = {
-    name: _read(name) for name in ("load", "save", "put_record", "stand", "lease", "release", "delete", "usage")
+    name: _read(name)
+    for name in ("load", "save", "point", "put_record", "stand", "lease", "release", "delete", "usage")
 }
 
 
@@ -304,8 +315,9 @@ def _fact(name: str) -> str:
     return f"condenser:{{{name}}}:fact"
 
 
-def _pointer(key: SessionKey, entry: str, ttl: int) -> Command:
-    return Command(("SET", entry, key.session, "PX", _ms(ttl)), entry)
+def _pointers(key: SessionKey, write: Write) -> list[Command]:
+    groups = ([_chain(key.tenant, digest) for digest in group] for group in _groups(write.index, together=False))
+    return [_script("point", group, key.session, _ms(write.ttl)) for group in groups]
 
 
 def _usage(key: SessionKey, size: int, ttl: int) -> Command:

@@ -11,13 +11,9 @@ redacted form.
 
 from __future__ import annotations
 
-import time
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from proxy.store.breaker import Breaker
-from proxy.store.redis import Address, Limits, Node, server_options
-from proxy.store.redis_routes import Cluster, Connect, Direct, Route, Sentinels
+from proxy.store.redis import Address, Client, Cluster, Limits, Server, Service, server_options
 
 SENTINEL_PORT = 26_379
 CLUSTER_PORT = 6_379
@@ -25,36 +21,34 @@ _PLAIN = "redis://"
 _SENTINEL_WORDS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
-def open_route(url: str, shown: str, limits: Limits) -> Route:
-    """The route to the servers of `url`, not yet connected; raises ValueError for a URL that is not valid."""
+def open_client(url: str, shown: str, limits: Limits) -> Client:
+    """The client of the servers of `url`, not yet connected; raises ValueError for a URL that is not valid."""
     scheme, _, place = url.partition("://")
     match scheme.lower():
         case "redis+sentinel":
             return _sentinels(place, shown, limits)
         case "redis+cluster":
             return _cluster(place, shown, limits)
-    return Direct(Node(server_options(url, shown), shown=shown, limits=limits))
+    return Server(server_options(url, shown), shown=shown, limits=limits)
 
 
-def _sentinels(place: str, shown: str, limits: Limits) -> Route:
+def _sentinels(place: str, shown: str, limits: Limits) -> Client:
     credentials, hosts, path, query = _parts(place)
-    service, _, db = path.partition("/")
-    if not service:
+    name, _, db = path.partition("/")
+    if not name:
         raise ValueError(f"{shown} names no service; write redis+sentinel://host:port,host:port/service")
-    account = server_options(f"{_PLAIN}{credentials}host/{db}", shown)
-    own = _sentinel_account(query, shown)
-    addresses = _addresses(hosts, SENTINEL_PORT, shown)
-    ask = [_node(own, address, shown, limits) for address in addresses]
-    return Sentinels(ask, unquote(service), _connecting(account, shown, limits))
+    options = server_options(f"{_PLAIN}{credentials}/{db}", shown)
+    account = _sentinel_account(query, shown)
+    service = Service(unquote(name), _addresses(hosts, SENTINEL_PORT, shown), account)
+    return Server(options, shown=shown, limits=limits, service=service)
 
 
-def _cluster(place: str, shown: str, limits: Limits) -> Route:
+def _cluster(place: str, shown: str, limits: Limits) -> Client:
     credentials, hosts, path, query = _parts(place)
     if path not in ("", "0") or query:
         raise ValueError(f"{shown}: a cluster has one database, 0, and no options")
-    account = server_options(f"{_PLAIN}{credentials}host", shown)
-    connect = _connecting(account, shown, limits)
-    return Cluster(_addresses(hosts, CLUSTER_PORT, shown), connect, _breaker)
+    options = server_options(f"{_PLAIN}{credentials}", shown)
+    return Cluster(_addresses(hosts, CLUSTER_PORT, shown), options, shown=shown, limits=limits)
 
 
 def _parts(place: str) -> tuple[str, str, str, str]:
@@ -75,25 +69,10 @@ def _addresses(hosts: str, port: int, shown: str) -> list[Address]:
     return found
 
 
-def _sentinel_account(query: str, shown: str) -> dict[str, Any]:
+def _sentinel_account(query: str, shown: str) -> dict[str, str]:
     try:
         words = parse_qs(query, strict_parsing=bool(query))
         return {_SENTINEL_WORDS[name]: value for name, (value,) in words.items()}
     except (KeyError, ValueError):
         known = ", ".join(_SENTINEL_WORDS)
         raise ValueError(f"{shown}: the only options are {known}, once each") from None
-
-
-def _breaker(address: Address) -> Breaker:
-    host, port = address
-    return Breaker(f"the node {host}:{port} of the store", time.monotonic)
-
-
-def _connecting(account: dict[str, Any], shown: str, limits: Limits) -> Connect:
-    return lambda address: _node(account, address, shown, limits)
-
-
-def _node(account: dict[str, Any], address: Address, shown: str, limits: Limits) -> Node:
-    host, port = address
-    # Errors name the server, since the URL has several.
-    return Node({**account, "host": host, "port": port}, shown=f"{shown} ({host}:{port})", limits=limits)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.crc import key_slot
 
 from proxy.store.base import Snapshot, StoreError
 from proxy.store.quotas import Quotas
-from proxy.store.redis import Limits, Node, server_options
-from proxy.store.redis_routes import Direct, slot_of
+from proxy.store.redis import Limits, Server, server_options
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, execute, failure, fill, opened
@@ -62,7 +62,7 @@ async def test_the_keys_of_a_session_share_a_slot(store: RedisStore, client: Red
     keys = await keys_of(client, "{tenant:session}")
 
     assert len(keys) == 4
-    assert len({slot_of(key.decode()) for key in keys}) == 1
+    assert len({key_slot(key) for key in keys}) == 1
 
 
 async def test_a_save_renews_the_time_of_every_key(store: RedisStore, client: Redis) -> None:
@@ -223,13 +223,13 @@ async def test_a_listing_steps_through_the_keys_and_holds_up_nobody(own_redis: R
 
 
 async def test_a_listing_that_runs_out_of_time_says_so(own_redis: RedisServer) -> None:
-    node = Node(server_options(own_redis.url, "it"), shown="it", limits=Limits())
+    server = Server(server_options(own_redis.url, "it"), shown="it", limits=Limits())
     async with Redis.from_url(own_redis.url) as client:
         await client.mset({f"k:{n}": b"x" for n in range(3_000)})
 
         with pytest.raises(StoreError) as raised:
-            await Direct(node).keys("k:*", until=0.0)
+            await server.keys("k:*", until=0.0)
 
         assert raised.value.reason == "store-timeout"
-        assert len(await Direct(node).keys("k:*", until=float("inf"))) == 3_000
-    await node.close()
+        assert len(await server.keys("k:*", until=float("inf"))) == 3_000
+    await server.close()

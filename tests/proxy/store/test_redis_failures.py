@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Snapshot, StoreError
-from proxy.store.redis import Limits, Node, server_options
+from proxy.store.redis import Limits, Server, server_options
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.on_redis import BOUND, EVERY_CALL, KEY, execute, failure, fill, opened
 from tests.proxy.store.saving import ALL_BYTES, TTL, write
@@ -161,8 +161,8 @@ async def test_a_new_connection_costs_a_health_check_and_no_other_command(own_re
 
 
 def test_every_connection_has_our_bounds_and_does_not_retry() -> None:
-    node = Node(server_options("redis://host", ""), shown="", limits=Limits())
-    pool: Any = node._pool
+    server = Server(server_options("redis://host", ""), shown="", limits=Limits())
+    pool: Any = server._pool
     connection = pool.make_connection()
 
     assert (connection.socket_connect_timeout, connection.socket_timeout) == (0.25, 0.5)
@@ -192,11 +192,11 @@ def test_every_connection_has_our_bounds_and_does_not_retry() -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 async def test_whatever_the_client_raises_is_a_store_error(error: Exception, reason: str) -> None:
-    async def raising(until: float) -> None:
+    async def raising() -> None:
         raise error
 
     async with opened("redis://host") as store:
-        assert (await failure(store._call(raising))).reason == reason
+        assert (await failure(store._call(raising()))).reason == reason
 
 
 async def test_a_server_that_reads_its_data_is_loading() -> None:
@@ -240,11 +240,11 @@ async def test_a_user_without_permission_is_refused(own_redis: RedisServer, clie
 
 
 async def test_a_user_whom_a_server_names_is_not_named_by_us() -> None:
-    async def raising(until: float) -> None:
+    async def raising() -> None:
         raise exceptions.NoPermissionError("User whisper has no permissions to run the 'evalsha' command")
 
     async with opened("redis://whisper:hush@host") as store:
-        error = await failure(store._call(raising))
+        error = await failure(store._call(raising()))
 
     assert "whisper" not in "".join(traceback.format_exception(error))
 
