@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.support.replies import Json
 
 FOLDER = Path(__file__).parent / "golden"
+KEPT = ("tool-call", "reasoning-content", "refusal", "think-tags")
+"""The cases with a golden file: one for each behaviour in which clients differ. Digests are checked for all cases."""
 UPDATING = os.environ.get("UPDATE_RESENDS") == "1"
 
 Outcome = Json  # {"messages": [...]} as resent, or {"raised": name} where the client stopped over the reply
-
-
-class Resend(NamedTuple):
-    """One way's outcome in a golden file; `messages` is empty where the client resent nothing."""
-
-    client: str
-    case: str
-    way: str
-    messages: list[Json]
-
-    def __str__(self) -> str:
-        return f"{self.client} {self.way}: {self.case}"
 
 
 def path(client: str, case: str) -> Path:
@@ -49,14 +38,6 @@ def write(client: str, case: str, versions: Mapping[str, str], outcomes: Mapping
 def read(client: str, case: str) -> dict[str, Outcome]:
     """The outcomes of one golden file, by way."""
     return _by_way(json.loads(path(client, case).read_text(encoding="utf-8")))
-
-
-def resends() -> Iterator[Resend]:
-    """Every way of every client in all golden files."""
-    for file in sorted(FOLDER.glob("*.json")):
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        for way, outcome in _by_way(kept).items():
-            yield Resend(kept["client"], kept["case"], way, outcome.get("messages", []))
 
 
 def _by_way(kept: Json) -> dict[str, Outcome]:
