@@ -1,4 +1,7 @@
-"""One reply has one digest, whichever client sends it back; every installed client resends every case."""
+"""One reply has one digest, whichever client sends it back; every installed client resends every case.
+
+The golden files hold what the clients send in the cases where they differ.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from strategies.core.digest import message_digest
+from tests.clients.resend import golden
 from tests.clients.resend.cases import CASES, RESULT
 from tests.clients.resend.changes import CHANGES, Change
 from tests.clients.resend.clients import CLIENTS
@@ -83,3 +87,17 @@ def test_refusals_of_different_words_have_one_digest() -> None:
     refusal = CASES["refusal"].message
     assert message_digest(refusal) == message_digest({**refusal, "refusal": "No."})
     assert message_digest(refusal) == message_digest({"role": "assistant", "content": ""})
+
+
+@pytest.mark.parametrize("case", golden.KEPT)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_resends_what_its_golden_file_says(client: str, case: str) -> None:
+    sent = recorded(client)[case]
+    if golden.UPDATING:
+        golden.write(client, case, CLIENTS[client].versions(), sent)
+    assert sent == golden.read(client, case)
+
+
+def test_there_is_one_golden_file_for_each_client_and_kept_case() -> None:
+    wanted = {golden.path(client, case) for client in CLIENTS for case in golden.KEPT}
+    assert set(golden.FOLDER.iterdir()) == wanted
