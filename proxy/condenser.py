@@ -33,7 +33,7 @@ from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended
 from proxy.condensing.case import Case
 from proxy.condensing.deciding import Decider
-from proxy.condensing.decision import Decision
+from proxy.condensing.decision import Decision, as_it_came, trial_of
 from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
@@ -41,7 +41,6 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
-from proxy.condensing.undecided import as_it_came, trial_of
 from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin

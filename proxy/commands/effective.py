@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policies import Policies, option_tables
 from proxy.condensing.policy import SETTINGS, Policy, Window
-from proxy.condensing.undecided import OPTION_BOUNDS
 from proxy.learning.proof import Scope
 from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.request.controls import Controls

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from proxy.condensing.case import Case
-from proxy.condensing.decision import Decision
+from proxy.condensing.decision import Decision, undecided
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.searching import Searcher, with_offer_reason
-from proxy.condensing.undecided import undecided
 from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Reason
@@ -48,8 +47,9 @@ def attempt_of(decision: Decision, case: Case, keeper: Keeper, searcher: Searche
     failure, may_store = case.recognised.failure, case.may_store
     if case.append is not None and failure and not case.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
-    rounds = searcher.rounds(decision, case)
-    decision = with_offer_reason(decision, case)
+    rounds = searcher.rounds(decision, case) if case.offer.is_made else None
+    if case.offer.reason:
+        decision = with_offer_reason(decision, case)
     if not case.history.chain:
         return Attempt(decision, case, rounds)
     session, branch = keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)

@@ -10,6 +10,7 @@ from proxy.calibration.anchor import NO_PROMPT, CountedPrompt
 from proxy.calibration.scaling import UNCALIBRATED, Calibration
 from proxy.condensing.policy import Policy
 from proxy.learning.profiles import Profile
+from proxy.reasons import Reason
 from proxy.request.chat import ChatRequest
 from proxy.request.measure import BY_LENGTH, Measured
 from proxy.searching.tool import NO_OFFER, Offer, offer_members
@@ -38,6 +39,8 @@ class Case(NamedTuple):
     counter: Counter
     as_sent: Measured
     """The transcript that the client sent, in append mode with the stored one before it."""
+    has_tools: bool
+    """Whether the client's request offers tools."""
     append: Append | None = None
     """In append mode, what the request adds to the stored history."""
     branch: Branch | None = None
@@ -76,6 +79,13 @@ class Case(NamedTuple):
         return self.full_transcript is self.measured.transcript
 
     @property
+    def news(self) -> str:
+        """A reason that says how the conversation was recognised, if a person should know; else ""."""
+        if self.is_aligned:
+            return Reason.ALIGNED
+        return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
+
+    @property
     def is_estimated(self) -> bool:
         """Whether the tokens were estimated by length, because that was enough to know what must be done."""
         return self.measured.counted_by == BY_LENGTH
@@ -100,11 +110,6 @@ class Case(NamedTuple):
         newer = {each.id for each in recorded}
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether the client's request offers tools."""
-        return bool(self.request.body.get("tools") or self.request.body.get("functions"))
 
     def for_profile(self, profile: Profile) -> Case:
         """The case for an upstream with this profile: its views are written in the form that the profile asks for."""

@@ -17,7 +17,7 @@ import logging
 from dataclasses import dataclass
 
 from proxy.condensing.case import Case
-from proxy.condensing.decision import Decision, trigger_of
+from proxy.condensing.decision import Decision, fold_view, trigger_of, undecided
 from proxy.condensing.inject import Injector
 from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.preparing import Preparer
@@ -25,15 +25,13 @@ from proxy.condensing.requiring import (
     assess_need,
     find_prepared,
     floor_under,
-    news,
     still_required,
     waits_to_pay_back,
     why_not_prepared,
 )
 from proxy.condensing.token_account import refuse_if_hopeless
-from proxy.condensing.undecided import fold_view, undecided
-from proxy.condensing.viewing import is_first_of_a_truncated_window, view_without_store
 from proxy.errors import ProxyError
+from proxy.learning.learned_windows import Origin
 from proxy.reasons import Action, Reason, Trigger
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
@@ -43,6 +41,7 @@ from strategies.core.prepared import JUDGED
 from strategies.core.replay import replay
 from strategies.core.requirement import RULES, Requirement, requirement_for
 from strategies.core.view import View
+from strategies.walk import walk
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Decider:
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
         if case.has_nothing_due:
-            return decision._replace(reason=decision.reason or news(case) or Reason.BELOW_MARKS)
+            return decision._replace(reason=decision.reason or case.news or Reason.BELOW_MARKS)
         if pipeline.observe:
             return await self._observed(decision, case)
         if case.recognised.failure:
@@ -258,3 +257,18 @@ def _walked(decision: Decision, case: Case) -> Decision:
 def _with_floor(decision: Decision) -> Decision:
     floor = floor_under(decision)
     return decision if floor is None else decision._replace(reason=floor.reason, floor=floor.tokens)
+
+
+def view_without_store(case: Case, budget: Budget) -> View:
+    """The view without a store; what it condenses is in no record."""
+    policy, measured = case.policy, case.measured
+    return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
+
+
+def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:
+    """Whether this view is the session's first condensed for a window that a silent truncation has taught."""
+    window, applied = case.policy.window, decision.applied
+    if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
+        return False
+    others = (each for each in case.recognised.condensations if each.id != applied.id)
+    return applied.window == window.tokens and all(each.window > applied.window for each in others)

@@ -86,7 +86,8 @@ class Intake:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
-        case = Case(request, measured, recognised, policy, counter, measured, append)
+        has_tools = bool(request.body.get("tools") or request.body.get("functions"))
+        case = Case(request, measured, recognised, policy, counter, measured, has_tools, append)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         session = recognised.session
         case = case._replace(branch=session.find_branch(case.history) if session else None)
@@ -169,7 +170,7 @@ def _counted_prompt(case: Case) -> CountedPrompt:
     systems = b"".join([message.digest for _, message in measured.transcript.systems])
     outside = measured.outside_digest + ("+" if case.offer.is_made else "")
     frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
-    offers = bool(body.get("tools") or body.get("functions") or case.offer.is_made)
+    offers = case.has_tools or case.offer.is_made
     most = body.size if case.is_estimated else None
     counted = case.framing, measured.counted_by, frame, outside, offers, most
     return CountedPrompt(measured.transcript, *counted, _hidden_messages(case), measured.features, _about(case))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.case import Case
-from proxy.condensing.decision import Decision
+from proxy.condensing.decision import Decision, fold_view
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import (
@@ -30,7 +30,6 @@ from proxy.condensing.making import (
     work_key,
     work_name,
 )
-from proxy.condensing.undecided import fold_view
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.offload import message_load, offload

@@ -39,7 +39,7 @@ def assess_need(decision: Decision, case: Case) -> Need:
         return Need(None, Reason.WAITING_FOR_STEP)
     return Need(
         None,
-        news(case) or why_no_record(decision, case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
+        case.news or why_no_record(decision, case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
     )
 
 
@@ -148,10 +148,3 @@ def _price(prices: Prices, ready: Replayed) -> float:
     place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
     written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
     return price_of(prices, prompt=spent - written, cached=0, completion=written)
-
-
-def news(case: Case) -> str:
-    """A reason that says how the conversation was recognised, if a person should know; else ""."""
-    if case.is_aligned:
-        return Reason.ALIGNED
-    return Reason.NEW_BRANCH if case.recognised.session is not None and case.branch is None else ""

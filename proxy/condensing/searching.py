@@ -49,9 +49,9 @@ class SearchedReply(NamedTuple):
 
 
 def with_offer_reason(decision: Decision, case: Case) -> Decision:
-    """The decision with the reason why no tool is offered, if there is one and nothing else is said."""
+    """The decision with the reason why no tool is offered, if nothing else is said."""
     says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
-    return decision._replace(reason=case.offer.reason) if case.offer.reason and says_nothing else decision
+    return decision._replace(reason=case.offer.reason) if says_nothing else decision
 
 
 class Searcher:
@@ -74,10 +74,8 @@ class Searcher:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
         return self._offers.with_offer(case)
 
-    def rounds(self, decision: Decision, case: Case) -> Rounds | None:
-        """The hidden rounds that may follow a decision's view; None where the tool is not offered."""
-        if not case.offer.is_made:
-            return None
+    def rounds(self, decision: Decision, case: Case) -> Rounds:
+        """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
         return Rounds(
             decision.view,
             case.policy.budget,

@@ -1,4 +1,4 @@
-"""Makes a view without a store, and writes a view into the body that is forwarded."""
+"""Writes a view into the body that is forwarded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.learning.learned_windows import Origin
-from proxy.reasons import Action, Reason
+from proxy.reasons import Reason
 from proxy.searching.tool import ToolState, offer_members
-from strategies.core.budget import Budget
 from strategies.core.view import View
-from strategies.walk import walk
-
-
-def view_without_store(case: Case, budget: Budget) -> View:
-    """The view without a store; what it condenses is in no record."""
-    policy, measured = case.policy, case.measured
-    return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 
 
 def _probes(decision: Decision, case: Case) -> bool:
@@ -51,7 +42,8 @@ def spliced(
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,
-        members={**offer_members(request.body, case.offer, tool_state), **(_probe(case) if probe else {})},
+        members=(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {})
+        | (_probe(case) if probe else {}),
     )
 
 
@@ -64,12 +56,3 @@ def written(decision: Decision, case: Case, *, probe: bool) -> Decision:
 def _probe(case: Case) -> dict[str, str]:
     options = case.request.body.get("stream_options") or {}
     return {"stream_options": json.dumps({**options, "include_usage": True})}
-
-
-def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:
-    """Whether this view is the session's first condensed for a window that a silent truncation has taught."""
-    window, applied = case.policy.window, decision.applied
-    if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
-        return False
-    others = (each for each in case.recognised.condensations if each.id != applied.id)
-    return applied.window == window.tokens and all(each.window > applied.window for each in others)
