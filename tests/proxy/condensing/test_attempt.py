@@ -1,0 +1,42 @@
+"""What is sent, and what its success stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.condensing.attempt import attempt_of, original_of
+from proxy.runtime.clock import Timing
+from tests.support.driver import driver, request, talk
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_is_stored_for_a_request_that_forbids_it() -> None:
+    async with driver() as services:
+        exchange = await services.condenser.exchange(request(talk(40), no_store="true"))
+    assert not exchange.stores
+
+
+async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
+    async with driver() as services:
+        parts = services.condenser
+        found = []
+        for turns in (10, 400):
+            case = await parts.intake.build_case(request(talk(turns), force="true"), Timing())
+            refused = parts.attempt(await parts.decider.decide(case), case)
+            found.append(original_of(refused.decision, case, parts.decider.keeper, parts.searcher))
+    original, too_long = found
+    assert original is not None
+    assert original.decision.body == original.case.request.body.data if original.case else False
+    assert (original.decision.reason, too_long) == ("rewrite-refused", None)
+
+
+async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
+    async with driver() as services:
+        parts = services.condenser
+        case = await parts.intake.build_case(request(talk(40)), Timing())
+        decision = await parts.decider.decide(case)
+        update = attempt_of(decision, case, parts.decider.keeper, parts.searcher).update
+    assert update is not None
+    assert decision.applied is not None
+    assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)

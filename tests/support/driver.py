@@ -1,0 +1,52 @@
+"""The real driver over a store in memory, without a socket: what it decides on a request.
+
+async with open_services(Settings(strategy="extract", window=4_096)) as services:
+    exchange = await services.condenser.exchange(request(talk(20)))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from proxy.condenser import Exchange
+from proxy.request import controls, wire
+from proxy.request.chat import ChatRequest
+from proxy.services import Services, open_services
+from proxy.settings import Settings
+
+Message = dict[str, Any]
+WINDOW = 4_096
+
+
+def talk(turns: int, words: int = 60) -> list[Message]:
+    """A conversation of turns that each have a question and an answer of so many words, and a last question."""
+    messages: list[Message] = [{"role": "system", "content": "You keep a garden."}]
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"What of bed {number}? " + "frost " * words})
+        messages.append({"role": "assistant", "content": f"Bed {number} gets kale. " + "water " * words})
+    return [*messages, {"role": "user", "content": "And what comes next?"}]
+
+
+def request(messages: list[Message], *, body: Message | None = None, **control: str) -> ChatRequest:
+    """A request of tenant `t` in session `s`; `control` are headers, as `dry_run="true"`."""
+    asked = {"session": "s", **control}
+    headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
+    read = wire.read(json.dumps({"model": "gpt-4o", "messages": messages, **(body or {})}).encode())
+    return ChatRequest("t", headers, read, "gpt-4o", False, controls.read(headers, None, None))
+
+
+@asynccontextmanager
+async def driver(strategy: str = "extract", **settings: Any) -> AsyncIterator[Services]:
+    """The services of a proxy with this strategy and a window of `WINDOW` tokens."""
+    values = {"strategy": strategy, "window": WINDOW, "store": {"url": "memory://"}, **settings}
+    async with open_services(Settings.model_validate(values)) as built:
+        yield built
+
+
+async def decided(messages: list[Message], strategy: str = "extract", **control: str) -> Exchange:
+    """The exchange of one request to a proxy that has seen nothing before."""
+    async with driver(strategy) as services:
+        return await services.condenser.exchange(request(messages, **control))
