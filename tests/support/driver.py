@@ -30,11 +30,11 @@ def talk(turns: int, words: int = 60) -> list[Message]:
     return [*messages, {"role": "user", "content": "And what comes next?"}]
 
 
-def request(messages: list[Message], *, body: Message | None = None, **control: str) -> ChatRequest:
-    """A request of tenant `t` in session `s`; `control` are headers, as `dry_run="true"`."""
+def request(messages: list[Message], members: Message | None = None, /, **control: str) -> ChatRequest:
+    """A request of tenant `t` in session `s` with more `members`; `control` are headers, as `dry_run="true"`."""
     asked = {"session": "s", **control}
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
-    read = wire.read(json.dumps({"model": "gpt-4o", "messages": messages, **(body or {})}).encode())
+    read = wire.read(json.dumps({"model": "gpt-4o", "messages": messages, **(members or {})}).encode())
     return ChatRequest("t", headers, read, "gpt-4o", False, controls.read(headers, None, None))
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from proxy.condensing import account
 from proxy.runtime.clock import Timing
-from tests.support.driver import decided, talk
+from tests.support.driver import Message, decided, talk
 
 pytestmark = pytest.mark.anyio
 SECRET = "the combination is 4711"
 
 
-def asked() -> list[dict[str, str]]:
+def asked() -> list[Message]:
     return [*talk(40)[:-1], {"role": "user", "content": SECRET}]
 
 

@@ -45,8 +45,8 @@ async def test_a_session_is_found_again_by_its_history() -> None:
 async def test_whether_the_client_offers_tools_is_known() -> None:
     async with driver() as services:
         intake = services.condenser.intake
-        with_tools = await intake.build_case(request(talk(1), body={"tools": [TOOL]}), Timing())
-        without = await intake.build_case(request(talk(1), body={"tools": []}), Timing())
+        with_tools = await intake.build_case(request(talk(1), {"tools": [TOOL]}), Timing())
+        without = await intake.build_case(request(talk(1), {"tools": []}), Timing())
     assert (with_tools.has_tools, without.has_tools) == (True, False)
     assert with_tools.overhead > without.overhead
 
