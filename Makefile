@@ -34,7 +34,7 @@ serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check-lint: setup ## ruff and mypy
 	@$(BIN)/ruff check --output-format concise .

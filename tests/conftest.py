@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ from tests.support.upstream import ScriptedUpstream
 settings.register_profile("tests", deadline=None, max_examples=60)
 settings.load_profile("tests")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price list at import
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector from what was imported: looking at all of it would stop a test's loop for a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
