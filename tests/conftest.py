@@ -24,7 +24,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price
 
 
 def pytest_collection_finish() -> None:
-    """Keeps the garbage collector from what was imported: looking at all of it would stop a test's loop for a second."""
+    """Keeps the garbage collector from what was imported: a full collection would stop a test for a second."""
     gc.collect()
     gc.freeze()
 
