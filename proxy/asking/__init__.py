@@ -1,12 +1,9 @@
 """Calls to models of our own: summaries, votes and embeddings, from the model that the settings name for each role.
 
 questions   the request body of a call, its model, and whose credential it carries
-answers     reads a completion
-crowd       tells when many clients arrive at once
 lanes       when a call that no client waits for may be made, per server
-ways        the dispatcher that every call passes: lane, credential lifetime, timeout
-calls       one question to one server; failures are results
-ballots     asks for votes until their outcome is decided
+dispatch    the dispatcher that every call passes: lane, credential lifetime, timeout
+calls       one question to one server, and ballots of several
 embeddings  the vectors of texts
 """
 
@@ -18,8 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from proxy.asking.ballots import poll
-from proxy.asking.calls import Calls
+from proxy.asking.calls import Calls, poll
 from proxy.asking.dispatch import Dispatcher, FinishedCall
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lane, Lanes

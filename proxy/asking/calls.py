@@ -1,25 +1,41 @@
-"""One question to one server, through the dispatcher (`dispatch`); failures are results.
+"""Calls to chat models, through the dispatcher (`dispatch`); failures are results.
 
-A server that refuses `max_completion_tokens` gets `max_tokens` from then on.
+`Calls` puts one question to one server. A server that refuses `max_completion_tokens` gets `max_tokens` from then on.
+`read_completion` reads the answer; it assumes no member to be present or to have the right type.
+
+`poll` asks for votes until their outcome is decided; `strategies.core.ballot` says which votes count and what decides.
+The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
+are cancelled, which closes their connections. A call that failed is a vote that does not count, and is not repeated.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from proxy.asking.answers import Completion, read_completion
-from proxy.asking.dispatch import Dispatcher, fetch_reply
-from proxy.asking.lanes import PREEMPTED, Lane
-from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, headers_for
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Dispatcher, fetch_reply
+from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
+from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, Roles, headers_for, vote_question
+from proxy.chat.loose_json import count_at
 from proxy.runtime.lru import Lru
-from proxy.upstream import Upstream
-from strategies.core.effects import Failure
+from proxy.upstream import JsonReply, Upstream
+from strategies.core.ballot import Polls, read_vote
+from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
 
 LIMIT_REFUSED = "limit-refused"
+
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server never says what they cost
+
+MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
+
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
-MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
+
+# If a call cannot be begun for one of these reasons, neither can the next.
+_HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
 
 
 @dataclass(slots=True)
@@ -106,3 +122,107 @@ class Calls:
     def _limit_key(self, question: ModelCall, caller: Caller) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
         return self._upstream.server(question.model.base_url), question.model.model or caller.model
+
+
+class Completion(NamedTuple):
+    """The answers of one call, at least one of them readable.
+
+    `tokens` are those of the whole call; each answer carries the same number.
+    """
+
+    answers: tuple[Answer | Failure, ...]
+    tokens: int
+
+
+def read_completion(reply: JsonReply) -> Completion | Failure:
+    """The completion in a reply, or the failure that it amounts to."""
+    if reply.status == 429:
+        return Failure("rate-limited")
+    if reply.status // 100 != 2:
+        return Failure("http-error")
+    try:
+        body = json.loads(reply.body)
+        choices = list(body["choices"])
+        tokens = _tokens(body.get("usage"))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return Failure("unreadable")
+    answers = tuple(_answer(choice, tokens) for choice in choices)
+    if not any(isinstance(each, Answer) for each in answers):
+        return Failure("unreadable")
+    return Completion(answers, tokens)
+
+
+def _answer(choice: Any, tokens: int) -> Answer | Failure:
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(message, Mapping):
+        return Failure("unreadable")
+    return Answer(
+        text=_text(message.get("content")),
+        finish_reason=str(choice.get("finish_reason")),
+        tokens=tokens,
+        called_tools=bool(message.get("tool_calls") or message.get("function_call")),
+    )
+
+
+def _text(content: object) -> str:
+    """The text of a message's content, its text parts joined; "" where there is none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [each.get("text") for each in parts if isinstance(each, Mapping) and each.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _tokens(usage: Any) -> int:
+    """All tokens of a call, as the server reports them; 0 where it does not."""
+    return count_at(usage, "total_tokens") or count_at(usage, "prompt_tokens") + count_at(usage, "completion_tokens")
+
+
+Cast = Callable[[int], Awaitable[list[Vote]]]
+
+
+async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: Calls) -> Votes:
+    """The votes that came before the outcome was decided, or before the attempts were used up."""
+    account = Account()
+
+    async def cast(n: int) -> list[Vote]:
+        return _votes_in(await calls.ask_once(vote_question(ballot, roles, n), caller, account), n)
+
+    polls = Polls(ballot.k, ballot.max_attempts)
+    while (wanted := polls.start_calls()) and not any(each.error in _HOPELESS for each in polls.votes):
+        if ballot.at_once:
+            for each in await cast(wanted):
+                polls.add_vote(each)
+        else:
+            await _one_round(wanted, cast, polls)
+    return Votes(tuple(polls.votes), account.calls, account.tokens)
+
+
+async def _one_round(wanted: int, cast: Cast, polls: Polls) -> None:
+    """Takes votes in the order in which they come, until the outcome is decided."""
+    ended: asyncio.Queue[asyncio.Task[list[Vote]]] = asyncio.Queue()
+    tasks = [asyncio.ensure_future(cast(1)) for _ in range(wanted)]
+    for task in tasks:
+        task.add_done_callback(ended.put_nowait)
+    try:
+        for _ in tasks:
+            for each in (await ended.get()).result():
+                polls.add_vote(each)
+            if polls.is_decided:
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
+    """The `n` votes of one call; those that are missing or unreadable do not count."""
+    if isinstance(reply, Failure):
+        return [Vote(None, error=reply.reason)] * n
+    votes = [read_vote(each.text) if isinstance(each, Answer) else _uncounted(each) for each in reply.answers[:n]]
+    return votes + [Vote(None, error="not-given")] * (n - len(votes))
+
+
+def _uncounted(failure: Failure) -> Vote:
+    return Vote(None, error=failure.reason)

@@ -11,8 +11,8 @@ In the mode `idle`, and for a server that is known to do one thing at a time, ca
 request is under way there, and a call that is running when one arrives is broken off. The mode comes from the
 settings, or from the settings of the call's model.
 
-Once a client waits for the result of a call (`proxy/runtime/waiters.py`), none of this holds for that call: if it is
-waiting for its turn, it is made at once as the client's own request; if it is running, it is not broken off.
+Once a client waits for the result of a call (`Waiters`), none of this holds for that call: if it is waiting for its
+turn, it is made at once as the client's own request; if it is running, it is not broken off.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
+from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.runtime.shared_context import SharedContext
-from proxy.runtime.waiters import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from proxy.http.headers import CREDENTIALS, Headers
 from proxy.learning.profiles import ANY, Profile
 from proxy.request.trust import ALWAYS, Trust
-from proxy.runtime.waiters import NOBODY, Waiters
+from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import Mode, ModelRole
 from strategies.core.effects import Ask, Ballot
 from strategies.core.messages import RESULT_ROLES

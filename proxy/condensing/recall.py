@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from proxy.condensing.case import Case
 from proxy.condensing.cost import ON_EMBEDDINGS, remaining_after_votes, spent_before
-from proxy.memory.meaning import Asker, Meanings
-from proxy.memory.vectors import Vector
+from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript

@@ -1,7 +1,7 @@
 """Runs the calls of `search_memory` between the upstream and the client, which sees one reply.
 
 A reply in one piece is read whole; one in events flows on while it comes (`proxy/searching/joining.py`). If the model
-called only the memory tool, the calls are run and the upstream is asked again (`proxy/searching/following.py`), at most
+called only the memory tool, the calls are run and the upstream is asked again (`proxy/searching/joining.py`), at most
 `memory.max_rounds` times; the last time the model may not call the tool, so that it answers. If the model also called
 tools of the client, the memory calls are run and the client gets its own calls: the results of the memory calls are
 kept in the session for the client's next request.
@@ -26,8 +26,7 @@ from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action
 from proxy.runtime.lru import Lru
-from proxy.searching.following import Following, Send, is_good, read_whole
-from proxy.searching.joining import StreamedReply, join_replies
+from proxy.searching.joining import Following, Send, StreamedReply, is_good, join_replies, read_whole
 from proxy.searching.rounds import Rounds
 from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings

@@ -12,16 +12,23 @@ have. An admitted request accounts for the bytes of its body, of which all toget
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+from time import monotonic
 
 from proxy.errors import Overloaded
-from proxy.runtime.spell import Spell
 from proxy.settings import LimitSettings
+from proxy.version import LOGGER
 
 PLACE = "condenser.place"
 """The key of a request's place in its ASGI scope."""
+
+QUIET = 5.0
+"""Seconds without a refusal after which a spell is over."""
+
+_log = logging.getLogger(LOGGER)
 
 
 class Refusal(StrEnum):
@@ -37,6 +44,29 @@ _SENTENCES = {
     Refusal.QUEUE_TIMEOUT: "The proxy serves as many requests as it may, and none ended in time.",
     Refusal.BODIES: "The bodies of the requests that are served take as much memory as they may.",
 }
+
+
+class Spell:
+    """The refusals of `what` (`connections`, `requests`)."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
+        self._what = what
+        self._clock = clock
+        self._count = 0
+        self._last = 0.0
+
+    def refuse(self, why: str) -> None:
+        """Notes a refusal."""
+        if not self._count:
+            _log.warning("%s are refused: %s", self._what, why)
+        self._count += 1
+        self._last = self._clock()
+
+    def serve(self) -> None:
+        """Notes that one was served."""
+        if self._count and self._clock() - self._last > QUIET:
+            _log.warning("%s are served again; refused: %d", self._what, self._count)
+            self._count = 0
 
 
 class Place:

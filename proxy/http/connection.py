@@ -1,7 +1,12 @@
 """The server's side of a client connection: uvicorn's protocol with joined heads, bounds, and errors in our form.
 
-Before the application sees a request, this bounds what a sender may cost: bytes of a head and the time until it is
-complete, the time that a body may take, and the number of connections. A body may take `limits.body_timeout` seconds
+Joined heads. An ASGI server writes the head of a reply and each part of its body separately. Each write is a system
+call and often a packet, which is the largest cost of a small reply. So the head is held until the first part of the
+body is written, but for at most one turn of the event loop. Parts of a body are not held, except one that begins like a
+head, and that no longer either.
+
+Bounds. Before the application sees a request, a sender can cost no more than this: the bytes of a head and the time
+until it is complete, the time of a body, and the number of connections. A body may take `limits.body_timeout` seconds
 and one more for each `limits.body_rate` bytes of it; while the proxy itself does not read, no time passes.
 
 When all connections are taken, one that waits for a request is closed for a new one, so that idle connections keep
@@ -16,18 +21,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.errors import Overloaded, ProxyError
-from proxy.http.joining import JoiningProtocol
-from proxy.runtime.spell import Spell
+from proxy.http.admission import Spell
 from proxy.settings import LimitSettings
 
 OTHER_DESCRIPTORS = 40
 """Files and sockets that are open for other things than clients and their upstreams."""
+
 _CHUNKED = b"chunked"
+
+_HEAD_START = b"HTTP/1."
 
 
 class BadHttp(ProxyError):
@@ -60,6 +67,53 @@ class ConnectionBounds:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         return cls(limits, min(limits.connections, max((soft - OTHER_DESCRIPTORS) // 2, 1)))
+
+
+class JoiningTransport:
+    """Wraps a transport, which it writes to, and joins a head with what is written next."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Writes data; a head is held until the next write or the end of this turn of the event loop."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif data.startswith(_HEAD_START):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self.flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Closes the connection after what was written."""
+        self.flush()
+        self._transport.close()
+
+    def flush(self) -> None:
+        """Writes the head that is held, if there is one and the connection still exists."""
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
+
+class JoiningProtocol(HttpToolsProtocol):
+    """The server's side of a connection, with a `JoiningTransport`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called with the transport of a new connection."""
+        self._joining = JoiningTransport(transport)
+        super().connection_made(cast("asyncio.Transport", self._joining))
+
+    def eof_received(self) -> None:
+        """Called when the client sends nothing more, which closes the connection."""
+        self._joining.flush()
+        super().eof_received()
 
 
 class Connection(JoiningProtocol):

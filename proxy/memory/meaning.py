@@ -4,18 +4,26 @@ The vectors of passages are made in the background after a reply has been sent, 
 comes out of the session's allowance (`proxy/condensing/cost.py`) and is added to its totals. The vector of a query
 is waited for as long as the settings say, and requested only where there are vectors to compare it with. Without it,
 and after any failure, passages are ranked by their words alone.
+
+Vectors are kept in memory for the sessions that were used last, under a digest of their text: a text that occurs twice,
+or is quoted in a card, is embedded once. They have length one, in float32. Each comes with the signs of its numbers as
+the bits of one integer: of many vectors only those whose signs agree most with the query's are compared in full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from math import sqrt
+from operator import mul
 from typing import NamedTuple, Protocol
 
 from proxy.asking import Caller
 from proxy.asking.embeddings import Embedded
-from proxy.memory.vectors import SessionVectors, Vector, Vectors, vector_of
 from proxy.runtime.lru import Lru
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
@@ -26,12 +34,27 @@ from strategies.memory.fusing import fuse, outstanding
 from strategies.memory.ranking import Hit
 
 BATCH = 64
+
 MAX_BATCHES = 4
 """The most batches after one reply; the texts that remain have their turn after the next reply."""
+
 TIMEOUT = 60.0  # seconds of a call in the background
+
 QUERY_CHARS = 2_000
+
 PAUSE = 600.0  # seconds without calls after an unusable answer: the endpoint or the model does not exist
+
 MAX_TENANTS = 10_000
+
+MAX_BYTES = 64 * 1024 * 1024
+
+MAX_SESSIONS = 1_000
+
+FLOAT_BYTES = 4
+
+COMPARED = 200
+"""How many vectors are compared in full; it takes about ten milliseconds in a thread."""
+
 _UNUSABLE = ("http-error", "unreadable")
 
 _log = logging.getLogger(__name__)
@@ -146,3 +169,88 @@ class Meanings:
             self._paused_until.put(tenant, self._clock() + PAUSE)
             _log.warning("no vectors come of %s: %s", self._model, found.reason)
         return None
+
+
+class Vector(NamedTuple):
+    """A vector of length one, and a bit for each number that is positive."""
+
+    values: array[float]
+    signs: int
+
+
+class SessionVectors:
+    """The vectors of one session.
+
+    `tokens` is what they have cost, `unreported` the part of it that is not in the session's totals yet, and `size`
+    about how many bytes they take.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = self.unreported = self.size = 0
+        self._known: dict[bytes, Vector] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, text: str) -> Vector | None:
+        """The vector of a text."""
+        return self._known.get(_digest(text))
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """The texts that have no vector yet, each once."""
+        return [text for text in dict.fromkeys(texts) if _digest(text) not in self._known]
+
+    def spend(self, tokens: int) -> None:
+        """Adds the cost of a call."""
+        self.tokens += tokens
+        self.unreported += tokens
+
+    def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
+        """Keeps the vectors of texts that have none. May run in a thread."""
+        for text, values in zip(texts, vectors, strict=True):
+            self._known[_digest(text)] = vector_of(values)
+            self.size += len(values) * FLOAT_BYTES
+
+    def closeness(self, query: Vector, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
+        """The cosine between a query and each hit that has a vector of the same length."""
+        known = [(hit, vector) for hit in hits if (vector := self.get(hit.entry.text)) is not None]
+        same = [(hit, vector) for hit, vector in known if len(vector.values) == len(query.values)]
+        if len(same) > COMPARED:
+            same.sort(key=lambda each: (each[1].signs ^ query.signs).bit_count())
+        return [(hit, sum(map(mul, vector.values, query.values))) for hit, vector in same[:COMPARED]]
+
+
+class Vectors:
+    """The vectors of the sessions that were used last; one per app."""
+
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._sessions: OrderedDict[SessionKey, SessionVectors] = OrderedDict()
+
+    def of(self, key: SessionKey) -> SessionVectors:
+        """The vectors of a session; counts as a use of them."""
+        found = self._sessions.setdefault(key, SessionVectors())
+        self._sessions.move_to_end(key)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return found
+
+    def make_room(self) -> bool:
+        """Drops the least recently used sessions beyond the bound. Returns whether more vectors may be kept."""
+        while len(self._sessions) > 1 and self._size() > self._most_bytes:
+            self._sessions.popitem(last=False)
+        return self._size() <= self._most_bytes
+
+    def _size(self) -> int:
+        return sum(each.size for each in self._sessions.values())
+
+
+def vector_of(values: Sequence[float]) -> Vector:
+    """The vector of these numbers, scaled to length one; one of zeros stays as it is."""
+    length = sqrt(sum(each * each for each in values)) or 1.0
+    signs = "".join("1" if each > 0 else "0" for each in values)
+    return Vector(array("f", [each / length for each in values]), int(signs, 2))
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

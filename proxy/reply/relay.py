@@ -24,8 +24,8 @@ from starlette.types import Message, Receive, Scope, Send
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, to_client
 from proxy.http.sse import between_events, event, is_event_stream
-from proxy.reply.capture import Capture
 from proxy.reply.reporting import Editor
+from proxy.reply.watching import MAX_HELD, Capture
 from proxy.upstream import UpstreamReply
 
 WATCH_AFTER = 0.05
@@ -39,8 +39,6 @@ Settle = Callable[[Mapping[str, Any] | None], Awaitable[None] | None]
 Returns an awaitable that stores what is still to be stored, or None.
 """
 
-MAX_HELD = 16 * 1024 * 1024
-"""Bytes of a reply that is read for append mode, and held back if it comes in one piece; a longer one is not stored."""
 _DONE = b"data: [DONE]"
 _LONGEST_DONE = 32
 _LENGTH = b"content-length"

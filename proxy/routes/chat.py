@@ -15,12 +15,10 @@ from proxy.condensing.decision import Decision
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encode_headers, first
 from proxy.log import RequestLine
-from proxy.reply.capture import capture_for
-from proxy.reply.keepalive import KeepAlive
-from proxy.reply.pending import beat
+from proxy.reply.keepalive import KeepAlive, beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
-from proxy.reply.watching import WatchedReply
+from proxy.reply.watching import WatchedReply, capture_for
 from proxy.request.chat import ChatRequest
 from proxy.routes.passthrough import pass_unread
 from proxy.routes.pending_response import PendingResponse

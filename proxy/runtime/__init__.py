@@ -1,7 +1,6 @@
 """Tools of a long-running process.
 
-owned_tasks     tasks that the app owns, whoever waits for them
-waiters         counts the clients that wait for background work
+owned_tasks     tasks that the app owns, and who waits for them
 offload         runs long work in a thread
 lru             bounded caches
 shared_context  a context manager that many requests share

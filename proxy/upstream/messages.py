@@ -1,13 +1,28 @@
-"""Requests to an upstream, its replies, and the errors for those that do not come; the same for both HTTP clients."""
+"""Requests to an upstream, its replies, and the errors for those that do not come; the same for both HTTP clients.
+
+An HTTP library's error says little by itself ("All connection attempts failed"), but it was raised from the system's
+error. So the chain of causes is searched for the first error whose meaning is known, and `sentence` tells it to someone
+who does not know the libraries. The upstream's answer is never quoted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.upstream.causes import sentence
+from proxy.quoting import printable
+
+_ROUTES = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+
+_BROKEN_OFF = re.compile(r"(?i)disconnect|connection ?lost|clos|not completed|incomplete|readerror|writeerror")
+
+_NOT_HTTP = re.compile(r"(?i)status line|illegal|badhttp|invalid http|transferencoding")
 
 
 class UpstreamRequest(NamedTuple):
@@ -57,3 +72,60 @@ def timed_out() -> UpstreamUnavailable:
 def unreachable(error: Exception) -> UpstreamUnavailable:
     """The error for a connection that was not made, or that broke off; `error` is the HTTP library's."""
     return UpstreamUnavailable(sentence(error))
+
+
+def sentence(error: BaseException) -> str:
+    """What happened, as one sentence about the upstream."""
+    chain = list(_chain(error))
+    for each in chain:
+        if cause := _system_cause(each):
+            return f"The upstream cannot be reached: {cause}."
+    if any(isinstance(each, ConnectionError) or _BROKEN_OFF.search(_text(each)) for each in chain):
+        return "The upstream broke off the connection."
+    if any(_NOT_HTTP.search(_text(each)) for each in chain):
+        return "The upstream's answer is not HTTP."
+    failed = "the TLS handshake" if any(isinstance(each, ssl.SSLError) for each in chain) else "the connection"
+    return f"The upstream cannot be reached: {failed} failed."
+
+
+def _system_cause(error: BaseException) -> str:
+    """Why no connection was made, as the system or the TLS library says it; "" where this error does not tell."""
+    match error:
+        # aiohttp's errors are of these classes too, but have not their attributes: the system's error is below them.
+        case ssl.SSLCertVerificationError(verify_message=str() as reason):
+            return f"TLS: {printable(reason.rstrip('.'), 200)}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "TLS: wrong version number; perhaps the server speaks plain HTTP"
+        case ssl.SSLError(reason=str() as reason):
+            return f"TLS: {reason.lower().replace('_', ' ')}"
+        case socket.gaierror():
+            return "no such host"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case OSError() if error.errno in _ROUTES:
+            return "no route to the host"
+    return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it was raised from, each once."""
+    seen: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if each is None or id(each) in seen:
+            continue
+        seen[id(each)] = each
+        yield each
+        waiting += [each.__cause__, each.__context__]
+        # aiohttp keeps what went wrong as an attribute, anyio as a group.
+        waiting += [own for name in ("os_error", "certificate_error") if isinstance(own := _of(each, name), Exception)]
+        waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+
+
+def _of(error: BaseException, name: str) -> object:
+    return getattr(error, name, None)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}"

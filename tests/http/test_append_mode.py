@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.reply.relay import MAX_HELD
+from proxy.reply.watching import MAX_HELD
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import (

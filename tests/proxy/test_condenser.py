@@ -16,8 +16,7 @@ from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.reply.usage import UsageReader
-from proxy.reply.watching import WatchedReply
+from proxy.reply.watching import UsageReader, WatchedReply
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services

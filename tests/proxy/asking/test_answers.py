@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.asking.answers import Completion, read_completion
+from proxy.asking.calls import Completion, read_completion
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.asking.dispatch import CREDENTIAL_LIFE
 from proxy.asking.lanes import SIZE, Lane
-from proxy.runtime.waiters import Waiters
+from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
 from tests.http.talking import summary
 from tests.proxy.asking.support import ASK, LATER, Clock, asking

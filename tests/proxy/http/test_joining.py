@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.http.joining import JoiningProtocol, JoiningTransport
+from proxy.http.connection import JoiningProtocol, JoiningTransport
 from tests.support.server import serve
 from tests.support.signals import BOUND, Signal
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from proxy.memory.vectors import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
+from proxy.memory.meaning import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
 from proxy.store.base import SessionKey
 from strategies.core.messages import Role
 from strategies.memory.passages import Entry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.ending import ENDING_LENGTH, ending
-from proxy.reply.ending import ending_of
+from proxy.reply.watching import ending_of
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
 TEXT = "First I look at the beds. " * 8 + "Bed 12: tomatoes, in the shade of the wall."

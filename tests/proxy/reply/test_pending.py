@@ -10,7 +10,7 @@ import pytest
 
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
-from proxy.reply.pending import allows_beats, beat, continuation, early_headers
+from proxy.reply.keepalive import allows_beats, beat, continuation, early_headers
 from tests.support import replies
 
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]

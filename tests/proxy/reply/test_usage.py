@@ -12,7 +12,7 @@ import pytest
 
 from proxy.chat.ending import ending
 from proxy.chat.usage import Usage, usage_in
-from proxy.reply.usage import TAIL, UsageReader
+from proxy.reply.watching import TAIL, UsageReader
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
 FILLER = json.dumps({"choices": [{"delta": {"content": "word " * 20}}], "usage": None}).encode()

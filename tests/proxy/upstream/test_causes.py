@@ -14,7 +14,7 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream import Upstream, UpstreamRequest
-from proxy.upstream.causes import sentence
+from proxy.upstream.messages import sentence
 
 pytestmark = pytest.mark.anyio
 
