@@ -104,7 +104,7 @@ class _App(FastAPI):
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The fast path with the layers and all routes behind it; the layers alone where there is a middleware."""
+        """The fast path in front of the layers and all routes; the layers alone if there is a middleware."""
         layers = super().build_middleware_stack()
         served = layers if self.user_middleware else _FastPath(layers)
         return Serving(guarded(served, self.state.settings), self.state.drain, self.state.new_request_id)

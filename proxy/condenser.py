@@ -14,8 +14,8 @@ What is sent is an `Attempt`, which never changes. If the upstream refuses an at
     decided anew     if the attempt was a trial, sent whole to find out whether a learned window still holds
 
 Nothing has reached the client by then. If an attempt fails, the one before it counts, and the client gets the
-upstream's own error. A defect of ours costs headroom, never the request: if a request cannot even be taken in, it is
-forwarded as it came.
+upstream's own error. An internal error costs headroom, never the request: if our own analysis crashes, the
+request is forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Exchange:
     async def decide(self) -> None:
         """Takes the request in and decides on it; raises only `ProxyError`.
 
-        A dry run forwards nothing, so there a defect of ours propagates too.
+        A dry run forwards nothing, so there an internal error propagates too.
         """
         try:
             await self._take_in_and_decide()
@@ -268,7 +268,7 @@ class Exchange:
         try:
             return original_of(now.decision, self._case, parts.decider.keeper, parts.searcher)
         except Exception:  # noqa: BLE001
-            # A defect of ours leaves the client the upstream's own error.
+            # After an internal error the client gets the upstream's own error.
             _log.exception("a refused request was not sent as it came")
             return None
 
@@ -279,7 +279,7 @@ class Exchange:
         except ProxyError:
             return False  # nothing fits, so the client gets the upstream's own error
         except Exception:  # noqa: BLE001
-            # A defect of ours leaves the client the upstream's own error.
+            # After an internal error the client gets the upstream's own error.
             _log.exception("a refused request was not condensed")
             return False
 

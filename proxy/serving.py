@@ -1,4 +1,4 @@
-"""What every request gets, whatever serves it: an id, a line in the log, and an end when the server stops.
+"""What every request gets on any route: an id, a line in the log, and an end when the server stops.
 
 `Serving` is an ASGI app around another. The id is the client's own `x-request-id` where it can be shown as it is, and
 is sent as `X-Condenser-Request-Id`. When the server stops and a reply still runs after the time that it was given, its

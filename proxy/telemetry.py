@@ -21,7 +21,7 @@ from proxy.reasons import Action, Trigger
 from proxy.runtime.shared_context import SharedContext
 
 MAX_MODELS = 256
-"""The most models with a label of their own."""
+"""Maximum number of models with a label of their own."""
 OTHER = "other"
 """The label of all other models."""
 

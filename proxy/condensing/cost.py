@@ -25,7 +25,7 @@ class Moment(NamedTuple):
     after: int
     """Of the view that is expected after condensing."""
     fixed: int
-    """Of what stands before the history in both, such as tools and system messages."""
+    """Of what precedes the history in both, such as tools and system messages."""
     calls: float
     """The price of our own calls for the condensation."""
     is_cold: bool

@@ -60,7 +60,7 @@ class Decider:
     """Seconds for which the upstream is taken to keep a prompt in its cache."""
 
     async def decide(self, case: Case) -> Decision:
-        """Decides on a case. After a defect of ours the transcript is forwarded as it is, which costs headroom only.
+        """Decides on a case. After an internal error the transcript is forwarded unchanged, which costs headroom only.
 
         Raises `ProxyError`.
         """
@@ -159,7 +159,7 @@ class Decider:
         return None if shortened is None else self.maker.extended_over(judged, shortened)
 
     async def smaller(self, refused: Decision, case: Case, aim: Budget, seconds: float) -> Decision | None:
-        """The decision for a view smaller than a refused one, None if there is none; models get so many `seconds`."""
+        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
         if refused.applied is not None:
             case = case.with_recorded([refused.applied])
         shrunk = await self._shrunk(refused._replace(policy=case.policy), case, aim, seconds)

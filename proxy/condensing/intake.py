@@ -32,7 +32,7 @@ from strategies.core.prepared import JUDGED, prepared_in
 from strategies.core.view import item_for
 
 MAX_ESTIMATED = 1_000
-"""The most messages that are estimated by length: that is done in one go, while counting lets other requests run."""
+"""Longer lists are counted at once: estimating does not let other requests run, counting does."""
 
 
 class Intake:

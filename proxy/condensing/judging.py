@@ -1,7 +1,7 @@
 """Votes: holds rounds of judges' votes on a conversation, and records their verdicts.
 
 One round is held at a time for each chain, here and across replicas. Its tokens count towards the session's allowance
-(`proxy/condensing/cost.py`). A round is held as long as any allowance is left, whatever the round will cost:
+(`proxy/condensing/cost.py`). A round is held while any allowance is left, even if the round costs more:
 otherwise five votes on a fifth of a window would never be held.
 """
 

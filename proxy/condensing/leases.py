@@ -119,7 +119,8 @@ class Leases:
     async def _acquire(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
         """Tries to take the lease.
 
-        A lease that arrives after its caller has stopped waiting is given back: the others would wait for it in vain.
+        A lease that arrives after its caller has stopped waiting is given back; otherwise the others would
+        wait for nothing.
         """
         store, abandoned = self._stored.store, asyncio.Event()
 
@@ -151,7 +152,7 @@ class Leases:
 
 
 async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event is set within so many seconds."""
+    """Whether the event is set within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

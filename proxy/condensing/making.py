@@ -46,7 +46,7 @@ from strategies.core.view import fold
 from strategies.pipeline import Outcome
 
 TRIGGERS = {
-    # Whatever was prepared is applied when the mark is reached.
+    # A prepared condensation is applied when the mark is reached.
     Requirement.PREPARE: Trigger.THRESHOLD,
     Requirement.SOFT: Trigger.THRESHOLD,
     Requirement.HARD: Trigger.CONTEXT_LIMIT,
@@ -109,7 +109,7 @@ class Maker:
         )
 
     async def project(self, requirement: Requirement, decision: Decision, case: Case) -> MakeResult:
-        """Plans the condensation with texts as long as a model's may be; no model is asked, nothing is recorded."""
+        """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
         past = case.past(self._clock())
         started = perf_counter()
         projected = await self._runner.project(requirement, decision.view, case.policy, past)
@@ -247,7 +247,7 @@ class Maker:
         return kept.condensation
 
     def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
-        """The record of a view that begins with the head of `condensation`, and drops messages behind it."""
+        """The record of a view that begins with the head of `condensation`, and drops messages after it."""
         view = shortened.view
         digest = view.transcript.digests[view.covered - 1]
         return replace(
@@ -372,7 +372,7 @@ def work_key(case: Case) -> Hashable:
 
 
 def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:
-    """For whom models are asked in the work for a branch, and which requests may come to wait for it."""
+    """The caller for the background work of a branch, with the requests that may come to wait for that work."""
     return replace(case.caller(background=background), waiters=tasks.waiters(work_key(case)))
 
 

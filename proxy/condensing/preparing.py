@@ -46,11 +46,11 @@ from strategies.core.view import View
 from strategies.pipeline import is_due
 
 MAX_HELD = 16 * 1024 * 1024
-"""About the bytes of memory that background work may hold while it waits for its turn; no more is begun then."""
+"""Approximate bytes of memory that waiting background work may hold; beyond that none is started."""
 _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
 _WORK_BYTES = 64 * 1024
-"""Bytes of memory that a piece of work takes besides."""
+"""Bytes of memory that a piece of work takes in addition."""
 _REMEMBERED = 2_000
 """Branches of which the last failed try is kept."""
 _PREPARE = Requirement.PREPARE

@@ -63,7 +63,7 @@ class Restorer:
         return [parsed[each] for each in missing.messages]
 
     def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:
-        """The transcript that the client sent, with messages in front of it or behind its first one."""
+        """The transcript that the client sent, with messages before it or after its first one."""
         at = 1 if kept_first else 0
         lead = list(takewhile(lambda each: each.role is not Role.ASSISTANT, sent.chain[at:]))
         # Tool output at the front was taken for a user message; now there is a call before it that it may answer.

@@ -22,13 +22,13 @@ from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
 
 MAX_RATIO = 4.0
-"""The most tokens of the upstream for one of ours; a higher count is not one of the same prompt."""
+"""Largest believable ratio of upstream tokens to our own; above it the numbers describe another prompt."""
 SMALLER = 0.9
 """The next view is at most this share of the refused one."""
 UNKNOWN_SHARE = 0.25
 """The same share where the refusal names no number and nothing has passed before."""
 GOAL_SHARE = 0.8
-"""The goal is at most this share of the most that may be sent."""
+"""The goal is at most this share of the maximum that may be sent."""
 
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
@@ -66,7 +66,7 @@ def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, pass
 
 
 def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
-    """Tokens of the upstream for one of ours, at least.
+    """The ratio of upstream tokens to our own, at least 1.
 
     A refusal without a count still shows that the request did not fit.
     """
@@ -78,7 +78,7 @@ async def send_once(decision: Decision, send: Send, again: Send | None, *, is_ou
     """Sends a decision, and opens the reply; raises `UpstreamUnavailable`.
 
     An error that cannot be read is asked for once more by `again`. That costs a round trip; refusing encodings
-    beforehand would cost normal replies theirs. `is_ours` says that the request has members of ours.
+    beforehand would cost normal replies theirs. `is_ours` says that the request has members that we added.
     """
     reply = await send(decision.body)
     if again is not None and is_unreadable_refusal(reply):

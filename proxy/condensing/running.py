@@ -54,7 +54,7 @@ class RunResult(NamedTuple):
 
 @dataclass(slots=True)
 class Urgency:
-    """For whom a run asks models. The caller becomes a background one when no request waits any more."""
+    """The caller on whose behalf a run asks models; it becomes a background caller once no request waits."""
 
     caller: Caller
 
