@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "repeats")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "reading", "repeats")
 DEFAULT = "load"
 
 

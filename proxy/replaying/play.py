@@ -27,7 +27,7 @@ from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
-from proxy.request.elements import Element
+from proxy.request.message_cache import Element
 from proxy.runtime.clock import milliseconds_since
 from proxy.services import Services, open_services
 from proxy.settings import Settings

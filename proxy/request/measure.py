@@ -5,24 +5,28 @@ that a turn costs its new messages only. Digests and counts are cached for longe
 any text, because they are expensive and small; they too are kept for each tenant alone. New messages that are long are
 counted outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the
 counts are estimates.
+
+What is made of all messages of a conversation together, its transcript with digests and sums, is cached as a prefix:
+the messages without the last one, which clients rewrite, and without the system messages at the head, into which agents
+put the time of day. A prefix is found by its last element, searched backwards from the end of a request. A conversation
+has one for each counter of tokens, which moves on with every request; the first one stays where it was too, because
+other conversations may continue from there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.calibration.features import Features
-from proxy.request.elements import CachedPrefix, CountedTranscript, Element
-from proxy.request.envelope import COUNTED_MEMBERS
-from proxy.request.message_cache import MessageCache
-from proxy.request.prefix_cache import end_of_systems, find_prefix, store_prefix
+from proxy.calibration.features import Features, of_messages
+from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
+from proxy.request.scanning import COUNTED_MEMBERS
 from proxy.request.wire import Body
-from proxy.runtime.lru import Lru
+from proxy.runtime.lru import Lru, SizedLru
 from proxy.tokens.counter import Counter, CountingPool
-from strategies.core.messages import Message, Reader
+from strategies.core.messages import SYSTEM_ROLES, Message, Reader
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
@@ -32,7 +36,40 @@ _BATCH = 100
 """New messages that are read in one turn of the event loop, which takes about 1.5 milliseconds."""
 BY_LENGTH = "length"
 """The name of the counter whose counts are estimates by length."""
+MIN_MESSAGES = 16
+"""The fewest messages for which a prefix saves anything."""
+MAX_NEW_MESSAGES = 64
+"""How many messages from the end of a request a prefix is searched; a turn adds fewer."""
 _KEY_BYTES = 16
+
+
+class CountedTranscript(NamedTuple):
+    """A transcript, and the features of its chain from which calibration predicts the upstream's count."""
+
+    transcript: Transcript
+    features: Features
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> CountedTranscript:
+        """The transcript of some messages."""
+        transcript = Transcript.of(messages)
+        return cls(transcript, of_messages(transcript.chain))
+
+    def followed(self, messages: Iterable[Message]) -> CountedTranscript:
+        """The transcript with more messages after its own."""
+        longer = self.transcript.extended_by(messages)
+        return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
+
+
+class CachedPrefix(NamedTuple):
+    """The first elements of a message list, and the transcript that was built from them."""
+
+    elements: Sequence[Element]
+    counted: CountedTranscript
+    is_first: bool
+    """Whether it was stored when the list had no prefix yet; such a prefix stays where it is."""
+    size: int
+    """Bytes of memory that its elements take."""
 
 
 class CachedCount(NamedTuple):
@@ -65,19 +102,53 @@ class Measured(NamedTuple):
         return self.transcript.tokens + self.overhead - self.restored
 
 
+class Prefixes:
+    """The cached prefixes, least recently used dropped first; their elements take at most about `max_bytes` of memory.
+
+    Nearly all of these elements are in the message cache too, and take no memory of their own.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._kept: SizedLru[tuple[Element, str], CachedPrefix] = SizedLru(max_bytes)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
+        """The prefix of a message list without systems at its head; None if there is none."""
+        if len(elements) <= MIN_MESSAGES:
+            return None
+        for element in reversed(elements[-MAX_NEW_MESSAGES:]):
+            if prefix := self._kept.use((element, counted_by)):
+                return prefix if prefix.elements == elements[: len(prefix.elements)] else None
+        return None
+
+    def store(self, elements: Sequence[Element], counted_by: str, found: CachedPrefix | None) -> None:
+        """Stores the prefix of a message list, all elements but the last; `found` is what `find` gave for the list.
+
+        The new prefix takes the place of `found`, unless that is a first one.
+        """
+        start, end = len(found.elements) if found else 0, len(elements) - 1
+        if end < MIN_MESSAGES or start >= end or not all(element.cost for element in elements[start:end]):
+            return
+        messages = [element.messages[counted_by] for element in elements[start:end]]
+        size = sum(element.cost for element in elements[start:end])
+        if found is None:
+            counted = CountedTranscript.of(messages)
+        else:
+            counted, size = found.counted.followed(messages), found.size + size
+            if not found.is_first:
+                self._kept.forget((found.elements[-1], counted_by))
+        prefix = CachedPrefix(elements[:end], counted, found is None, size)
+        self._kept.put((elements[end - 1], counted_by), prefix, size)
+
+
 class _Split(NamedTuple):
     """The messages of a body: the `systems` at the head, the `others`, and the cached `prefix` of those."""
 
     systems: Sequence[Element]
     others: Sequence[Element]
     prefix: CachedPrefix | None
-
-    @classmethod
-    def of(cls, body: Body, counted_by: str) -> _Split:
-        """The messages of a body, with the prefix that `counted_by` has counted."""
-        head = end_of_systems(body.elements)
-        others = body.elements[head:]
-        return cls(body.elements[:head], others, find_prefix(others, counted_by))
 
     @property
     def later(self) -> Sequence[Element]:
@@ -99,39 +170,44 @@ class Measurer:
         self._reader = reader
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
+        self.prefixes = Prefixes()
         self._counts: Lru[bytes, CachedCount] = Lru(most_counts)
         self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         """The transcript, each message counted by the counter."""
         name = counter.cache_key
-        split = _Split.of(body, name)
-        new = [each for each in split.outside_prefix if name not in each.messages]
+        split = self._split(body, name)
+        new = [element for element in split.outside_prefix if name not in element.messages]
         read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
-        transcript, features = self._build(body, split, name, lambda each: read.get(id(each)) or each.messages[name])
+        transcript, features = self._build(body, split, name, read)
         digest = body.envelope.outside_digest
         overhead = await self._overhead(digest, body, transcript, counter)
         return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), features)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        split = _Split.of(body, BY_LENGTH)
-        transcript, features = self._build(
-            body, split, BY_LENGTH, lambda each: each.messages.get(BY_LENGTH) or self._estimated(each)
-        )
+        split = self._split(body, BY_LENGTH)
+        new = [element for element in split.outside_prefix if BY_LENGTH not in element.messages]
+        transcript, features = self._build(body, split, BY_LENGTH, {id(each): self._estimated(each) for each in new})
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, BY_LENGTH, body.envelope.outside_digest.hex(), features)
 
-    def _build(
-        self, body: Body, split: _Split, counted_by: str, message_of: Callable[[Element], Message]
-    ) -> CountedTranscript:
-        """The transcript of a body; `message_of` reads elements outside of the prefix. Caches elements and prefix."""
-        systems, later = list(map(message_of, split.systems)), list(map(message_of, split.later))
+    def _split(self, body: Body, counted_by: str) -> _Split:
+        head = end_of_systems(body.elements)
+        others = body.elements[head:]
+        return _Split(body.elements[:head], others, self.prefixes.find(others, counted_by))
+
+    def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> CountedTranscript:
+        """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
+        systems = [new.get(id(each)) or each.messages[counted_by] for each in split.systems]
+        later = [new.get(id(each)) or each.messages[counted_by] for each in split.later]
         self._cache.keep(body.singles)
-        store_prefix(split.others, counted_by, split.prefix)
+        self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
             return CountedTranscript.of([*systems, *later])
-        return split.prefix.counted.followed(later).led_by(systems)
+        transcript, features = split.prefix.counted.followed(later)
+        return CountedTranscript(transcript.with_leading_systems(systems), features)
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
@@ -171,6 +247,14 @@ class Measurer:
             tokens = await self._pool.overhead(counter, _counted_document(body, transcript), chars)
         self._overheads.put(key, tokens)
         return tokens
+
+
+def end_of_systems(elements: Sequence[Element]) -> int:
+    """The index of the first element that is not a system message."""
+    for index, element in enumerate(elements):
+        if element.role not in SYSTEM_ROLES:
+            return index
+    return len(elements)
 
 
 def _hash(data: bytes, name: str, owner: str) -> bytes:

@@ -1,35 +1,36 @@
 """A cache of messages that recognises them by their bytes.
 
-A chat client sends its whole history with each request, and nearly all of it came with the request before. The cache
-keeps the bytes of every message, the messages read from them, and which message came next the last time. While a new
-body continues with the bytes of the expected next message, it contains that message: no longer JSON value begins with a
-complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or counted again.
-If a guess fails, one message is parsed and looked up by its bytes, and guessing continues after it. Nothing is
-shared by two tenants, so that no timing tells one of them what another has sent. `SPAN_LENGTH`
-messages that stood side by side twice form a span. The bytes of a span are joined and compared at once, because copying
-them takes less time than a step for each message.
+Theory of operation. A chat client sends its whole history with each request, and nearly all of it came with the request
+before. The cache keeps the bytes of every message, what was read from them, and which message came next the last time.
+While a new body continues with the bytes of the expected next message, it contains that message: no longer JSON value
+begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or
+counted again. Where the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
-Eviction is second-chance: the oldest message is moved to the end if it was used since it was last the oldest, and
-dropped otherwise, until the size fits. A use therefore costs only a mark, and one mark for a whole span. References to
-the next message are weak, so that a dropped message is not kept alive by its neighbours, and a span is dissolved when
-the first of its messages is dropped. Nothing here is thread-safe: an app has one cache, on its event loop.
+`SPAN_LENGTH` messages that stood side by side twice form a span. The bytes of a span are joined and compared at once,
+because copying them takes less time than a step for each message. What is new is parsed in windows: each is decoded
+from UTF-8 as one text, and the event loop gets its turn after each. A window grows while all that it holds is new.
+
+The cache drops what was not used for longest, a span as a whole. References to the next message are weak, so that a
+message does not keep the next one alive. Nothing is shared by two tenants, so that no timing tells one of them what
+another has sent. Nothing here is thread-safe: an app has one cache, on its event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+from codecs import utf_8_decode
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 from weakref import ref
 
-from proxy.request.bounds import Tally, decode_object
-from proxy.request.elements import Element, Span
-from proxy.request.envelope import Envelopes
+from proxy.request.scanning import SLICE_GROWTH, Envelopes, Tally
 from proxy.runtime.lru import Lru
-
-if TYPE_CHECKING:
-    pass
+from strategies.core.digest import message_digest
+from strategies.core.messages import Message
+from strategies.core.parsing import decode, loads
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
@@ -40,86 +41,207 @@ ENTRY_BYTES = 1_250
 """About the bytes of memory that a kept message takes besides its own."""
 SPAN_LENGTH = 32
 """Messages in a span: few enough that joining them in vain costs little."""
+MAX_COST_IN_SPAN = 16 * 1024
+"""The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
-TURN_BYTES = 128 * 1024
-"""Bytes of new messages that are parsed in one turn of the event loop, which takes about two milliseconds."""
-_VALUE_BYTES = 100
-"""Bytes of text that take as long to parse as one value."""
+_FIRST_WINDOW = 2 * 1024
+_WINDOW = 24 * 1024
+"""Bytes that are parsed in one turn of the event loop, in about half a millisecond; a longer message takes more."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
+_TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
+_IS_TEXT = attrgetter("is_text")
+
+
+class Element:
+    """One element of the array `messages`: its bytes, and what was read from them."""
+
+    __slots__ = ("__weakref__", "_value", "cost", "data", "is_text", "messages", "owner", "role", "span", "successor")
+
+    data: bytes
+    """Its JSON text."""
+    owner: str
+    """The tenant that sent it."""
+    role: str
+    is_text: bool
+    """Whether its content is text only, so that its bytes bound its tokens."""
+    messages: dict[str, Message]
+    """The messages read from it, by the name of the counter that counted their tokens."""
+    successor: ref[Element] | None
+    """The element that came next in the last body that had both."""
+    cost: int
+    """Bytes of memory that keeping it takes; 0 if it is not in the cache."""
+    span: Span | None
+    """The span that it belongs to; only elements in the cache have one."""
+
+    def __init__(self, data: bytes, value: Mapping[str, Any], owner: str = "") -> None:
+        self.data = data
+        self.owner = owner
+        self.role = value["role"]
+        self.is_text = _is_text(value.get("content"))
+        self.messages = {}
+        self.successor = None
+        self.cost = 0
+        self.span = None
+        self._value: Mapping[str, Any] | None = value
+
+    @property
+    def can_join_span(self) -> bool:
+        """Whether it may become part of a span: it is in the cache, not large, and in no span yet."""
+        return self.span is None and 0 < self.cost <= MAX_COST_IN_SPAN
+
+    @classmethod
+    def of(cls, raw: str) -> Element:
+        """The element with this JSON text."""
+        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw))
+
+    @property
+    def raw(self) -> str:
+        """Its JSON text."""
+        return self.data.decode("utf-8", "surrogatepass")
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of its message."""
+        message = next(iter(self.messages.values()), None)
+        return message_digest(self.value) if message is None else message.digest
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """Its parsed form, parsed again if `set_message` has dropped it."""
+        value: Mapping[str, Any] = loads(self.raw) if self._value is None else self._value
+        return value
+
+    def set_message(self, counted_by: str, message: Message) -> None:
+        """Keeps the message read from it and drops the parsed form, which takes more memory than all the rest."""
+        self.messages[counted_by] = message.lean()
+        self._value = None
+
+
+class Span:
+    """Elements of the cache that stood side by side; `texts` are the bytes of each."""
+
+    __slots__ = ("elements", "is_text", "texts")
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self.elements = elements
+        self.texts = [element.data for element in elements]
+        self.is_text = are_text(elements)
+
+
+def are_text(elements: Iterable[Element | Span]) -> bool:
+    """Whether all of them are text only; the bytes of a picture, for example, do not bound its tokens."""
+    return False not in map(_IS_TEXT, elements)
+
+
+def _is_text(content: object) -> bool:
+    if not isinstance(content, list):
+        return True
+    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)
 
 
 class ElementArray(NamedTuple):
-    """The elements of an array that was read.
-
-    `singles` are the elements that are in none of the `spans`. `end` is the index just after the last element and the
-    white space that follows it.
-    """
+    """The elements of an array, in order; `singles` are those that are in none of the `spans`."""
 
     elements: list[Element]
     singles: list[Element]
     spans: list[Span]
-    end: int
 
 
 class MessageCache:
-    """The messages that were read before, up to about `most_bytes` of memory, and the `envelopes` around them."""
+    """The messages that were read before, up to about `max_bytes` of memory, and the `envelopes` around them."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.envelopes = Envelopes()
-        self._most = most_bytes
-        self._size = 0
-        self._kept: OrderedDict[tuple[str, bytes], Element] = OrderedDict()
+        self.size = 0
+        """About the bytes of memory that the kept messages take."""
+        self._max_bytes = max_bytes
+        self._kept: dict[tuple[str, bytes], Element] = {}
+        self._units: OrderedDict[Element | Span, None] = OrderedDict()
+        """What is dropped as a whole, the least recently used first: spans, and elements in none."""
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
-        self._body_number = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    @property
-    def size(self) -> int:
-        """About the bytes of memory that the kept messages take."""
-        return self._size
+    async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> tuple[ElementArray, int]:
+        """Reads a tenant's array of messages, whose first element stands at `at`; gives the event loop its turns.
 
-    def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> Generator[None, None, ElementArray]:
-        """Reads a tenant's array of messages, whose first element stands at `at`; yields between turns of the loop.
-
-        Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
+        Returns the elements, and the index just after the last one and the white space that follows it. Raises
+        `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
-        self._body_number += 1
-        first = self._match(data, at, self._first.get(owner)) or self._parse(data, at, 0, tally, owner)
-        self._first.put(owner, ref(first))
-        array = ElementArray([first], [first], [], at)
-        at += len(first.data)
-        turn_ends = TURN_BYTES
-        while joint := _JOINT.match(data, at):
-            end = self._match_successors(data, at, joint[0], array)
-            if end == at:
-                element = self._parse(data, joint.end(), len(array.elements), tally, owner)
-                array.elements[-1].successor = ref(element)
-                array.elements.append(element)
-                array.singles.append(element)
-                end = joint.end() + len(element.data)
-                turn_ends -= end - at
-            at = end
+        array = ElementArray([], [], [])
+        guess = self._first.get(owner)
+        first = guess() if guess else None
+        if first is not None and data.startswith(first.data, at):
+            array.elements.append(first)
+            array.singles.append(first)
+            at += len(first.data)
+        else:
+            at, _ = self._parse(data, at, _FIRST_WINDOW, array, tally, owner)
+            self._first.put(owner, ref(array.elements[0]))
+        width, parsed = _FIRST_WINDOW, 0
+        while True:
             tally.check_messages(len(array.elements))
-            if turn_ends < tally.values * _VALUE_BYTES:
-                turn_ends = TURN_BYTES + tally.values * _VALUE_BYTES
-                yield
+            if parsed >= _WINDOW:
+                parsed = 0
+                await asyncio.sleep(0)
+            joint = _JOINT.match(data, at)
+            if joint is None:
+                break
+            end = self._match_successors(data, at, joint[0], array)
+            if end > at:
+                at, width = end, _FIRST_WINDOW
+            else:
+                parsed += width
+                at, width = self._parse(data, joint.end(), width, array, tally, owner)
         space = _SPACE.match(data, at)
-        return array._replace(end=space.end() if space else at)
+        return array, space.end() if space else at
 
-    def _match(self, data: bytes, at: int, guess: ref[Element] | None) -> Element | None:
-        """The guessed element, if it still exists and its bytes stand at `at`."""
-        element = guess() if guess is not None else None
-        return element if element is not None and data.startswith(element.data, at) else None
+    def _parse(
+        self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str
+    ) -> tuple[int, int]:
+        """Adds to the array the messages from `at` on that end within `width` bytes, up to one with a successor.
 
-    def _parse(self, data: bytes, at: int, index: int, tally: Tally, owner: str) -> Element:
-        """The element at `at`: the one in the cache if it has the same bytes."""
-        value, text = decode_object(data, at, f"messages[{index}]", tally)
+        Returns the index just after the last of them, and the width of the next window. A window that is too narrow for
+        one message is widened.
+        """
+        window, is_rest = data[at : at + width], at + width >= len(data)
+        text, _ = utf_8_decode(window, "strict", is_rest)
+        is_dense = tally.is_dense(window)
+        elements, start, end, place = array.elements, at, at, 0
+        while True:
+            if is_dense:
+                tally.check_piece(text, f"messages[{len(elements)}]", place)
+            try:
+                value, stop = decode(text, place)
+            except ValueError:
+                if end > at:
+                    break
+                if is_rest:
+                    raise
+                return self._parse(data, at, width * SLICE_GROWTH, array, tally, owner)
+            element = self._element(value, text[place:stop].encode(), tally, owner)
+            if elements:
+                elements[-1].successor = ref(element)
+            elements.append(element)
+            array.singles.append(element)
+            end = start + len(element.data)
+            if element.successor is not None:
+                return end, _FIRST_WINDOW
+            joint = _TEXT_JOINT.match(text, stop)
+            if joint is None:
+                break
+            place = joint.end()
+            start = end + place - stop
+        return end, min(width * SLICE_GROWTH, _WINDOW)
+
+    def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
+        """The element of a parsed message: the one in the cache if it has the same bytes."""
+        tally.add(value, data)
         if not isinstance(value, dict) or not isinstance(value.get("role"), str):
             raise ValueError("no message with a role")  # noqa: TRY004
-        return self._kept.get((owner, text)) or Element(text, value, owner)
+        return self._kept.get((owner, data)) or Element(data, value, owner)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.
@@ -137,7 +259,7 @@ class MessageCache:
             if span and span.elements[0] is element and starts(text := joint.join(span.texts), at + width):
                 elements += span.elements
                 array.spans.append(span)
-                span.last_used = self._body_number
+                self._units.move_to_end(span)
                 at += width + len(text)
                 joinable = 0
             elif starts(element.data, at + width):
@@ -148,43 +270,44 @@ class MessageCache:
             else:
                 break
             if joinable == SPAN_LENGTH:
-                Span.bind(elements[-SPAN_LENGTH:])
+                self._bind(elements[-SPAN_LENGTH:])
                 joinable = 0
             guess = elements[-1].successor
         return at
 
+    def _bind(self, elements: Sequence[Element]) -> None:
+        """Makes a span of elements that can join one."""
+        span = Span(elements)
+        for element in elements:
+            element.span = span
+            self._units.pop(element, None)  # an element may stand in the span twice
+        self._units[span] = None
+
     def keep(self, elements: Iterable[Element]) -> None:
         """Adds elements to the cache or marks them as used now; `read_array` has already marked those in spans."""
         for element in elements:
-            if element.cost:
-                element.last_used = self._body_number
-            elif other := self._kept.get((element.owner, element.data)):
-                other.last_used = self._body_number
-            else:
+            kept = element if element.cost else self._kept.get((element.owner, element.data))
+            if kept is None:
                 self._add(element)
-        while self._size > self._most:
-            self._evict_or_spare_oldest()
+            else:
+                self._units.move_to_end(kept.span or kept)
+        while self.size > self._max_bytes:
+            self._drop_oldest()
 
     def _add(self, element: Element) -> None:
         cost = _cost(element)
-        if cost <= self._most // LARGEST_SHARE:
+        if cost <= self._max_bytes // LARGEST_SHARE:
             self._kept[element.owner, element.data] = element
-            element.cost, element.last_checked = cost, self._body_number
-            self._size += cost
+            self._units[element] = None
+            element.cost = cost
+            self.size += cost
 
-    def _evict_or_spare_oldest(self) -> None:
-        """Drops the oldest element, or moves it to the end if it was used since it was last the oldest."""
-        key, oldest = self._kept.popitem(last=False)
-        if max(oldest.last_used, oldest.span.last_used if oldest.span else 0) > oldest.last_checked:
-            oldest.last_checked, self._kept[key] = self._body_number, oldest
-            # A prefix refers to all its elements and would keep those alive that were dropped.
-            oldest.prefixes = tuple(each for each in oldest.prefixes if each.is_intact)
-        else:
-            self._size -= oldest.cost
-            # A prefix refers to its own last element.
-            oldest.cost, oldest.prefixes = 0, ()
-            if oldest.span:
-                oldest.span.dissolve()  # it refers to all its elements
+    def _drop_oldest(self) -> None:
+        unit, _ = self._units.popitem(last=False)
+        for element in unit.elements if isinstance(unit, Span) else [unit]:
+            self._kept.pop((element.owner, element.data), None)
+            self.size -= element.cost
+            element.cost, element.span = 0, None
 
 
 def _cost(element: Element) -> int:

@@ -1,6 +1,6 @@
 """Reads a request body and writes the changed one, so that everything left unchanged keeps its bytes.
 
-A scan (`proxy/request/envelope.py`) gives the value of every member and its place in the text. `Body.spliced` replaces
+A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text. `Body.spliced` replaces
 only the spans that change and never encodes anything else again: inside `messages`, the value of `model` where it
 carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
@@ -15,16 +15,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.request.bounds import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Tally
-from proxy.request.elements import Element, Span, are_text
-from proxy.request.envelope import Envelope, Member, skip_space
-from proxy.request.message_cache import TURN_BYTES, MessageCache
+from proxy.request.message_cache import Element, MessageCache, Span, are_text
+from proxy.request.scanning import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Envelope, Member, Tally, skip_space
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"
@@ -32,6 +30,8 @@ EXTENSION = "condenser"
 
 # What tells members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
+_MAX_INLINE = 24 * 1024
+"""Bytes of a body that is parsed as a whole on the event loop, in about half a millisecond."""
 _MAX_UNREAD = 2 * 1024 * 1024
 """Bytes of a body that cannot be read in which the extension is looked for."""
 
@@ -150,52 +150,44 @@ def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAUL
 
     Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
     """
-    body = None
-    if cache is not None:
-        steps = _recognised(data, cache, bounds, owner)
-        while body is None:
-            try:
-                next(steps)
-            except StopIteration as end:
-                body = end.value
-                break
-    return _parse_all(data, bounds, owner) if body is None else body
+    body = None if cache is None else _result(_recognised(data, cache, bounds, owner))
+    return body or _parse_all(data, bounds, owner)
 
 
 async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
     """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
-    steps = _recognised(data, cache, bounds, owner)
+    body = await _recognised(data, cache, bounds, owner)
+    if body is None and len(data) > _MAX_INLINE:
+        return await asyncio.to_thread(_parse_all, data, bounds, owner)
+    return body or _parse_all(data, bounds, owner)
+
+
+def _result(reading: Coroutine[Any, Any, Body | None]) -> Body | None:
+    """The result of a coroutine that waits for nothing but its next turn."""
     while True:
         try:
-            next(steps)
+            reading.send(None)
         except StopIteration as end:
             body: Body | None = end.value
-            break
-        await asyncio.sleep(0)
-    if body is not None:
-        return body
-    if len(data) > TURN_BYTES:
-        return await asyncio.to_thread(_parse_all, data, bounds, owner)
-    return _parse_all(data, bounds, owner)
+            return body
 
 
-def _recognised(data: bytes, cache: MessageCache, bounds: Bounds, owner: str) -> Generator[None, None, Body | None]:
-    """The body, read through the cache; None if only the slow path knows whether anything is wrong, and what."""
-    try:
-        return (yield from _read_with_cache(data, cache, Tally(bounds), owner))
-    except (ValueError, RecursionError, BadRequest):
-        return None
+async def _recognised(data: bytes, cache: MessageCache, bounds: Bounds, owner: str) -> Body | None:
+    """The body, its messages read through the cache.
 
-
-def _read_with_cache(data: bytes, cache: MessageCache, tally: Tally, owner: str) -> Generator[None, None, Body | None]:
-    """The body, its messages read through the cache; None if the first `"messages":[` is not the member `messages`."""
+    None if only the slow path knows whether anything is wrong, and what; also if the first `"messages":[` is not the
+    member `messages`.
+    """
     opening = _MESSAGES.search(data)
     if opening is None:
         return None
-    start = opening.end()
-    elements, singles, spans, end = yield from cache.read_array(data, start, tally, owner)
-    envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
-    return None if envelope is None else Body(data, envelope, elements, singles, spans, Hole(start, end))
+    start, tally = opening.end(), Tally(bounds, len(data))
+    try:
+        array, end = await cache.read_array(data, start, tally, owner)
+        envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
+    except (ValueError, RecursionError, BadRequest):
+        return None
+    return None if envelope is None else Body(data, envelope, *array, Hole(start, end))
 
 
 def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:
@@ -204,7 +196,7 @@ def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        envelope = Envelope.parse(text, Tally(bounds))
+        envelope = Envelope.parse(text, Tally(bounds, len(data)))
         elements = _parsed_elements(envelope.members, owner)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
-from proxy.request.elements import Element
+from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.sessions.blocks import VERSION
 from proxy.sessions.identity import Identity

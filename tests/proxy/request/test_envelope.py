@@ -7,12 +7,11 @@ import json
 import pytest
 
 from proxy.errors import BadRequest
-from proxy.request.bounds import DEFAULT_BOUNDS, MAX_LEVELS, Tally
-from proxy.request.envelope import LARGEST_SHARE, Envelope, Envelopes
 from proxy.request.message_cache import MessageCache
+from proxy.request.scanning import DEFAULT_BOUNDS, LARGEST_SHARE, MAX_LEVELS, Envelope, Envelopes, Tally
 from proxy.request.wire import read
 
-TALLY = Tally(DEFAULT_BOUNDS)
+TALLY = Tally(DEFAULT_BOUNDS, 1_000_000)
 BEFORE, BEHIND = b'{"model":"m","messages":[', b'],"tools":[{"type":"function","function":{"name":"f"}}]}'
 
 
@@ -88,7 +87,7 @@ def test_an_array_other_than_the_messages_is_not_taken_for_them(before: bytes) -
 
 
 def test_the_least_recently_used_envelope_is_evicted_first() -> None:
-    envelopes = Envelopes(most_bytes=20_000)
+    envelopes = Envelopes(max_bytes=20_000)
     used = envelopes.read(BEFORE, BEHIND, TALLY)
     for number in range(50):
         envelopes.read(BEFORE, b'],"user":"%d"}' % number, TALLY)
@@ -97,7 +96,7 @@ def test_the_least_recently_used_envelope_is_evicted_first() -> None:
 
 
 def test_a_single_envelope_cannot_evict_all_others() -> None:
-    envelopes = Envelopes(most_bytes=100_000)
+    envelopes = Envelopes(max_bytes=100_000)
     for _ in range(2):
         large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)), TALLY)
         assert large is not None

@@ -151,7 +151,7 @@ def test_an_estimate_is_not_taken_for_a_count() -> None:
 
 
 def test_counts_outlive_the_messages_in_the_cache() -> None:
-    pool, seen = Tallying(), MessageCache(most_bytes=0)
+    pool, seen = Tallying(), MessageCache(max_bytes=0)
     measurer = Measurer(Reader(), pool, seen)
     for _ in range(2):
         measured(measurer, read(json.dumps({"messages": HISTORY}).encode(), seen))

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request.bounds import MAX_LEVELS
-from proxy.request.elements import MAX_COST_IN_SPAN, Element
-from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, SPAN_LENGTH, MessageCache
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, MAX_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
+from proxy.request.scanning import MAX_LEVELS
 from proxy.request.wire import Body, read
 from tests.proxy.request.test_wire import FEW, bodies
 
@@ -132,7 +131,7 @@ def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
 
 
 def test_the_message_unused_for_longest_is_evicted_first() -> None:
-    cache = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
+    cache = MessageCache(max_bytes=40 * (ENTRY_BYTES + 40))
     texts = [f"{number:04}" for number in range(100)]
     for text in texts:
         read_and_kept(body_bytes([user("rules"), user(text)]), cache)
@@ -161,7 +160,7 @@ def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
 
 
 def test_an_evicted_message_is_not_kept_alive_by_the_message_before_it() -> None:
-    cache = MessageCache(most_bytes=40 * (ENTRY_BYTES + 40))
+    cache = MessageCache(max_bytes=40 * (ENTRY_BYTES + 40))
     body = read_and_kept(body_bytes([user("rules"), user("old")]), cache)
     before = body.elements[0]
     for number in range(100):
@@ -174,7 +173,7 @@ def test_an_evicted_message_is_not_kept_alive_by_the_message_before_it() -> None
 
 
 def test_a_message_too_large_to_cache_is_still_read() -> None:
-    cache = MessageCache(most_bytes=100_000)
+    cache = MessageCache(max_bytes=100_000)
     data = body_bytes([user("x" * 50_000), user("y")])
     for _ in range(2):
         assert [each.value for each in read_and_kept(data, cache).elements] == [user("x" * 50_000), user("y")]
@@ -307,25 +306,27 @@ def test_a_large_message_is_in_no_span() -> None:
     assert elements[2].span is not None
 
 
-def test_a_span_is_dissolved_when_one_of_its_messages_is_evicted_and_keeps_none_alive() -> None:
-    cache = MessageCache(most_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
+def test_the_messages_of_a_span_are_evicted_together_and_leave_no_garbage() -> None:
+    cache = MessageCache(max_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
     elements = bound(cache, LONG[: SPAN_LENGTH + 1])
-    used, gone = elements[SPAN_LENGTH // 2], [ref(each) for each in elements if each is not elements[SPAN_LENGTH // 2]]
-    del elements
+    used, gone = elements[SPAN_LENGTH // 2], [ref(each) for each in elements[1:]]
+    for i in range(12 * SPAN_LENGTH):
+        read_and_kept(body_bytes([user(f"another {i}")]), cache)
+        cache.keep([used])
+    assert used.span is not None
+    assert all(each.cost for each in elements[1:])
+    del elements, used
     gc.disable()
     try:
         for i in range(12 * SPAN_LENGTH):
-            read_and_kept(body_bytes([user(f"another {i}")]), cache)
-            cache.keep([used])
-        assert used.cost
-        assert used.span is None
+            read_and_kept(body_bytes([user(f"yet another {i}")]), cache)
         assert [each() for each in gone] == [None] * len(gone)
     finally:
         gc.enable()
 
 
 def test_the_messages_of_a_span_in_use_are_not_evicted() -> None:
-    cache = MessageCache(most_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
+    cache = MessageCache(max_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
     elements = bound(cache, LONG[: SPAN_LENGTH + 1])
     for i in range(12 * SPAN_LENGTH):
         read_and_kept(body_bytes([user(f"another {i}")]), cache)

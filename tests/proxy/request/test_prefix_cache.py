@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 
 from proxy.calibration.features import of_messages
 from proxy.request import wire
-from proxy.request.elements import CachedPrefix, Element
-from proxy.request.measure import BY_LENGTH, Measured, Measurer
-from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, MessageCache
-from proxy.request.prefix_cache import MAX_NEW_MESSAGES, MIN_MESSAGES, end_of_systems, find_prefix
+from proxy.request.measure import (
+    BY_LENGTH,
+    MAX_NEW_MESSAGES,
+    MIN_MESSAGES,
+    CachedPrefix,
+    Measured,
+    Measurer,
+    Prefixes,
+    end_of_systems,
+)
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
@@ -46,8 +53,8 @@ systems = st.sampled_from([{"role": role, "content": text} for role in ("system"
 class Reading:
     """Reads and measures bodies, one after the other."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self.seen = MessageCache(most_bytes)
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.seen = MessageCache(max_bytes)
         self._measurer = Measurer(Reader(), CountingPool(), self.seen)
         self.body = wire.read(b'{"messages":[{"role":"user"}]}')
 
@@ -62,11 +69,12 @@ class Reading:
     def found(self, counted_by: str = BY_LENGTH) -> CachedPrefix | None:
         """The beginning of what was taken in last."""
         elements = self.body.elements
-        return find_prefix(elements[end_of_systems(elements) :], counted_by)
+        return self._measurer.prefixes.find(elements[end_of_systems(elements) :], counted_by)
 
     @property
     def prefixes(self) -> list[Element]:
-        return [each for each in self.body.elements if each.prefixes]
+        kept = {element for element, _ in self._measurer.prefixes._kept._kept}
+        return [element for element in self.body.elements if element in kept]
 
 
 def known(transcript: Transcript) -> list[object]:
@@ -180,46 +188,35 @@ def test_short_conversations_have_no_prefix() -> None:
     assert reading.prefixes == []
 
 
-def test_a_prefix_is_dropped_with_its_last_message_and_leaves_no_garbage() -> None:
-    reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
+def test_prefixes_are_bounded_by_the_bytes_of_their_messages_and_leave_no_garbage() -> None:
+    reading = Reading()
     reading.take(MESSAGES)
-    [last] = reading.prefixes
-    (known,) = last.prefixes
-    gone = [ref(each) for each in known.elements]
-    del last, known
+    size = sum(element.cost for element in reading.body.elements)
+    prefixes = Prefixes(max_bytes=2 * size)
+    gone: list[ref[Element]] = []
     gc.disable()
     try:
-        for i in range(6 * len(MESSAGES)):
-            reading.take([{"role": "user", "content": f"another one {i}"}])
-        assert [each() for each in gone] == [None] * len(gone)
+        for number in range(5):
+            conversation = [{**each, "content": f"{number} {each['content']}"} for each in MESSAGES[1:]]
+            reading.take(conversation)
+            prefixes.store(reading.body.elements, BY_LENGTH, None)
+            gone += [ref(element) for element in reading.body.elements[:-1] if number < 2]
+        assert 0 < len(prefixes) < 3
+        reading = Reading()
+        assert [element() for element in gone] == [None] * len(gone)
     finally:
         gc.enable()
 
 
 def test_messages_outside_of_the_cache_have_no_prefix() -> None:
-    reading = Reading(most_bytes=0)
+    reading = Reading(max_bytes=0)
     reading.take(MESSAGES)
     assert reading.prefixes == []
 
 
 def test_a_conversation_with_a_message_too_large_to_cache_has_no_prefix() -> None:
-    reading = Reading(most_bytes=16 * 64 * ENTRY_BYTES)
+    reading = Reading(max_bytes=16 * 64 * ENTRY_BYTES)
     large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
     reading.take([large, *MESSAGES])
     reading.take([*MESSAGES, large, *MESSAGES[:MIN_MESSAGES]])
     assert reading.prefixes == []
-
-
-def test_a_prefix_in_use_does_not_keep_evicted_messages_alive() -> None:
-    reading = Reading(most_bytes=2 * len(MESSAGES) * (ENTRY_BYTES + 100))
-    reading.take(MESSAGES)
-    [last] = reading.prefixes
-    gone = [ref(each) for each in last.prefixes[0].elements[:-1]]
-    gc.disable()
-    try:
-        for i in range(6 * len(MESSAGES)):
-            reading.take([{"role": "user", "content": f"another one {i}"}, dict(last.value)])
-        assert last.cost
-        assert [each() for each in gone] == [None] * len(gone)
-    finally:
-        gc.enable()

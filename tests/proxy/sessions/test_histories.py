@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.request.elements import Element
+from proxy.request.message_cache import Element
 from proxy.sessions.append import Append, Tip
 from proxy.sessions.blocks import new_block
 from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.request.elements import Element
+from proxy.request.message_cache import Element
 from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions

@@ -1,0 +1,312 @@
+"""Scans the text of a request body within bounds: the members of its object, each with its value and its place.
+
+Theory of operation. A body is scanned piece by piece, where a piece is one message or one member. The decoder of the
+standard library reads a piece, so numbers have no limit, and lone surrogates and the order of keys are kept. It reads
+in one call, which nothing can interrupt, and a value takes far more memory and time than its bytes: `{},` is three
+bytes and becomes an object of 72. A limit of bytes alone therefore bounds neither. So a piece is checked before it is
+decoded (`Tally.check_piece`) and its values are counted afterwards (`Tally.add`).
+
+Values are counted by the marks that begin them: `{`, `[` and `,` outside of strings. Nearly always the marks of the
+whole text are few enough, and then strings need not be told from what is between them. A text that has no more bytes
+than it may have values is not even counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from proxy.errors import BadRequest, BodyTooLarge
+from proxy.runtime.lru import SizedLru
+from strategies.core.parsing import decode
+
+MAX_BYTES = 4 * 1024 * 1024
+LARGEST_SHARE = 4
+"""An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
+COUNTED_MEMBERS = ("tools", "functions", "tool_choice", "function_call", "response_format")
+"""The members besides `messages` that cost prompt tokens."""
+MAX_LEVELS = 255
+"""The most levels of nesting in a piece, because later readers are recursive; a scalar has one."""
+PIECE_SHARE = 10
+"""One piece may have 1 / PIECE_SHARE of the values of a body."""
+TOO_DEEP = "The request body is nested too deeply."
+
+_READ_ONCE = ("messages", "model", "condenser")
+_DIGEST_BYTES = 16
+_MEMORY_PER_BYTE = 4
+"""Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
+_ENTRY_BYTES = 1_500
+"""Bytes of memory that an entry takes besides."""
+_FEW_MARKS = 64
+_LONG = 4_096
+_FIRST_SLICE = 2_048
+"""Length of the text that is tried first to read a piece; where that is too short, `SLICE_GROWTH` times as much."""
+SLICE_GROWTH = 8
+_MARKS = b"{[,"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
+
+
+class Bounds(NamedTuple):
+    """What one body may hold."""
+
+    messages: int = 10_000
+    members: int = 1_000
+    """Members of the body itself."""
+    values: int = 250_000
+    """JSON values, nested ones included."""
+
+
+DEFAULT_BOUNDS = Bounds()
+
+
+class Member(NamedTuple):
+    """A member of the body, and its place in the text."""
+
+    key: str
+    value: Any
+    start: int
+    """Index of the first character of the key."""
+    value_start: int
+    """Index of the first character of the value."""
+    end: int
+    """Index just after the value."""
+
+
+class Tally:
+    """What was read so far of a body of `size` bytes; every method raises `BodyTooLarge` when a bound is exceeded."""
+
+    def __init__(self, bounds: Bounds, size: int) -> None:
+        self._bounds = bounds
+        self._piece = bounds.values // PIECE_SHARE
+        self._counts = size > bounds.values
+        self._values = 0
+
+    def is_dense(self, data: bytes) -> bool:
+        """Whether a text may hold a piece with too many values."""
+        return len(data) > self._piece and _marks(data) > self._piece
+
+    def check_piece(self, text: str, name: str, at: int) -> None:
+        """Checks the piece at index `at` of a dense text, which may end within the piece or go on after it."""
+        if self._exceeds(text, at):
+            raise BodyTooLarge(f"{name} holds more than {self._piece:,} values.", param=name)
+
+    def add(self, value: Any, data: bytes) -> None:
+        """Counts a piece that was read from `data`; raises `BadRequest` if it is nested too deeply."""
+        if not self._counts and len(data) < MAX_LEVELS:
+            return
+        if len(data) < _LONG and (marks := _marks(data)) <= _FEW_MARKS:
+            self._values += marks
+        else:
+            self._values += count_values(value)
+        if self._values > self._bounds.values:
+            raise BodyTooLarge(f"The request body holds more than {self._bounds.values:,} values.")
+
+    def check_messages(self, count: int) -> None:
+        """Checks the number of messages."""
+        if count > self._bounds.messages:
+            raise BodyTooLarge(f"There are more than {self._bounds.messages:,} messages.", param="messages")
+
+    def check_members(self, count: int) -> None:
+        """Checks the number of members."""
+        if count > self._bounds.members:
+            raise BodyTooLarge(f"The request body has more than {self._bounds.members:,} members.")
+
+    def _exceeds(self, text: str, at: int) -> bool:
+        """Whether the value at index `at` has more marks outside of strings than a piece may have values."""
+        depth, left = 0, self._piece
+        for found in _TOKEN.finditer(text, at):
+            mark = found[0]
+            if mark in ("{", "[", ","):
+                left -= 1
+                depth += mark != ","
+            elif mark in ("}", "]"):
+                depth -= 1
+            if left < 0 or depth == 0:
+                break
+        return left < 0
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The text of a body and its members."""
+
+    text: str
+    members: Mapping[str, Member]
+
+    @classmethod
+    def parse(cls, text: str, tally: Tally) -> Envelope:
+        """Scans a text; raises what `scan_members` does."""
+        return cls(text, scan_members(text, tally))
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """The values of all members but `messages`."""
+        return {key: member.value for key, member in self.members.items() if key != "messages"}
+
+    @cached_property
+    def outside_digest(self) -> bytes:
+        """A digest of the members besides `messages` that cost tokens; empty if there are none."""
+        raw_values = [self.raw_value(key) for key in COUNTED_MEMBERS]
+        data = "\0".join(raw_values).encode()
+        return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(raw_values) else b""
+
+    def raw_value(self, key: str) -> str:
+        """The JSON text of a member's value as it came in, or ""."""
+        member = self.members.get(key)
+        return "" if member is None else self.text[member.value_start : member.end]
+
+
+class Envelopes:
+    """A least-recently-used cache of envelopes, by their bytes; it takes at most about `max_bytes` of memory.
+
+    A client sends the same model, options and tools with every request of a conversation, and tools are long. Requests
+    with the same bytes around their messages share one envelope, so nothing may change its values.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._kept: SizedLru[tuple[str, bytes, bytes], Envelope] = SizedLru(max_bytes)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
+        """The envelope of a tenant's body with these bytes around its messages; None if these are not `messages`.
+
+        Raises what `scan_members` does, and `RecursionError`.
+        """
+        key = owner, before, after
+        if (kept := self._kept.use(key)) is not None:
+            return kept
+        opening = before.decode()
+        envelope = Envelope.parse(opening + after.decode(), tally)
+        messages = envelope.members.get("messages")
+        if messages is None or messages.value != [] or messages.end != len(opening) + 1:
+            return None
+        cost = _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
+        if cost <= self._max_bytes // LARGEST_SHARE:
+            self._kept.put(key, envelope, cost)
+        return envelope
+
+
+def scan_members(text: str, tally: Tally) -> dict[str, Member]:
+    """The members of a body by their keys; of a key that stands twice, the last one counts.
+
+    The value of `messages`, if it is an array, becomes a list of (value, JSON text) for its elements. Raises
+    `ValueError` if the text is not JSON, `BadRequest` if it is but cannot be a body, and `BodyTooLarge`.
+    """
+    at = skip_space(text, 0)
+    if text[at : at + 1] != "{":
+        decode(text, at)
+        raise BadRequest("The request body must be a JSON object.")
+    members: dict[str, Member] = {}
+    for member in _scan_object(text, at, tally):
+        tally.check_members(len(members) + 1)
+        if member.key in members and member.key in _READ_ONCE:
+            raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
+        members[member.key] = member
+    return members
+
+
+def _scan_object(text: str, at: int, tally: Tally) -> Iterator[Member]:
+    """The members of the object at `at`, which must be all that is left of the text."""
+    end = skip_space(text, at + 1)
+    if text[end : end + 1] == "}":
+        return _check_end(text, end + 1)
+    while True:
+        start = end
+        key, end = decode(text, start)
+        if not isinstance(key, str):
+            raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
+        end = _expect(text, end, ":")
+        if key == "messages" and text[end : end + 1] == "[":
+            value, stop = _scan_array(text, end, tally)
+        else:
+            value, stop = _decode_piece(text, end, key, tally)
+        yield Member(key, value, start, end, stop)
+        end = skip_space(text, stop)
+        if text[end : end + 1] == "}":
+            return _check_end(text, end + 1)
+        end = _expect(text, end, ",")
+
+
+def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]], int]:
+    """The elements of the array at `at`, each with its JSON text, and the index just after the array."""
+    elements: list[tuple[Any, str]] = []
+    end = skip_space(text, at + 1)
+    if text[end : end + 1] == "]":
+        return elements, end + 1
+    while True:
+        tally.check_messages(len(elements) + 1)
+        value, stop = _decode_piece(text, end, f"messages[{len(elements)}]", tally)
+        elements.append((value, text[end:stop]))
+        end = skip_space(text, stop)
+        if text[end : end + 1] == "]":
+            return elements, end + 1
+        end = _expect(text, end, ",")
+
+
+def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int]:
+    """The JSON value at index `at` and the index where it ends; raises `ValueError` if there is none."""
+    if text[at : at + 1] not in ("{", "["):
+        return decode(text, at)  # a scalar is one value; of a number, a slice would be another one
+    width = _FIRST_SLICE
+    while True:
+        part = text[at : at + width]
+        if tally.is_dense(part.encode()):
+            tally.check_piece(part, name, 0)
+        try:
+            value, size = decode(part)
+        except json.JSONDecodeError as error:
+            if at + width >= len(text):
+                raise json.JSONDecodeError(error.msg, text, at + error.pos) from None
+            width *= SLICE_GROWTH
+        else:
+            tally.add(value, part[:size].encode())
+            return value, at + size
+
+
+def skip_space(text: str, at: int) -> int:
+    """The index of the first character from `at` on that is not white space."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _check_end(text: str, at: int) -> None:
+    end = skip_space(text, at)
+    if end != len(text):
+        raise ValueError(f"something follows the object (character {end})")
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    """The index of what follows a mark and the white space around it; raises `ValueError` if the mark is missing."""
+    at = skip_space(text, at)
+    if text[at : at + 1] != mark:
+        raise ValueError(f"'{mark}' is missing (character {at})")
+    return skip_space(text, at + 1)
+
+
+def count_values(value: Any) -> int:
+    """The number of JSON values in one, itself included; raises `BadRequest` if it has more than `MAX_LEVELS` levels.
+
+    Works without recursion.
+    """
+    level, count = [value], 0
+    for _ in range(MAX_LEVELS + 1):
+        if not level:
+            return count
+        count += len(level)
+        containers = [outer for outer in level if isinstance(outer, (dict, list))]
+        level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    raise BadRequest(TOO_DEEP)
+
+
+def _marks(data: bytes) -> int:
+    """The number of marks in a text, those in strings included; never fewer than the values that begin in it."""
+    return len(data) - len(data.translate(None, _MARKS))
