@@ -18,6 +18,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.errors import ShuttingDown
+from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers, first
 from proxy.http.sse import between_events, event, is_event_stream
 from proxy.log import RequestLine
@@ -103,8 +104,8 @@ class _Reply:
                     await self._send({"type": "http.response.body", "body": last})
 
     def _takes_events(self) -> bool:
-        is_plain = first(self._headers, b"content-encoding") in (None, "identity")
-        return is_plain and is_event_stream(self._headers) and first(self._headers, b"content-length") is None
+        is_open = first(self._headers, b"content-length") is None and not encoding_of(self._headers)
+        return is_open and is_event_stream(self._headers)
 
 
 def _error_event(path: str, error: ShuttingDown, newest: bytes) -> bytes:

@@ -20,6 +20,7 @@ from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Dispatcher, fetch_reply
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, Roles, headers_for, vote_question
 from proxy.chat.loose_json import count_at
+from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.ballot import Polls, read_vote
@@ -138,7 +139,7 @@ def read_completion(reply: JsonReply) -> Completion | Failure:
     """The completion in a reply, or the failure that it amounts to."""
     if reply.status == 429:
         return Failure("rate-limited")
-    if reply.status // 100 != 2:
+    if not is_success(reply.status):
         return Failure("http-error")
     try:
         body = json.loads(reply.body)

@@ -11,6 +11,7 @@ from proxy.asking.dispatch import Dispatcher, fetch_reply, is_down
 from proxy.asking.lanes import Lane
 from proxy.asking.questions import Caller, headers_for
 from proxy.chat.loose_json import count_at, json_or_none
+from proxy.http.headers import is_success
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
@@ -56,7 +57,7 @@ def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
         return Failure("rate-limited")
     if is_down(reply.status):
         return Failure("server-error")
-    if reply.status // 100 != 2:
+    if not is_success(reply.status):
         return Failure("http-error")
     body = json_or_none(reply.body)
     data = body.get("data") if isinstance(body, dict) else None

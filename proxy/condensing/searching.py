@@ -19,14 +19,14 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import first
+from proxy.http.headers import first, is_success
 from proxy.learning.learned_windows import LearnedWindows
 from proxy.learning.profiles import MAX_READ
 from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action
 from proxy.runtime.lru import Lru
-from proxy.searching.joining import Following, Send, StreamedReply, is_good, join_replies, read_whole
+from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
 from proxy.searching.rounds import Rounds
 from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings
@@ -92,7 +92,7 @@ class Searcher:
 
         `send` sends a body to the upstream.
         """
-        if not is_good(reply):
+        if not is_success(reply.status):
             return await self._without_tool(decision, rounds, scope, reply, send)
         if (first(reply.headers, b"content-encoding") or "") not in _UNENCODED:
             return SearchedReply(reply)
@@ -120,7 +120,7 @@ class Searcher:
             again = await send(plain)
         except UpstreamUnavailable:
             return SearchedReply(error)
-        if not is_good(again):
+        if not is_success(again.status):
             await again.close()
             return SearchedReply(error)
         self._offers.note_refusal(scope.everyone if _is_proof(error.data, decision, plain) else scope)

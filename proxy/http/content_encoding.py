@@ -26,7 +26,7 @@ ALWAYS_DECODED = 4 * 1024 * 1024
 MAX_CHUNK_EXPANSION = 100
 """A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
 MAX_MEMBERS = 1_000
-"""The most concatenated members of a body in gzip."""
+"""The maximum number of concatenated members of a body in gzip."""
 
 _PIECE = 4 * 1024  # bytes; small, because zlib copies with each piece what follows a member in it
 _GZIP = b"\x1f\x8b"  # the first bytes of each member
@@ -110,6 +110,15 @@ def decoder_for(encoding: str) -> Decoder | None:
 def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The content encoding that headers name, in lower case; "" for none."""
     return _normalized(first(headers, ENCODING) or "")
+
+
+def decoded(data: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The data of a reply with these headers, without its content encoding; None if it cannot be decoded."""
+    decoder = decoder_for(encoding_of(headers))
+    try:
+        return decoder.feed(data) if decoder else None
+    except zlib.error:
+        return None
 
 
 async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Which headers are passed on in either direction, and helpers to read and write headers."""
+"""Which headers are passed on in either direction, and helpers to read the head of a reply and to write headers."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
 
 def _tokens(value: bytes) -> list[bytes]:
     return [token.strip().lower() for token in value.split(b",")]
+
+
+def is_success(status: int) -> bool:
+    """Whether a status says that the request was accepted."""
+    return 200 <= status < 300
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:

@@ -7,7 +7,7 @@ begins in time costs the timer and nothing else.
 
 After the proxy's own head the client has the status 200 and the content type of server-sent events, and every reply
 must fit them: events are passed on as they come, a reply in one piece becomes an event, and an error takes the form of
-errors in the middle of a stream (`continuation`).
+errors in the middle of a stream (`Continuation`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
 from proxy.chat.loose_json import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
-from proxy.http.content_encoding import Decoder, decoder_for
-from proxy.http.headers import Headers, encode_headers, first
+from proxy.http.content_encoding import decoded, encoding_of
+from proxy.http.headers import Headers, encode_headers, first, is_success
 from proxy.http.sse import DONE, event, is_event_stream
 from proxy.reasons import Action
 
@@ -39,8 +37,6 @@ _HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cac
 
 _FINAL = frozenset(f"X-Condenser-{name}" for name in ("Session", "Session-Source", "Strategy", "Tokens-Before", "Head"))
 """Headers whose values no retry changes, so that they can be sent as soon as there is a decision."""
-
-_UNREADABLE = UpstreamUnavailable("The upstream's stream is encoded in a way that is not known.", code="upstream_error")
 
 _MAX_QUOTED = 1_000  # characters of an error in another form than OpenAI's
 
@@ -153,7 +149,7 @@ class KeepAlive:
         await self._finish_beat()
         head = message["status"], message["headers"]
         if self.has_sent_head:
-            self._continuation = continuation(*head)
+            self._continuation = Continuation(*head)
         else:
             self._has_chosen_head = True
             await self._send(message)
@@ -161,7 +157,7 @@ class KeepAlive:
 
     async def _send_body(self, chunk: bytes, *, more: bool) -> None:
         if self._continuation is not None:
-            chunk = self._continuation.feed(chunk) + (b"" if more else self._continuation.end())
+            chunk = self._continuation.feed(chunk, is_last=not more)
         if not chunk and more:
             return
         await self.stop()
@@ -191,72 +187,28 @@ def beat(form: str, model: str, now: float) -> bytes:
     return event(json.dumps({**head, "choices": [empty_choice]}).encode())
 
 
-class Continuation(Protocol):
-    """Turns a reply into the rest of an event stream, after its head could no longer be sent."""
+class Continuation:
+    """Turns a reply into the rest of an event stream, after its head could no longer be sent.
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Takes in the next chunk of the reply and returns what can be sent now."""
-        ...
+    Events pass as they come. Any other reply waits for its end: an error, or a completion from a server that does not
+    stream. So does a stream that a server has encoded though it was not asked to.
+    """
 
-    def end(self) -> bytes:
-        """Returns what is left to send at the end of the reply."""
-        ...
-
-
-class EventContinuation:
-    """Continues with a reply in events; `decoder` is None for a content encoding that cannot be decoded."""
-
-    def __init__(self, decoder: Decoder | None) -> None:
-        self._decoder = decoder
-        self._has_sent = self._has_failed = False
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Returns the decoded chunk, or once an error event if the reply cannot be decoded."""
-        if self._has_failed:
-            return b""
-        try:
-            plain = self._decoder.feed(chunk) if self._decoder else None
-        except zlib.error:
-            plain = None
-        if plain is None:
-            self._has_failed = True
-            return (b"\n\n" if self._has_sent else b"") + error_event(_UNREADABLE)
-        self._has_sent = True
-        return plain
-
-    def end(self) -> bytes:
-        """Returns nothing: an upstream ends its events itself."""
-        return b""
-
-
-class WholeContinuation:
-    """Continues with a reply in one piece: an error, or a completion from a server that does not stream."""
-
-    def __init__(self, status: int, decoder: Decoder | None) -> None:
+    def __init__(self, status: int, headers: Headers) -> None:
         self._status = status
-        self._decoder = decoder
-        self._chunks: list[bytes] = []
+        self._headers = headers
+        self._is_stream = is_success(status) and is_event_stream(headers)
+        self._chunks: list[bytes] | None = [] if encoding_of(headers) or not self._is_stream else None
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Keeps the chunk and returns nothing."""
+    def feed(self, chunk: bytes, *, is_last: bool) -> bytes:
+        """Takes in the next chunk of the reply and returns what can be sent now."""
+        if self._chunks is None:
+            return chunk
         self._chunks.append(chunk)
-        return b""
-
-    def end(self) -> bytes:
-        """Returns the whole reply as events."""
-        try:
-            data = self._decoder.feed(b"".join(self._chunks)) if self._decoder else b""
-        except zlib.error:
-            data = b""
-        return reply_as_events(self._status, data)
-
-
-def continuation(status: int, headers: Headers) -> Continuation:
-    """The continuation for a reply with this status and these headers."""
-    decoder = decoder_for(first(headers, b"content-encoding") or "")
-    if _is_success(status) and is_event_stream(headers):
-        return EventContinuation(decoder)
-    return WholeContinuation(status, decoder)
+        if not is_last:
+            return b""
+        data = decoded(b"".join(self._chunks), self._headers)
+        return data if self._is_stream and data else reply_as_events(self._status, data or b"")
 
 
 def allows_beats(status: int, headers: Headers) -> bool:
@@ -264,9 +216,8 @@ def allows_beats(status: int, headers: Headers) -> bool:
 
     They must be plain bytes of a successful event stream, and the head must not announce a length.
     """
-    is_plain = first(headers, b"content-encoding") in (None, "identity")
-    is_open = is_plain and first(headers, b"content-length") is None
-    return is_open and _is_success(status) and is_event_stream(headers)
+    is_open = first(headers, b"content-length") is None and not encoding_of(headers)
+    return is_open and is_success(status) and is_event_stream(headers)
 
 
 def reply_as_events(status: int, data: bytes) -> bytes:
@@ -276,7 +227,7 @@ def reply_as_events(status: int, data: bytes) -> bytes:
         if isinstance(document.get("error"), Mapping):
             # An event's data is one line. Line ends in JSON are only white space between tokens, never inside of them.
             return event(data.strip().replace(b"\r", b" ").replace(b"\n", b" "))
-        if _is_success(status) and (chunk := _as_chunk(document)):
+        if is_success(status) and (chunk := _as_chunk(document)):
             return event(json.dumps(chunk).encode()) + DONE
     quoted = data.decode("utf-8", "replace").strip()[:_MAX_QUOTED]
     return error_event(UpstreamUnavailable(f"The upstream answered {status}: {quoted}", code="upstream_error"))
@@ -292,20 +243,14 @@ def _as_chunk(completion: Mapping[str, Any]) -> dict[str, Any] | None:
     choices = completion.get("choices")
     if not isinstance(choices, list) or not all(isinstance(each, Mapping) and "message" in each for each in choices):
         return None
-    return {**completion, "object": "chat.completion.chunk", "choices": [_as_delta(each) for each in choices]}
+    return {**completion, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
 
 
 def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
     message = choice["message"]
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     if isinstance(calls, list):
-        message = {
-            **message,
-            "tool_calls": [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, Mapping)],
-        }
+        numbered = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, Mapping)]
+        message = {**message, "tool_calls": numbered}
     rest = {key: value for key, value in choice.items() if key != "message"}
     return {**rest, "delta": message}
-
-
-def _is_success(status: int) -> bool:
-    return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES

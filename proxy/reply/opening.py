@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.chat.loose_json import json_or_none
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoder_for
-from proxy.http.headers import first
+from proxy.http.content_encoding import decoded, decoder_for, encoding_of
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
@@ -113,7 +111,7 @@ class BufferedReply:
 
     def _beginning(self) -> _Beginning:
         """Looks at what is held."""
-        body = self._decoded()
+        body = decoded(b"".join(self._held), self.headers)
         if body is None:
             return _Beginning(None, has_greeting=False, is_enough=True)
         has_greeting, rest = _without_greeting(body) if self._is_stream else (False, body)
@@ -124,14 +122,6 @@ class BufferedReply:
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
         return _has_event(body) if self._is_stream else _ERROR not in body[:2048] or _CHOICES in body[:2048]
-
-    def _decoded(self) -> bytes | None:
-        """What is held, without its content encoding; None if it cannot be decoded."""
-        decoder = decoder_for(first(self.headers, b"content-encoding") or "")
-        try:
-            return decoder.feed(b"".join(self._held)) if decoder else None
-        except zlib.error:
-            return None
 
 
 class OpenedReply(NamedTuple):
@@ -162,7 +152,7 @@ async def open_reply(reply: UpstreamReply, *, inspect: bool) -> OpenedReply:
 
 def is_unreadable_refusal(reply: UpstreamReply) -> bool:
     """Whether an error that may refuse a request has an encoding that cannot be decoded here, such as br or zstd."""
-    return reply.status in _REFUSING and decoder_for(first(reply.headers, b"content-encoding") or "") is None
+    return reply.status in _REFUSING and decoder_for(encoding_of(reply.headers)) is None
 
 
 def _is_error(status: int, body: bytes) -> bool:

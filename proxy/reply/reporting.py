@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from proxy.chat.loose_json import json_or_none
-from proxy.http.headers import Headers, first
-from proxy.http.sse import EventReader, LineSplitter
+from proxy.http.content_encoding import encoding_of
+from proxy.http.headers import Headers
+from proxy.http.sse import EventReader, LineSplitter, is_event_stream
 
 _KEY = b'"usage"'
 _COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
@@ -84,9 +85,9 @@ class StreamEditor:
 
 def editor_for(headers: Headers, extra_tokens: int, *, removes_usage: bool) -> Editor | None:
     """The editor for a reply with these headers; None if there is nothing to edit or the reply is encoded."""
-    if not (extra_tokens or removes_usage) or first(headers, b"content-encoding") not in (None, "identity"):
+    if not (extra_tokens or removes_usage) or encoding_of(headers):
         return None
-    if (first(headers, b"content-type") or "").startswith("text/event-stream"):
+    if is_event_stream(headers):
         return StreamEditor(extra_tokens, removes_usage=removes_usage)
     return WholeEditor(extra_tokens) if extra_tokens else None
 

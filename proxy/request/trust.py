@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any
 
 from proxy.errors import CredentialRefused, CredentialUnproven
-from proxy.http.headers import Headers
+from proxy.http.headers import Headers, is_success
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.facts import Facts
@@ -136,7 +136,7 @@ class Callers:
         if trust is ALWAYS:
             return
         now = self._clock()
-        if 200 <= status < 300:
+        if is_success(status):
             self._accepted.put(trust.credential, now)
             if shares and now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
                 self._share(trust.credential, now)
@@ -160,7 +160,7 @@ class Callers:
         if reply.status in _REFUSALS:
             await self.note(trust, reply.status)
             raise CredentialRefused(reply.status, reply.body)
-        if not 200 <= reply.status < 300 or (credentials and not await self._guards_models()):
+        if not is_success(reply.status) or (credentials and not await self._guards_models()):
             raise CredentialUnproven
         if credentials:
             await self.note(trust, reply.status)

@@ -13,7 +13,7 @@ from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import encode_headers, first
+from proxy.http.headers import encode_headers, first, is_success
 from proxy.log import RequestLine
 from proxy.reply.keepalive import KeepAlive, beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
@@ -123,7 +123,7 @@ class _Serving:
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
-        taken, decision = 200 <= reply.status < 300, exchange.decision
+        taken, decision = is_success(reply.status), exchange.decision
         own_headers = encode_headers(exchange.headers(accepted=taken))
         if not taken:
             return Relay(self.incoming, reply, own_headers)

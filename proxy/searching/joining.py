@@ -19,11 +19,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
-from http import HTTPStatus
 
 from proxy.chat.loose_json import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
-from proxy.http.headers import Headers
+from proxy.http.headers import Headers, is_success
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.numbers import LEAST
@@ -51,7 +50,7 @@ async def join_replies(reply: UpstreamReply, rounds: Rounds, following: Followin
     earlier: list[FirstChoice] = []
     while True:
         current = await read_whole(reply)
-        choice = first_choice_in(current.data) if is_good(current) else None
+        choice = first_choice_in(current.data) if is_success(current.status) else None
         if choice is None:
             return current
         if rounds.runs_calls and choice.calls_memory:
@@ -129,7 +128,7 @@ class StreamedReply:
             reply = await self._following.reply(text_sent=text_sent)
         else:
             reply = await self._following.in_place_of(failed, text_sent=text_sent)
-        if is_good(reply):
+        if is_success(reply.status):
             return reply
         error = await read_whole(reply)
         message, code = error_in(error.data)
@@ -183,7 +182,7 @@ class Following:
 
     async def _request(self, *, text_sent: bool) -> OpenedReply:
         reply = await self._send(self._rounds.body())
-        flows = is_good(reply) and is_event_stream(reply.headers)
+        flows = is_success(reply.status) and is_event_stream(reply.headers)
         looks = not flows and (not text_sent or self._rounds.tokens >= LEAST)
         return self._learn_from(await open_reply(reply, inspect=looks))
 
@@ -226,7 +225,7 @@ class Following:
 
 def _is_reply(following: OpenedReply) -> bool:
     """Whether the reply is no error, as far as its body was examined."""
-    return is_good(following.reply) and not following.error
+    return is_success(following.reply.status) and not following.error
 
 
 def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:
@@ -268,11 +267,6 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
 def error_reply(error: ProxyError) -> ReadReply:
     """One of our own errors as a reply."""
     return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
-
-
-def is_good(reply: UpstreamReply) -> bool:
-    """Whether the reply has a status of success."""
-    return HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES
 
 
 def error_in(data: bytes) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
-from proxy.reply.keepalive import allows_beats, beat, continuation, early_headers
+from proxy.reply.keepalive import Continuation, allows_beats, beat, early_headers
 from tests.support import replies
 
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
@@ -18,8 +18,8 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 def continued(status: int, headers: Headers, *parts: bytes) -> bytes:
-    going = continuation(status, headers)
-    return b"".join([*map(going.feed, parts), going.end()])
+    going = Continuation(status, headers)
+    return b"".join([*(going.feed(part, is_last=False) for part in parts), going.feed(b"", is_last=True)])
 
 
 def events_in(data: bytes) -> list[Any]:
@@ -58,9 +58,9 @@ def test_no_beats_are_sent_before_a_body_with_a_content_length() -> None:
 
 def test_events_are_passed_on_as_they_come() -> None:
     parts = [b": x\r\n\r\nda", b"ta: \xff\r\n\r\n", b"data: [DONE]"]
-    going = continuation(200, EVENTS)
-    assert [going.feed(part) for part in parts] == parts
-    assert going.end() == b""
+    going = Continuation(200, EVENTS)
+    assert [going.feed(part, is_last=False) for part in parts] == parts
+    assert going.feed(b"", is_last=True) == b""
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
