@@ -22,7 +22,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policies import Policies
-from proxy.condensing.preparing import Background, Preparer
+from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
@@ -42,6 +42,7 @@ from proxy.request.scanning import Bounds
 from proxy.request.tenants import AUTHORIZATION, Tenants, tenant_key
 from proxy.request.trust import Callers
 from proxy.resources import config_directory, tool_output_patterns
+from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
@@ -79,7 +80,7 @@ class Services:
     message_cache: MessageCache
     discovered: Discovered
     calibrator: Calibrator
-    background: Background
+    background: OwnedTasks
     asking: Asking
     telemetry: Telemetry
     admission: Admission
@@ -130,7 +131,7 @@ async def open_services(
         telemetry = Telemetry()
         stored = StoredSessions(store, settings.store.timeout, telemetry.record_write)
         stack.push_async_callback(stored.close)
-        tasks = Background()
+        tasks = OwnedTasks()
         stack.push_async_callback(tasks.close)
         tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         await asyncio.to_thread(tokenizers.warm)
@@ -206,7 +207,7 @@ def _asking(
 def _calibrator(
     settings: Settings,
     stored: StoredSessions,
-    tasks: Background,
+    tasks: OwnedTasks,
     telemetry: Telemetry,
     learned: LearnedWindows,
     clock: Callable[[], float],
@@ -222,7 +223,7 @@ def _calibrator(
     )
 
 
-def _writing(settings: Settings, stored: StoredSessions, tasks: Background, clock: Callable[[], float]) -> _Writing:
+def _writing(settings: Settings, stored: StoredSessions, tasks: OwnedTasks, clock: Callable[[], float]) -> _Writing:
     keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=settings.store.keeps_text)
     return _Writing(keeper, Leases(stored, tasks))
 
@@ -245,7 +246,7 @@ def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[]
     return MemoryAdmin(stored, reader, ttl=store.ttl, clock=clock, keeps_text=store.keeps_text)
 
 
-def _discovered(settings: Settings, upstream: Upstream, tasks: Background, clock: Callable[[], float]) -> Discovered:
+def _discovered(settings: Settings, upstream: Upstream, tasks: OwnedTasks, clock: Callable[[], float]) -> Discovered:
     key = settings.upstream.api_key
     return Discovered(
         upstream,
@@ -257,7 +258,7 @@ def _discovered(settings: Settings, upstream: Upstream, tasks: Background, clock
 
 
 def _callers(
-    settings: Settings, upstream: Upstream, stored: StoredSessions, tasks: Background, clock: Callable[[], float]
+    settings: Settings, upstream: Upstream, stored: StoredSessions, tasks: OwnedTasks, clock: Callable[[], float]
 ) -> Callers:
     own_key, base_url = settings.upstream.api_key is not None, settings.upstream.base_url
     names = lowered_names([AUTHORIZATION, *settings.tenant.headers])
@@ -294,7 +295,7 @@ def _deciding(
     intake: Intake,
     injector: Injector,
     resolver: Resolver,
-    tasks: Background,
+    tasks: OwnedTasks,
     clock: Callable[[], float],
 ) -> Decider:
     keeper, leases = writing

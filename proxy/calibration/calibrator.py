@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.calibration.anchor import About, Anchor, Anchors, CountedPrompt, Growth, stands_in
 from proxy.calibration.features import Features, of_messages
@@ -97,7 +97,7 @@ class Calibrator:
         self,
         upstream: str,
         facts: Facts,
-        tasks: OwnedTasks[Any],
+        tasks: OwnedTasks,
         *,
         ttl: int,
         clock: Callable[[], float],

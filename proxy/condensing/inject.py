@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
-from proxy.condensing.preparing import Background
 from proxy.condensing.recall import Recall, Searchable
 from proxy.runtime.offload import message_load, offload
+from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
@@ -53,7 +53,7 @@ def with_standing_block(case: Case) -> Case:
 class Injector:
     """Chooses blocks and puts them into views; one per app."""
 
-    def __init__(self, recall: Recall, settings: MemorySettings, tasks: Background) -> None:
+    def __init__(self, recall: Recall, settings: MemorySettings, tasks: OwnedTasks) -> None:
         self._recall = recall
         self._settings = settings
         self._tasks = tasks

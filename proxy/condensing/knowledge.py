@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from proxy.calibration.anchor import Anchor
 from proxy.calibration.calibrator import Calibrator, Forwarded
@@ -44,7 +43,7 @@ class Knowledge:
         learned: LearnedWindows,
         calibrator: Calibrator,
         profiles: Profiles,
-        tasks: OwnedTasks[Any],
+        tasks: OwnedTasks,
         report: Callable[[], None],
         upstream: str,
     ) -> None:

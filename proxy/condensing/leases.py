@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from proxy.condensing.single_flight import LINGER
 from proxy.request.trust import ALWAYS, Trust
-from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.runtime.owned_tasks import LINGER, OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import Lease, StoreError
 from proxy.store.patience import Patience
@@ -46,7 +45,7 @@ class LeaseTurn:
 class Leases:
     """The leases of one app; `stored` bounds each store call that no request waits for."""
 
-    def __init__(self, stored: StoredSessions, tasks: OwnedTasks[Any]) -> None:
+    def __init__(self, stored: StoredSessions, tasks: OwnedTasks) -> None:
         self._stored = stored
         self._tasks = tasks
 

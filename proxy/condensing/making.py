@@ -29,7 +29,6 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
 from proxy.condensing.running import PipelineRunner, RunResult
-from proxy.condensing.single_flight import Flights
 from proxy.reasons import Trigger
 from proxy.runtime.clock import milliseconds_since
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -96,7 +95,7 @@ class Maker:
         runner: PipelineRunner,
         keeper: Keeper,
         leases: Leases,
-        tasks: OwnedTasks[Condensation | None],
+        tasks: OwnedTasks,
         clock: Callable[[], float],
     ) -> None:
         self._runner = runner
@@ -104,9 +103,6 @@ class Maker:
         self._keeper = keeper
         self._leases = leases
         self._clock = clock
-        self._flights: Flights[MakeResult] = Flights(
-            tasks, lambda result: result.condensation is not None and not result.failure
-        )
 
     async def project(self, requirement: Requirement, decision: Decision, case: Case) -> MakeResult:
         """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
@@ -153,7 +149,7 @@ class Maker:
             return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
         began = clock()
-        result, is_leader = await self._flights.join(job.name, self._single_flight(job))
+        result, is_leader = await self._tasks.share(job.name, self._single_flight(job), _is_useful)
         if is_leader:
             return result
         case.recognised.patience.spend(min(result.store_seconds, clock() - began))
@@ -336,6 +332,11 @@ def _shows_required(condensation: Condensation, case: Case) -> bool:
     return shows_protected_messages(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
 
 
+def _is_useful(result: MakeResult) -> bool:
+    """Whether a result is still given out to requests that ask for it a moment later."""
+    return result.condensation is not None and not result.failure
+
+
 def _can_ask(policy: Policy) -> bool:
     """Whether any stage of the pipeline, or of the ladder after it, may ask a model."""
     return any(stage.asks for stage in (*policy.stages, *policy.ladder))
@@ -371,7 +372,7 @@ def work_key(case: Case) -> Hashable:
     return case.recognised.key, branch_of(case)
 
 
-def caller_of(case: Case, tasks: OwnedTasks[Condensation | None], *, background: bool) -> Caller:
+def caller_of(case: Case, tasks: OwnedTasks, *, background: bool) -> Caller:
     """The caller for the background work of a branch, with the requests that may come to wait for that work."""
     return replace(case.caller(background=background), waiters=tasks.waiters(work_key(case)))
 

@@ -58,8 +58,6 @@ RECORD_FAILED = "record-failed"
 
 _log = logging.getLogger(__name__)
 
-Background = OwnedTasks[Condensation | None]
-
 
 class DecisionSnapshot(NamedTuple):
     """The part of a decision that background work needs, taken now because the decision goes on changing."""
@@ -91,7 +89,7 @@ class Preparer:
         judges: Judges,
         keeper: Keeper,
         leases: Leases,
-        tasks: Background,
+        tasks: OwnedTasks,
         counted: Callable[[Case], Awaitable[Case]],
         clock: Callable[[], float],
     ) -> None:

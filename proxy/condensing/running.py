@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
@@ -62,7 +62,7 @@ class Urgency:
 class PipelineRunner:
     """Runs pipelines; one per app."""
 
-    def __init__(self, summarizer: Resolver, tasks: OwnedTasks[Any]) -> None:
+    def __init__(self, summarizer: Resolver, tasks: OwnedTasks) -> None:
         self._summarizer = summarizer
         self._tasks = tasks
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.chat.loose_json import json_or_none
 from proxy.discovery.listing import kind_of, windows_in
@@ -51,7 +51,7 @@ class Discovered:
     def __init__(
         self,
         upstream: Upstream,
-        tasks: OwnedTasks[Any],
+        tasks: OwnedTasks,
         clock: Callable[[], float],
         *,
         api_key: str | None = None,

@@ -21,7 +21,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
 
 from proxy.learning.proof import Scope
 from proxy.learning.stated_windows import WindowLookup, no_stated_window
@@ -101,7 +100,7 @@ class LearnedWindows:
         self,
         upstream: str,
         facts: Facts,
-        tasks: OwnedTasks[Any],
+        tasks: OwnedTasks,
         ttl: int,
         clock: Callable[[], float],
         loaded: WindowLookup = no_stated_window,

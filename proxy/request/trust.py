@@ -16,7 +16,6 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any
 
 from proxy.errors import CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers, is_success
@@ -96,7 +95,7 @@ class Callers:
         upstream: Upstream,
         base_url: str,
         facts: Facts,
-        tasks: OwnedTasks[Any],
+        tasks: OwnedTasks,
         clock: Callable[[], float],
         credentials: Iterable[bytes],
         *,

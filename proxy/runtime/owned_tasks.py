@@ -11,14 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 
-R = TypeVar("R")
-
 CLOSING = 5.0  # seconds that a closing app waits for tasks that must run to their end
+
+LINGER = 5.0  # seconds for which a shared result is still given out
 
 _log = logging.getLogger(__name__)
 
@@ -60,30 +60,53 @@ NOBODY = Waiters()
 """The waiters of work that nobody can wait for; there are never any."""
 
 
-class OwnedTasks(Generic[T]):
+class OwnedTasks:
     """Tasks under way; one per app. Work with a key is done once at a time."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[Any]] = set()
-        self._keyed: dict[Hashable, asyncio.Task[T]] = {}
+        self._keyed: dict[Hashable, asyncio.Task[Any]] = {}
         self._waiters: WeakValueDictionary[Hashable, Waiters] = WeakValueDictionary()
 
-    def start(self, work: Coroutine[Any, Any, T], key: Hashable | None = None) -> None:
+    def start(self, work: Coroutine[Any, Any, object], key: Hashable | None = None) -> None:
         """Runs `work` in a task; does nothing if work with that key is under way."""
         if key is not None and key in self._keyed:
             work.close()
             return
         self.add(work, key)
 
-    def add(self, work: Coroutine[Any, Any, T], key: Hashable | None) -> None:
+    def add(self, work: Coroutine[Any, Any, object], key: Hashable | None) -> None:
         """Runs `work` in a task, which can be awaited by its key unless other work with that key is under way."""
         task = self.own(work)
         if key is not None and key not in self._keyed:
             self._keyed[key] = task
             task.add_done_callback(lambda _: self._keyed.pop(key, None))
 
-    def own(self, work: Coroutine[Any, Any, R], *, to_its_end: bool = False) -> asyncio.Task[R]:
+    async def share(self, key: Hashable, work: Coroutine[Any, Any, T], lingers: Callable[[T], bool]) -> tuple[T, bool]:
+        """The result of the work with a key, for all who want it at the same time; and whether `work` has made it.
+
+        If other work with the key is under way, its result is awaited instead, and `work` never starts. A client that
+        leaves does not take the work away from the others, and work that has been paid for is still recorded. A result
+        that `lingers` accepts is kept for `LINGER` seconds, for requests that set out before it was there and ask only
+        now; what must last is in the store.
+        """
+        task = self._keyed.get(key)
+        if task is not None:
+            work.close()
+            return await asyncio.shield(task), False
+        task = self._keyed[key] = self.own(work)
+        task.add_done_callback(lambda _: self._forget(key, task, lingers))
+        return await asyncio.shield(task), True
+
+    def _forget(self, key: Hashable, task: asyncio.Task[T], lingers: Callable[[T], bool]) -> None:
+        """Removes a shared task that is done, after a while if its result lingers."""
+        if not task.cancelled() and task.exception() is None and lingers(task.result()):
+            task.get_loop().call_later(LINGER, self._keyed.pop, key, None)
+        else:
+            self._keyed.pop(key, None)
+
+    def own(self, work: Coroutine[Any, Any, T], *, to_its_end: bool = False) -> asyncio.Task[T]:
         """A task that runs `work`. With `to_its_end` it is awaited, not cancelled, when the app closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -98,7 +121,7 @@ class OwnedTasks(Generic[T]):
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work in the background failed", exc_info=error)
 
-    async def result_of(self, key: Hashable, deadline: float) -> T | None:
+    async def result_of(self, key: Hashable, deadline: float) -> Any:
         """The result of the work with a key that is under way, waiting until `deadline` on the event loop's clock.
 
         None if there is no such work, or it fails or is not done by then.

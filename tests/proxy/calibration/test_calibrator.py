@@ -50,9 +50,9 @@ class SlowStore(SqliteStore):
 @asynccontextmanager
 async def learning(
     store: SessionStore | None = None,
-) -> AsyncIterator[tuple[Calibrator, list[FittedPrices], OwnedTasks[Any]]]:
+) -> AsyncIterator[tuple[Calibrator, list[FittedPrices], OwnedTasks]]:
     """A calibrator, the lines that it has reported, and its tasks."""
-    store, tasks = store or await open_store("memory://"), OwnedTasks[Any]()
+    store, tasks = store or await open_store("memory://"), OwnedTasks()
     lines: list[FittedPrices] = []
 
     def report(_model: str, progress: Progress) -> None:

@@ -70,7 +70,7 @@ async def store(clock: Clock) -> AsyncIterator[Watched]:
     await store.close()
 
 
-def replica(store: SqliteStore, tasks: OwnedTasks[Any] | None = None) -> Leases:
+def replica(store: SqliteStore, tasks: OwnedTasks | None = None) -> Leases:
     return Leases(StoredSessions(store, BOUND), tasks or OwnedTasks())
 
 
@@ -169,7 +169,7 @@ async def test_a_store_that_fails_holds_nobody_up(store: Watched) -> None:
 
 
 async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     async with replica(store, tasks).turn(TENANT, WORK, 0.0, Patience(BOUND)) as turn:
         await store.close()
     await soon(tasks.idle())
@@ -198,7 +198,7 @@ async def test_who_only_looks_is_given_what_another_leaves(store: Watched) -> No
 
 
 async def test_who_looks_at_a_work_that_nobody_does_goes_on_at_once_and_has_taken_nothing(store: Watched) -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
 
     assert await left(replica(store, tasks)) == b""
 
@@ -214,7 +214,7 @@ async def test_who_looks_waits_no_longer_than_he_may(store: Watched) -> None:
 
 
 async def test_an_app_that_closes_ends_its_leases_so_that_no_other_waits_for_them(store: Watched) -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     under_way = asyncio.Event()
 
     async def work() -> None:

@@ -18,7 +18,6 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionStore
 from proxy.store.sqlite import SqliteStore
-from strategies.core.condensation import Condensation
 from tests.proxy.store.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +29,7 @@ MODEL, TTL = Scope("m", "tenant"), 1_000
 async def learning(
     *, store: SessionStore | None = None, clock: Clock | None = None, upstream: str = "http://a/v1"
 ) -> AsyncIterator[LearnedWindows]:
-    tasks: OwnedTasks[Condensation | None] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     kept = store or await open_store("memory://")
     learned = LearnedWindows(upstream, StoredSessions(kept, 1.0).facts, tasks, TTL, clock or Clock())
     learned.refresh(MODEL)

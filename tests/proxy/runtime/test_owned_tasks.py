@@ -28,7 +28,7 @@ class Steps:
 
 
 async def test_what_must_be_finished_is_though_its_caller_is_cancelled() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     steps = Steps()
     caller = asyncio.create_task(waiting(tasks.own(steps.work(), to_its_end=True)))
     await steps.begun.wait()
@@ -47,14 +47,14 @@ async def waiting(task: asyncio.Task[Any]) -> None:
 
 
 async def test_who_stays_is_given_the_result() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     steps = Steps()
     steps.gate.set()
     assert await tasks.own(steps.work()) == "done"
 
 
 async def test_an_app_that_closes_waits_for_what_must_be_finished_and_ends_the_rest() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     finished, ended = Steps(), Steps()
     tasks.own(finished.work(), to_its_end=True)
     tasks.start(ended.work())
@@ -69,7 +69,7 @@ async def test_an_app_that_closes_waits_for_what_must_be_finished_and_ends_the_r
 
 
 async def test_what_is_started_while_the_app_closes_ends_with_it() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     late = Steps()
 
     async def work() -> None:
@@ -82,7 +82,7 @@ async def test_what_is_started_while_the_app_closes_ends_with_it() -> None:
 
 
 async def test_an_app_closes_right_after_the_last_step_of_a_task() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     steps = Steps()
     steps.gate.set()
     task = tasks.own(steps.work())
@@ -93,7 +93,7 @@ async def test_an_app_closes_right_after_the_last_step_of_a_task() -> None:
 
 
 async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     steps = Steps()
 
     async def defective() -> None:
@@ -110,7 +110,7 @@ async def test_a_defect_in_work_whose_caller_has_left_is_logged(caplog: pytest.L
 
 
 async def test_work_of_a_key_knows_whether_anybody_waits_for_it() -> None:
-    tasks: OwnedTasks[Any] = OwnedTasks()
+    tasks: OwnedTasks = OwnedTasks()
     steps, waiters, told = Steps(), tasks.waiters("key"), asyncio.Event()
     tasks.start(steps.work(), "key")
     now = asyncio.get_running_loop().time()
