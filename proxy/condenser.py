@@ -28,7 +28,7 @@ from time import perf_counter
 from typing import Any
 
 from proxy.calibration.anchor import Anchor
-from proxy.chat.usage import Usage
+from proxy.chat.values import Usage
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended
 from proxy.condensing.case import Case

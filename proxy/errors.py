@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.quoting import quoted
 
 DEFECT = "The proxy failed; its log says why."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, Reply, ask
 from proxy.commands.running import find_proxy

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from proxy.calibration.anchor import Anchor
 from proxy.calibration.calibrator import Calibrator, Forwarded
-from proxy.chat.usage import Usage
+from proxy.chat.values import Usage
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.http.headers import first

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from proxy.chat.loose_json import count_at
+from proxy.chat.values import count_at
 from proxy.learning.learned_windows import LearnedWindow, Origin
 from proxy.learning.profiles import ANY, Profile
 from proxy.prices import Prices

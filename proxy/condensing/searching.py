@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.discovery.listing import kind_of, windows_in
 from proxy.discovery.reading import Reading, ServerKind
 from proxy.discovery.servers import PAGES, Page

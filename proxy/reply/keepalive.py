@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.content_encoding import decoded, encoding_of
 from proxy.http.headers import Headers, encode_headers, first, is_success

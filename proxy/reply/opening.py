@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoded, decoder_for, encoding_of
 from proxy.http.sse import is_event_stream

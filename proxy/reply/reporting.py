@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader, LineSplitter, is_event_stream

@@ -23,9 +23,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
-from proxy.chat.ending import ENDING_LENGTH, ending
-from proxy.chat.loose_json import json_or_none
-from proxy.chat.usage import Usage, usage_in
+from proxy.chat.values import ENDING_LENGTH, Usage, ending, json_or_none, usage_in
 from proxy.http.content_encoding import decoder_for
 from proxy.http.headers import Headers, first
 from proxy.http.sse import EventReader

@@ -6,8 +6,10 @@ from the session, the settings for the model or the settings, in that order (`pr
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+import string
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -17,7 +19,6 @@ from proxy.errors import BadRequest
 from proxy.http.headers import OWN_PREFIX
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import printable, quoted
-from proxy.request.unknown_headers import MIN_LIKENESS, UnknownHeaders
 from strategies import TABLE, Pipeline, parse
 
 _MIN_WINDOW = 256
@@ -25,8 +26,15 @@ _LONGEST_ID = 256
 _LONGEST_MODEL = 512
 _LONGEST_OPTIONS = 4_096
 """Characters. Models and options are keys of caches, which no client may fill with long ones."""
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-_")
+_LONGEST_NAME = 64
+"""Characters of an unknown header's name that are shown."""
+_MIN_LIKENESS = 0.75
+"""How like a known name an unknown one must be for that to be meant."""
+_MAX_SHOWN = 4
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_log = logging.getLogger(__name__)
 
 
 class Memory(NamedTuple):
@@ -107,7 +115,40 @@ def _asking(pipeline: Pipeline) -> str:
     return next((name for name in pipeline.names if TABLE[name].make.asks), "")
 
 
-_UNKNOWN = UnknownHeaders(KEYS)
+class UnknownHeaders:
+    """Warns of request headers that begin with `X-Condenser-` and name no control.
+
+    A request with one is served, for a newer client may talk to an older proxy. A misspelt name must not go unnoticed
+    either, so the reply names it, and so does the log when it first comes. Names come from clients: at most `most` of
+    them are kept, and none is logged beyond those.
+    """
+
+    def __init__(self, most: int = 32) -> None:
+        self._most = most
+        self._logged: set[str] = set()
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Warnings for the reply about the first of these names, in plain ASCII; each that is new is logged too."""
+        return tuple(self._warning(name) for name in names[:_MAX_SHOWN])
+
+    def _warning(self, name: str) -> str:
+        """The warning about a name, never with the header's value."""
+        shown = "".join(char if char in _PLAIN else "?" for char in name[:_LONGEST_NAME]).title()
+        near = get_close_matches(shown, map(_header, KEYS), 1, _MIN_LIKENESS)
+        self._log(shown, f"; did the client mean {near[0]}?" if near else "")
+        return f"{shown} is unknown and ignored" + (f", did you mean {near[0]}?" if near else "")
+
+    def _log(self, shown: str, hint: str) -> None:
+        if shown in self._logged or len(self._logged) > self._most:
+            return
+        self._logged.add(shown)
+        if len(self._logged) > self._most:
+            _log.warning("more than %d unknown X-Condenser- request headers: no further one is logged", self._most)
+        else:
+            _log.warning("the request header %s is unknown and ignored%s", shown, hint)
+
+
+_UNKNOWN = UnknownHeaders()
 _NONE = Controls()
 """The controls of most requests."""
 _ALL = Permits()
@@ -122,27 +163,14 @@ def read(
     values = {**from_suffix, **_from_body(extension), **from_headers}
     if not (values or unknown):
         return _NONE
-    controls = _controls(values, unknown)
+    params = {key: param for key, (param, _) in values.items()}
+    fields = {name: parse(*values[key]) for key, (name, parse) in _PARSERS.items() if key in values}
+    controls = Controls(**fields, warnings=_UNKNOWN.warnings(unknown), params=params)
+    if controls.if_head is not None and not controls.append:
+        param = controls.param("if-head")
+        raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)
     permits.check(controls)
     return controls
-
-
-def _controls(values: Mapping[str, Given], unknown: Sequence[str]) -> Controls:
-    return Controls(
-        session=_session(values.get("session")),
-        strategy=_strategy(values.get("strategy")),
-        options=_options(values.get("options")),
-        window=_window(values.get("window")),
-        append=_history(values.get("history")),
-        if_head=_if_head(values),
-        memory=_memory(values.get("memory")),
-        memory_scope=_memory_scope(values.get("memory-scope")),
-        force=_flag(values.get("force")),
-        no_store=_flag(values.get("no-store")),
-        dry_run=_flag(values.get("dry-run")),
-        warnings=_UNKNOWN.warnings(unknown),
-        params={key: param for key, (param, _) in values.items()},
-    )
 
 
 def check_model(model: object) -> None:
@@ -193,7 +221,7 @@ def _from_body(extension: object) -> dict[str, Given]:
         key = str(name).replace("_", "-").lower()
         if key not in KEYS:
             param = f"condenser.{printable(name)}"
-            near = get_close_matches(key, KEYS, 1, MIN_LIKENESS)
+            near = get_close_matches(key, KEYS, 1, _MIN_LIKENESS)
             hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
             raise BadRequest(f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}.", param=param)
         if value is not None:
@@ -201,10 +229,7 @@ def _from_body(extension: object) -> dict[str, Given]:
     return found
 
 
-def _session(given: Given | None) -> str | None:
-    if given is None:
-        return None
-    param, value = given
+def _session(param: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_ID or not _PRINTABLE.fullmatch(value):
         is_long = isinstance(value, str) and len(value) > _LONGEST_ID
         shown = f"{len(value):,} characters" if is_long else quoted(value)
@@ -212,40 +237,31 @@ def _session(given: Given | None) -> str | None:
     return value
 
 
-def _strategy(given: Given | None) -> Pipeline | None:
-    if given is None:
-        return None
-    param, value = given
+def _strategy(param: str, value: object) -> Pipeline:
     pipeline = parse(value) if isinstance(value, str) else None
     if pipeline is None:
         raise BadRequest(f"{param}: {why_no_pipeline(str(value))}.", param=param)
     return pipeline
 
 
-def _options(given: Given | None) -> Mapping[str, object]:
-    if given is None:
-        return {}
-    param, value = given
-    if len(value if isinstance(value, str) else repr(value)) > _LONGEST_OPTIONS:
+def _options(param: str, value: Any) -> Mapping[str, object]:
+    if len(str(value)) > _LONGEST_OPTIONS:
         raise BadRequest(f"{param} has more than {_LONGEST_OPTIONS:,} characters.", param=param)
     if isinstance(value, Mapping):
-        return {str(key): each for key, each in value.items()}
+        return {str(key): option for key, option in value.items()}
     if not isinstance(value, str):
         raise BadRequest(f"{param} must be a list of key=value, not {quoted(value)}.", param=param)
-    return dict(_pair(each, param) for each in value.split(",") if each.strip())
+    return dict(_pair(param, pair) for pair in value.split(",") if pair.strip())
 
 
-def _pair(text: str, param: str) -> tuple[str, str]:
+def _pair(param: str, text: str) -> tuple[str, str]:
     key, mark, value = text.partition("=")
     if not mark or not key.strip() or not value.strip():
         raise BadRequest(f"{param}: {quoted(text.strip())} is not key=value.", param=param)
     return key.strip(), value.strip()
 
 
-def _window(given: Given | None) -> int | None:
-    if given is None:
-        return None
-    param, value = given
+def _window(param: str, value: object) -> int:
     text = str(value)
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < _MIN_WINDOW:
         message = f"{param} must be a whole number of tokens, at least {_MIN_WINDOW}, not {quoted(value)}."
@@ -253,33 +269,21 @@ def _window(given: Given | None) -> int | None:
     return int(text)
 
 
-def _history(given: Given | None) -> bool:
-    if given is None:
-        return False
-    param, value = given
+def _history(param: str, value: object) -> bool:
     if value not in ("replay", "append"):
         raise BadRequest(f"{param} must be 'replay' or 'append', not {quoted(value)}.", param=param)
     return bool(value == "append")
 
 
-def _memory(given: Given | None) -> Memory | None:
-    if given is None:
-        return None
-    param, value = given
+def _if_head(_: str, value: object) -> str:
+    return str(value)
+
+
+def _memory(param: str, value: object) -> Memory:
     memory = memory_of(value)
     if memory is None:
         raise BadRequest(f"{param} must be one of {', '.join(MEMORY)}, not {quoted(value)}.", param=param)
     return memory
-
-
-def _memory_scope(given: Given | None) -> str | None:
-    if given is None:
-        return None
-    param, value = given
-    if not isinstance(value, str) or not _SCOPE.fullmatch(value):
-        message = f"{param} must be 1-64 letters, digits, '_', '.' or '-' of ASCII, not {quoted(value)}."
-        raise BadRequest(message, param=param)
-    return value
 
 
 def memory_of(value: object) -> Memory | None:
@@ -287,21 +291,31 @@ def memory_of(value: object) -> Memory | None:
     return MEMORY.get(value) if isinstance(value, str) else None
 
 
-def _if_head(values: Mapping[str, Given]) -> str | None:
-    """The head that guards an append; raises `BadRequest` where the request does not append."""
-    if (given := values.get("if-head")) is None:
-        return None
-    param, value = given
-    if not _history(values.get("history")):
-        raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)
-    return str(value)
+def _memory_scope(param: str, value: object) -> str:
+    if not isinstance(value, str) or not _SCOPE.fullmatch(value):
+        message = f"{param} must be 1-64 letters, digits, '_', '.' or '-' of ASCII, not {quoted(value)}."
+        raise BadRequest(message, param=param)
+    return value
 
 
-def _flag(given: Given | None) -> bool:
-    if given is None:
-        return False
-    param, value = given
+def _flag(param: str, value: object) -> bool:
     word = str(value).lower()
     if word not in ("true", "false"):
         raise BadRequest(f"{param} must be 'true' or 'false', not {quoted(value)}.", param=param)
     return word == "true"
+
+
+_PARSERS: Mapping[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "session": ("session", _session),
+    "strategy": ("strategy", _strategy),
+    "options": ("options", _options),
+    "window": ("window", _window),
+    "history": ("append", _history),
+    "if-head": ("if_head", _if_head),
+    "memory": ("memory", _memory),
+    "memory-scope": ("memory_scope", _memory_scope),
+    "force": ("force", _flag),
+    "no-store": ("no_store", _flag),
+    "dry-run": ("dry_run", _flag),
+}
+"""The field of `Controls` that a key sets, and what reads its value, given the name of its header or member too."""

@@ -20,7 +20,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers, is_success
 from proxy.http.sse import is_event_stream

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.chat.loose_json import count_at
+from proxy.chat.values import count_at
 from proxy.searching.tool import NAME
 from strategies.core.messages import dump
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.http.sse import LineSplitter
 from proxy.overflow.reading import is_error_body
 from proxy.searching.reply_choice import NO_ANSWER, FirstChoice, calls_of, finish_for_client, usage_for_client

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from proxy.chat.loose_json import json_or_none
+from proxy.chat.values import json_or_none
 from proxy.reasons import Reason
 from proxy.request.wire import Body
 from proxy.tokens.counter import Counter

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from proxy.calibration.anchor import Anchor
-from proxy.chat.usage import Usage
+from proxy.chat.values import Usage
 from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.usage import Usage
+from proxy.chat.values import Usage
 from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.chat.ending import ending
-from proxy.chat.usage import Usage, usage_in
+from proxy.chat.values import Usage, ending, usage_in
 from proxy.reply.watching import TAIL, UsageReader
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.control_names import KEYS
-from proxy.request.unknown_headers import UnknownHeaders
+from proxy.request.controls import UnknownHeaders
 from tests.http.talking import WINDOW, asked, garden, staged
 from tests.support import replies
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == "proxy.request.unknown_headers"]
+    return [each.getMessage() for each in caplog.records if each.name == "proxy.request.controls"]
 
 
 def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest.LogCaptureFixture) -> None:
-    unknown = UnknownHeaders(KEYS)
+    unknown = UnknownHeaders()
     for name in ("x-condenser-stratgy", "X-Condenser-Stratgy", "X-CONDENSER-STRATGY"):
         unknown.warnings([name])
     assert warnings(caplog) == [
@@ -24,12 +23,12 @@ def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest
 
 
 def test_a_name_that_is_near_to_none_is_logged_without_a_guess(caplog: pytest.LogCaptureFixture) -> None:
-    UnknownHeaders(KEYS).warnings(["x-condenser-quux"])
+    UnknownHeaders().warnings(["x-condenser-quux"])
     assert warnings(caplog) == ["the request header X-Condenser-Quux is unknown and ignored"]
 
 
 def test_a_name_is_cut_and_has_no_character_that_would_do_something(caplog: pytest.LogCaptureFixture) -> None:
-    UnknownHeaders(KEYS).warnings(["x-condenser-\n\x1b\xe9" + "y" * 10_000])
+    UnknownHeaders().warnings(["x-condenser-\n\x1b\xe9" + "y" * 10_000])
     (line,) = warnings(caplog)
     assert "X-Condenser-???Y" in line
     assert line.isprintable()
@@ -37,7 +36,7 @@ def test_a_name_is_cut_and_has_no_character_that_would_do_something(caplog: pyte
 
 
 def test_a_client_that_invents_names_fills_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
-    unknown = UnknownHeaders(KEYS, most=3)
+    unknown = UnknownHeaders(most=3)
     for number in range(1_000):
         unknown.warnings([f"x-condenser-{number}"])
     assert len(warnings(caplog)) == 4
@@ -69,7 +68,7 @@ def test_the_reply_names_an_unknown_header_the_one_that_is_near_and_never_a_valu
 
 def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
     names = [f"X-Condenser-\r\n\x1b\xe9;{number}" + "y" * 10_000 for number in range(100)]
-    warned = UnknownHeaders(KEYS).warnings(names)
+    warned = UnknownHeaders().warnings(names)
     assert len(warned) == 4
     assert all(each.isascii() and each.isprintable() and len(each) < 200 for each in warned)
 

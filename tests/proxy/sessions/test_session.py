@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.ending import ending
+from proxy.chat.values import ending
 from proxy.sessions.branch import is_answered_alike, node_before
 from proxy.sessions.codec import encode_session
 from proxy.sessions.records import Records

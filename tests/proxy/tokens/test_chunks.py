@@ -11,7 +11,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.tokens import chunks
+from proxy.tokens.counter import CHUNK_CHARS, SAMPLE_CHARS, chunks, count_in_chunks
 from proxy.tokens.estimate import estimate
 
 Encodings = Callable[[str], tiktoken.Encoding]
@@ -21,7 +21,7 @@ SOURCE = inspect.getsource(random)
 
 
 def counted(encoding: tiktoken.Encoding, text: str) -> int:
-    return chunks.count(text, lambda chunk: len(encoding.encode_ordinary(chunk)), estimate)
+    return count_in_chunks(text, lambda chunk: len(encoding.encode_ordinary(chunk)), estimate)
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
@@ -54,9 +54,9 @@ def test_a_text_beyond_the_cap_is_extrapolated_from_samples(encodings: Encodings
         return len(encoding.encode_ordinary(chunk))
 
     text = ENGLISH * (6_000_000 // len(ENGLISH))
-    tokens = chunks.count(text, encode, estimate)
+    tokens = count_in_chunks(text, encode, estimate)
     whole = len(encoding.encode_ordinary(ENGLISH)) * (len(text) // len(ENGLISH))
-    assert sum(seen) <= chunks.SAMPLE_CHARS
+    assert sum(seen) <= SAMPLE_CHARS
     assert abs(tokens - whole) < 0.01 * whole
 
 
@@ -68,7 +68,7 @@ def test_a_panic_of_the_tokenizer_costs_precision_and_nothing_else() -> None:
     def panics(chunk: str) -> int:
         raise PanicException("regex stack overflow")
 
-    assert chunks.count("some text", panics, estimate) == estimate("some text")
+    assert count_in_chunks("some text", panics, estimate) == estimate("some text")
 
 
 def test_an_interrupt_is_not_taken_for_a_panic() -> None:
@@ -76,13 +76,13 @@ def test_an_interrupt_is_not_taken_for_a_panic() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        chunks.count("some text", interrupted, estimate)
+        count_in_chunks("some text", interrupted, estimate)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([" ", "\n", "a", " b", "\nc", "ü", "字", "x" * 3_000]), max_size=200))
 def test_chunks_are_the_text_in_order_and_bounded(pieces: list[str]) -> None:
     text = "".join(pieces)
-    parts = list(chunks.chunks(text))
+    parts = list(chunks(text))
     assert "".join(parts) == text
-    assert all(0 < len(part) <= chunks.CHUNK_CHARS for part in parts)
+    assert all(0 < len(part) <= CHUNK_CHARS for part in parts)

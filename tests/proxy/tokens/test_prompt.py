@@ -13,8 +13,8 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.tokens import images, tools
-from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt
+from proxy.tokens import images
+from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt, namespace
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
@@ -159,7 +159,7 @@ def test_a_nested_object_is_rendered_with_its_descriptions() -> None:
         "required": ["city"],
     }
     function = {"name": "go", "description": "Go there", "parameters": {"properties": {"place": place}}}
-    assert tools.namespace([function]) == (
+    assert namespace([function]) == (
         "namespace functions {\n\n// Go there\ntype go = (_: {\nplace?: {\n// Where\ncity: string,\n"
         "n?: number | null,\n},\n}) => any;\n\n} // namespace functions"
     )
@@ -173,7 +173,7 @@ def test_shared_definitions_are_rendered_once_and_named() -> None:
             "b": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
         },
     }
-    rendered = tools.namespace([{"name": "walk", "parameters": parameters}])
+    rendered = namespace([{"name": "walk", "parameters": parameters}])
     assert "type Node = {\nnext?: Node,\n};" in rendered
     assert "a?: Node,\nb?: Node[]," in rendered
 
@@ -182,7 +182,7 @@ def test_a_hostile_schema_costs_no_more_than_its_own_size() -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(200):
         schema = {"type": ["array", "object", "array"], "items": schema, "anyOf": []}
-    rendered = tools.namespace([{"name": "f", "parameters": {"properties": {"x": schema}}}])
+    rendered = namespace([{"name": "f", "parameters": {"properties": {"x": schema}}}])
     assert len(rendered) < 2_000
 
 

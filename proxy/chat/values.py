@@ -1,11 +1,15 @@
-"""The usage in a reply: what the upstream counted."""
+"""Values of the wire, read without relying on their shape: JSON, counts, usage, and the ending of a text."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.chat.loose_json import count_at
+ENDING_LENGTH = 64  # characters
+_THOUGHT = re.compile(r"</think(?:ing)?>")
 
 
 class Usage(NamedTuple):
@@ -14,6 +18,21 @@ class Usage(NamedTuple):
     prompt: int
     completion: int = 0
     cached: int = 0
+
+
+def json_or_none(text: str | bytes) -> Any:
+    """The value of a JSON text; None if it is not valid JSON or too deeply nested to be parsed."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def count_at(document: Any, key: str) -> int:
+    """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
+    # Nearly always a plain dict, which is checked much faster than a Mapping.
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
 
 
 def usage_in(value: Any) -> Usage | None:
@@ -34,3 +53,9 @@ def usage_in(value: Any) -> Usage | None:
     read, written = count_at(value, "cache_read_input_tokens"), count_at(value, "cache_creation_input_tokens")
     prompt = count_at(value, "input_tokens") + read + written
     return Usage(prompt, completion, read or cached) if prompt else None
+
+
+def ending(text: str) -> str:
+    """The digest of the end of a text, in hex, by which a later request is recognised; "" for white space only."""
+    end = "".join(_THOUGHT.split(text)[-1].split())[-ENDING_LENGTH:]
+    return blake2b(end.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if end else ""
