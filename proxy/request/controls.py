@@ -232,7 +232,7 @@ def _from_body(extension: object) -> dict[str, Given]:
 def _session(param: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_ID or not _PRINTABLE.fullmatch(value):
         is_long = isinstance(value, str) and len(value) > _LONGEST_ID
-        shown = f"{len(value):,} characters" if is_long else quoted(value)
+        shown = f"{len(str(value)):,} characters" if is_long else quoted(value)
         raise BadRequest(f"{param} must be 1-{_LONGEST_ID} printable ASCII characters, not {shown}.", param=param)
     return value
 
