@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from proxy.condensing.case import Case
-from proxy.prices import Prices
+from proxy.settings.tables import Prices
 
 _MILLION = 1_000_000
 

@@ -1,10 +1,25 @@
-"""Policies: made from controls, session and settings for one request, and cached by what they rest on."""
+"""Policies: made from controls, session and settings for one request, and cached by what they rest on.
+
+Each key is taken from the first place that has it:
+
+| key | request | session | settings for the model | general settings |
+|---|---|---|---|---|
+| strategy, with its options | yes | yes | yes | yes |
+| memory | yes | yes | strategies that inject unasked | yes |
+| memory scope | yes | yes | | |
+| window | yes | | yes | yes, then the server's and the bundled table's |
+| reserve | the reply length | | yes | yes |
+| marks, summarizer, judge, background | | | yes | yes |
+| prices | | | yes | |
+
+`_ModelFacts` has the last two columns; what a request and its session say is laid over them in `_policy`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window, requested_reply_length
 from proxy.errors import BadRequest
@@ -15,10 +30,10 @@ from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.request.controls import MEMORY, Controls, Memory, memory_of
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
-from proxy.settings.tables import MarkSettings, ModelSettings, SummarizerRole
+from proxy.settings.tables import JudgeRole, Mode, Prices, SummarizerRole
 from proxy.tokens.windows import ModelTable
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
-from strategies.core.budget import MIN_TRIGGER, Budget
+from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.errors import OptionError
 from strategies.core.ledger import LedgerCaps, LedgerOptions
 from strategies.core.options import fill_options
@@ -27,12 +42,19 @@ from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256
 
+T = TypeVar("T")
 
-class _Model(NamedTuple):
-    """The facts about one model from settings and bundled table; they do not change while the process runs."""
 
-    entry: ModelSettings | None
+class _ModelFacts(NamedTuple):
+    """What settings and bundled table say of one model; it does not change while the process runs."""
+
+    strategy: Pipeline
     summarizer: SummarizerRole
+    judge: JudgeRole
+    background: Mode
+    prices: Prices | None
+    marks: Marks
+    reserve: int | None
     window: Window | None
     """The window that the settings give."""
     listed: Window
@@ -69,7 +91,7 @@ class Policies:
         self._discovered = discovered
         self._learned = learned
         self._tables = option_tables(settings)
-        self._models: Lru[str, _Model] = Lru(_MAX_CACHED)
+        self._models: Lru[str, _ModelFacts] = Lru(_MAX_CACHED)
         self._cached: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self._marks: Lru[Hashable, int | None] = Lru(_MAX_CACHED)
 
@@ -98,8 +120,8 @@ class Policies:
     def _policy(
         self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: Known
     ) -> Policy:
-        entry, summarizer = self._facts(model)[:2]
-        pipeline, options, sticks = self._choice(controls, session, entry)
+        facts = self._facts(model)
+        pipeline, options, sticks = _choice(controls, session, facts.strategy)
         strategies, ledger = self._stages(pipeline, options, controls.param("options"))
         injection = self._injection(strategies)
         return Policy(
@@ -109,13 +131,13 @@ class Policies:
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis.window, basis.prompt_window, model, body),
             ledger=ledger,
-            summarizer=summarizer,
-            judge=(entry.judge if entry else None) or self._settings.judge,
+            summarizer=facts.summarizer,
+            judge=facts.judge,
             session_settings={**sticks, **_memory_settings(controls)},
             memory=self._memory(controls, session, pipeline, injection),
             injection=injection,
-            background=(entry.background if entry else None) or self._settings.background.mode,
-            prices=entry.prices.to_prices() if entry and entry.prices else None,
+            background=facts.background,
+            prices=facts.prices,
             payback_turns=self._settings.cost.payback_turns,
             scope=self._scope(controls, session),
             profile=basis.profile,
@@ -123,7 +145,7 @@ class Policies:
 
     def is_off(self, controls: Controls, model: str) -> bool:
         """Whether a request is `off`, unless its session says otherwise."""
-        return (controls.strategy or self._default(self._facts(model).entry)).is_off
+        return (controls.strategy or self._facts(model).strategy).is_off
 
     def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
         """The memory scope that a request or its session names; raises `BadRequest` if scopes are disabled."""
@@ -153,28 +175,6 @@ class Policies:
         if summarizer.window is not None or summarizer.model is None:
             return summarizer.window
         return self.window(None, scope._replace(model=summarizer.model)).tokens
-
-    def _choice(
-        self, controls: Controls, session: Mapping[str, Any], entry: ModelSettings | None
-    ) -> tuple[Pipeline, Mapping[str, object], Mapping[str, Any]]:
-        """The pipeline, its options, and what the session remembers of them; `off` holds for one request only."""
-        stored = parse(str(session.get("strategy", "")))
-        if controls.strategy is not None:
-            chosen, options = controls.strategy, controls.options
-        elif stored is not None:
-            chosen, options = stored, controls.options or session.get("options", {})
-        else:
-            chosen, options = self._default(entry), controls.options
-        if chosen.is_off or (controls.strategy is None and not controls.options):
-            return chosen, options, session
-        return chosen, options, {**session, "strategy": str(chosen), "options": dict(options)}
-
-    def _default(self, entry: ModelSettings | None) -> Pipeline:
-        text = entry.strategy if entry and entry.strategy else self._settings.strategy
-        pipeline = parse(text)
-        if pipeline is None:
-            raise ValueError(f"settings were not checked: {text}")
-        return pipeline
 
     def _stages(
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
@@ -206,7 +206,7 @@ class Policies:
         body: Mapping[str, Any],
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with room for their summarizer."""
-        budget = self.budget(window, self._facts(model).entry, requested_reply_length(body))
+        budget = self._budget(window, self._facts(model), requested_reply_length(body))
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
@@ -222,21 +222,34 @@ class Policies:
         stated = self._discovered(model)
         return Window(stated.window, stated.source, known.max_input or stated.max_input) if stated else known.listed
 
-    def _facts(self, model: str) -> _Model:
-        return self._models.use(model, lambda: self._model(model))
+    def _facts(self, model: str) -> _ModelFacts:
+        return self._models.use(model, lambda: self._read_facts(model))
 
-    def _model(self, model: str) -> _Model:
+    def _read_facts(self, model: str) -> _ModelFacts:
         settings = self._settings
         entry = settings.for_model(model)
-        limit, window = entry.max_input if entry else None, None
-        if entry is not None and entry.window is not None:
-            window = Window(entry.window, f"{SETTINGS} for '{entry.match}'", limit)
-        elif settings.window is not None:
-            window = Window(settings.window, SETTINGS, limit)
+
+        def own(key: str, general: T) -> T:
+            """The model's own value for a key, else the general one."""
+            value: T | None = getattr(entry, key, None)
+            return general if value is None else value
+
+        limit = entry.max_input if entry else None
+        tokens = own("window", settings.window)
+        source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
-        listed = Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN)
-        summarizer = (entry.summarizer if entry else None) or settings.summarizer
-        return _Model(entry, summarizer, window, listed, limit)
+        return _ModelFacts(
+            strategy=_parsed(own("strategy", settings.strategy)),
+            summarizer=own("summarizer", settings.summarizer),
+            judge=own("judge", settings.judge),
+            background=own("background", settings.background.mode),
+            prices=own("prices", None),
+            marks=own("marks", settings.marks).to_marks(),
+            reserve=own("reserve", settings.marks.reserve),
+            window=Window(tokens, source, limit) if tokens else None,
+            listed=Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN),
+            max_input=limit,
+        )
 
     def lowest_mark(self, known: Known, model: str, body: Mapping[str, Any]) -> int | None:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
@@ -244,23 +257,41 @@ class Policies:
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
-        budget = self.budget(window, self._facts(model).entry, reply_length)
+        budget = self._budget(window, self._facts(model), reply_length)
         own = int(budget.usable * MIN_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
 
-    def budget(self, window: Window, entry: ModelSettings | None, reply_length: int | None) -> Budget | None:
+    def _budget(self, window: Window, facts: _ModelFacts, reply_length: int | None) -> Budget | None:
         """The budget for a window; None if that is unknown."""
         if window.tokens is None:
             return None
-        marks: MarkSettings = entry.marks if entry and entry.marks else self._settings.marks
-        reserve = entry.held_back if entry and entry.held_back is not None else self._settings.marks.reserve
         return Budget.of(
             window.tokens,
             reply_length=reply_length,
-            reserve=reserve,
-            marks=marks.to_marks(),
+            reserve=facts.reserve,
+            marks=facts.marks,
             max_input=window.max_input,
         )
+
+
+def _choice(
+    controls: Controls, session: Mapping[str, Any], default: Pipeline
+) -> tuple[Pipeline, Mapping[str, object], Mapping[str, Any]]:
+    """The pipeline, its options, and what the session remembers of them; `off` holds for one request only."""
+    stored = parse(str(session.get("strategy", "")))
+    chosen = controls.strategy or stored or default
+    is_stored = stored is not None and controls.strategy is None
+    options = controls.options or (session.get("options", {}) if is_stored else {})
+    if chosen.is_off or (controls.strategy is None and not controls.options):
+        return chosen, options, session
+    return chosen, options, {**session, "strategy": str(chosen), "options": dict(options)}
+
+
+def _parsed(strategy: str) -> Pipeline:
+    pipeline = parse(strategy)
+    if pipeline is None:
+        raise ValueError(f"settings were not checked: {strategy}")
+    return pipeline
 
 
 def option_tables(settings: Settings) -> dict[str, dict[str, object]]:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from proxy.chat.values import count_at
 from proxy.learning.learned_windows import LearnedWindow, Origin
 from proxy.learning.profiles import ANY, Profile
-from proxy.prices import Prices
 from proxy.request.controls import MEMORY, Memory
-from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.settings.tables import JudgeRole, Mode, ModelRole, Prices, SummarizerRole
 from strategies import Pipeline, stages
 from strategies.core.budget import Budget, Scale
 from strategies.core.effects import JUDGE, SUMMARIZER

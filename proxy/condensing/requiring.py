@@ -7,8 +7,8 @@ from typing import NamedTuple
 from proxy.condensing.case import Case
 from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
 from proxy.condensing.decision import Decision
-from proxy.prices import Prices
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
+from proxy.settings.tables import Prices
 from strategies.core.floor import floor
 from strategies.core.prepared import JUDGED, best_prepared
 from strategies.core.replay import Replayed

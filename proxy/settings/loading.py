@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.errors import SettingsError
 from proxy.learning.profiles import Profile
@@ -128,27 +127,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then the file."""
-        return init_settings, _Environment(settings_cls), _ConfigFile(settings_cls)
-
-
-class _Environment(PydanticBaseSettingsSource):
-    """The source for pydantic-settings that has all variables with the prefix, unknown ones included."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError("the whole tree is read at once")
-
-    def __call__(self) -> dict[str, Any]:
-        return from_environment()
-
-
-class _ConfigFile(PydanticBaseSettingsSource):
-    """The source for pydantic-settings that has the TOML file which `CONDENSER_CONFIG` names."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError("the whole file is read at once")
-
-    def __call__(self) -> dict[str, Any]:
-        return from_file()
+        environment, file = (InitSettingsSource(settings_cls, read()) for read in (from_environment, from_file))
+        return init_settings, environment, file
 
 
 def load_settings(**given: Any) -> Settings:

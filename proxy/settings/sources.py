@@ -18,11 +18,10 @@ from strategies import TABLE
 
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
-_NOT_SETTINGS = {CONFIG_VARIABLE}
-_ALONE = {"background": "mode"}
-"""Tables for which one of their keys may stand alone."""
-_AT_TOP = {"reserve": ("marks", "reserve"), "log_format": ("log", "format"), "log_level": ("log", "level")}
-"""Keys of tables that may stand at the top too, where `CONDENSER_LOG_FORMAT` puts one; the table's own key wins."""
+_AT_TOP = {"log_format": "format", "log_level": "level"}
+"""Keys of `[log]` that may also be at the top, as `CONDENSER_LOG_FORMAT` is; the table's own key wins."""
+_STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
+"""The tables of strategies, as variables of the environment spell them."""
 _OPTIONS: Mapping[tuple[str, ...], str] = {
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
@@ -36,7 +35,7 @@ _FILE = "config"
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands in a tree for a value that could not be read, so that validation reports it beside all other errors."""
+    """Takes the place of a value that could not be read, so that validation reports it together with other errors."""
 
     problem: str
 
@@ -44,32 +43,28 @@ class Unreadable:
 def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` in the one spelling that the settings declare.
 
-    Tables of strategies move into `options`; `background = "idle"` becomes `background.mode`; `reserve` becomes
-    `marks.reserve`. Each source is normalized before they are merged.
+    Tables of strategies move into `options`, and `background = "idle"` becomes `background.mode`.
     """
     rest = dict(data)
-    for name, key in _ALONE.items():
-        if isinstance(rest.get(name), str):
-            rest[name] = {key: rest[name]}
-    for name, (table, key) in _AT_TOP.items():
-        if name in rest:
-            rest[table] = _merged({key: rest.pop(name)}, rest.get(table, {}))
-    options: dict[str, Any] = {}
-    for name in TABLE:
-        for spelling in dict.fromkeys((name, name.replace("-", "_"))):
-            if spelling in rest:
-                options[name] = _merged(options.get(name, {}), rest.pop(spelling))
-    return {**rest, "options": _merged(rest.get("options", {}), options)} if options else rest
+    if isinstance(rest.get("background"), str):
+        rest["background"] = {"mode": rest["background"]}
+    log = {key: rest.pop(name) for name, key in _AT_TOP.items() if name in rest}
+    if log:
+        rest["log"] = _merged(log, rest.get("log", {}))
+    options = {name: rest.pop(name) for name in TABLE if name in rest}
+    if options:
+        rest["options"] = _merged(rest.get("options", {}), options)
+    return rest
 
 
 def _merged(table: Any, values: Any) -> Any:
-    """Both spellings of one table as one; where one of them is no table, the second, for validation to refuse."""
+    """Both as one table; `values` alone, for validation to refuse, if one of them is no table."""
     return {**table, **values} if isinstance(table, Mapping) and isinstance(values, Mapping) else values
 
 
-def from_environment() -> dict[str, Any]:
+def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """What the environment sets."""
-    return normalized(environment_tree(os.environ))
+    return normalized({_STRATEGIES.get(name, name): value for name, value in environment_tree(environ).items()})
 
 
 def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -77,19 +72,20 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for variable, text in _variables(environ):
         *tables, key = variable.removeprefix(PREFIX).removesuffix("_FILE").lower().split("__")
-        if variable.endswith("_FILE") and variable.removesuffix("_FILE") in environ:
-            value: Any = Unreadable(
-                f"{variable.removesuffix('_FILE')} and {variable} are both set; leave one of them out"
-            )
+        plain = variable.removesuffix("_FILE")
+        if plain == variable:
+            value = _value(variable, text)
+        elif plain in environ:
+            value = Unreadable(f"{plain} and {variable} are both set; leave one of them out")
         else:
-            value = _of_file_named_by(variable, text) if variable.endswith("_FILE") else _value(variable, text)
+            value = _of_file_named_by(variable, text)
         _put(tree, tables, key, value)
     return tree
 
 
 def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """The variables that are settings, by name."""
-    return sorted(each for each in environ.items() if each[0].startswith(PREFIX) and each[0] not in _NOT_SETTINGS)
+    return sorted(pair for pair in environ.items() if pair[0].startswith(PREFIX) and pair[0] != CONFIG_VARIABLE)
 
 
 def _of_file_named_by(variable: str, path: str) -> Any:
@@ -106,7 +102,7 @@ def _unreadable(path: str, error: OSError | ValueError) -> str:
 
 
 def _value(variable: str, text: str) -> Any:
-    """A text, or what it says where it looks like JSON."""
+    """The text itself, or the value that it holds if it looks like JSON."""
     try:
         return json.loads(text) if text[:1] in ("[", "{") else text
     except (ValueError, RecursionError) as error:
@@ -114,12 +110,10 @@ def _value(variable: str, text: str) -> Any:
 
 
 def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
-    for each in tables:
-        if each in _ALONE and isinstance(tree.get(each), str):
-            tree[each] = {_ALONE[each]: tree[each]}
-        table = tree.setdefault(each, {})
+    for name in tables:
+        table = tree.setdefault(name, {})
         if not isinstance(table, dict):
-            tree[each] = Unreadable(f"{PREFIX}{each.upper()} is given as a value and as a table")
+            tree[name] = Unreadable(f"{PREFIX}{name.upper()} is given as a value and as a table")
             return
         tree = table
     tree[key] = value
@@ -145,20 +139,21 @@ def sources(**given: Any) -> dict[str, dict[str, Any]]:
 
 
 def origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
-    """The option, the variables or the file that set the key at `path`, or keys of the table there; as a user has them.
+    """Where the key at `path`, or a key of the table there, is set: its option, its variables or the file.
 
-    `given` is what the command line sets. Nothing is said of a value that a program has given otherwise.
+    The names are those that a user knows. `given` is what the command line sets. The list is empty for a value that a
+    program has given otherwise.
     """
-    if _sets(normalized(given), path):
+    if sets(normalized(given), path):
         option = _OPTIONS.get(tuple(map(str, path)))
         return [option] if option else []
-    variables = [each for each in _variables(os.environ) if _sets(normalized(environment_tree(dict([each]))), path)]
+    variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
     if variables:
-        return [name for name, _ in variables]
-    return [printable(os.environ[CONFIG_VARIABLE], _LONGEST_PATH)] if _sets(from_file(), path) else []
+        return variables
+    return [printable(os.environ[CONFIG_VARIABLE], _LONGEST_PATH)] if sets(from_file(), path) else []
 
 
-def _sets(tree: Any, path: Sequence[str | int]) -> bool:
+def sets(tree: Any, path: Sequence[str | int]) -> bool:
     """Whether a tree has the key at a path, or a value in place of one of its tables."""
     if not tree:
         return False

@@ -9,7 +9,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from proxy.learning.profiles import Profile
-from proxy.prices import Prices
 from proxy.settings.values import (
     ControlNames,
     HeaderNames,
@@ -112,18 +111,23 @@ class StoreSettings(Table):
         return value
 
 
-class MarkSettings(Table):
-    """When to condense: shares of the usable tokens (see `strategies.core.budget.Marks`), and `reserve` in tokens."""
+class MarkShares(Table):
+    """When to condense, as shares of the usable tokens; see `strategies.core.budget.Marks`."""
 
     prepare: float = Field(0.70, gt=0, le=1)
     trigger: float = Field(0.85, gt=0, le=1)
     target: float = Field(0.50, gt=0, le=1)
     step: float = Field(0.15, ge=0, le=1)
-    reserve: int | None = Field(None, ge=0)
 
     def to_marks(self) -> Marks:
         """The shares as the strategies use them."""
         return Marks(self.prepare, self.trigger, self.target, self.step)
+
+
+class MarkSettings(MarkShares):
+    """The marks, and the tokens that are held back for a reply."""
+
+    reserve: int | None = Field(None, ge=0)
 
 
 class ModelRole(Table):
@@ -329,19 +333,15 @@ class LimitSettings(Table):
     """Bytes of all bodies that are held at the same time, unpacked."""
 
 
-class PriceSettings(Table):
+class Prices(Table):
     """What a million tokens cost, in any one currency."""
 
     input: float = Field(ge=0)
     """Tokens of a prompt."""
-    cached_input: float | None = Field(None, ge=0)
-    """Tokens of a prompt that the upstream had in its cache. None: they cost as much as the others."""
+    cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)
+    """Tokens of a prompt that the upstream had in its cache; by default they cost as much as the others."""
     output: float = Field(0.0, ge=0)
     """Tokens of a reply."""
-
-    def to_prices(self) -> Prices:
-        """The prices with the default of `cached_input` filled in."""
-        return Prices(self.input, self.input if self.cached_input is None else self.cached_input, self.output)
 
 
 class CostSettings(Table):
@@ -366,18 +366,12 @@ class ModelSettings(Table):
     max_input: int | None = Field(None, ge=256)
     reserve: int | None = Field(None, ge=0)
     strategy: KnownStrategy | None = None
-    marks: MarkSettings | None = None
+    marks: MarkShares | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
     background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
-    prices: PriceSettings | None = None
+    prices: Prices | None = None
     profile: ProfileSettings | None = None
-
-    @property
-    def held_back(self) -> int | None:
-        """Tokens held back for the reply: `marks.reserve`, else `reserve`, which means the same."""
-        in_marks = self.marks.reserve if self.marks else None
-        return self.reserve if in_marks is None else in_marks
 
 
 def data_directory() -> Path:

@@ -238,7 +238,7 @@ def test_what_a_mode_stands_for_is_shown_as_such() -> None:
 def test_a_reserve_is_shown_with_where_it_comes_from() -> None:
     models = [{"match": "m", "reserve": 6_000}]
     assert "reserve   4,000 (settings for the model, clamped from 6,000;" in budget(window=8_000, models=models)
-    assert "reserve   2,000 (settings;" in budget(window=8_000, reserve=2_000)
+    assert "reserve   2,000 (settings;" in budget(window=8_000, marks={"reserve": 2_000})
 
 
 def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
@@ -286,8 +286,8 @@ def test_a_check_takes_no_name_that_no_model_can_have(name: str, capsys: pytest.
 def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables = "[marks]\nstep = 0.2\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
-    (tmp_path / "c.toml").write_text("window = 5000\nreserve = 600\n" + tables, "utf-8")
+    tables = "[marks]\nstep = 0.2\nreserve = 600\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
+    (tmp_path / "c.toml").write_text("window = 5000\n" + tables, "utf-8")
     monkeypatch.setenv("CONDENSER_MARKS__TARGET", "0.4")
     monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_OVERLAP", "2")
     words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")

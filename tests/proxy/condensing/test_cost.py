@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
-from proxy.prices import Prices
+from proxy.settings.tables import Prices
 
 PRICES = Prices(input=2.5, cached_input=1.25, output=10.0)
 CHEAP_CACHE = Prices(input=3.0, cached_input=0.3, output=15.0)

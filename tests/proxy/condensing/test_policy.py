@@ -55,8 +55,7 @@ def test_a_models_background_comes_before_that_of_the_settings(own: object, mode
     [
         ({"marks": {"reserve": 700}}, 700),
         ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"step": 0.2}}]}, 700),
-        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"reserve": 800}}]}, 800),
-        ({"reserve": 700, "models": [{"match": "m", "reserve": 800}]}, 800),
+        ({"marks": {"reserve": 700}, "models": [{"match": "m", "reserve": 800}]}, 800),
     ],
 )
 def test_the_reserve_is_that_of_the_model_else_of_the_marks(settings: dict[str, Any], reserve: int) -> None:
@@ -187,13 +186,13 @@ def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
     ("settings", "body", "reserve"),
     [
         ({}, {}, 1_000),
-        ({"reserve": 200}, {}, 200),
-        ({"reserve": 7_000}, {}, 4_000),
-        ({"reserve": 200}, {"max_tokens": 500}, 500),
+        ({"marks": {"reserve": 200}}, {}, 200),
+        ({"marks": {"reserve": 7_000}}, {}, 4_000),
+        ({"marks": {"reserve": 200}}, {"max_tokens": 500}, 500),
         ({}, {"max_tokens": 500, "max_completion_tokens": 700}, 700),
         ({}, {"max_completion_tokens": 100_000}, 4_000),
-        ({"models": [{"match": "m", "reserve": 300}], "reserve": 200}, {}, 300),
-        ({"models": [{"match": "m", "reserve": 0}], "reserve": 200}, {}, 0),
+        ({"models": [{"match": "m", "reserve": 300}], "marks": {"reserve": 200}}, {}, 300),
+        ({"models": [{"match": "m", "reserve": 0}], "marks": {"reserve": 200}}, {}, 0),
     ],
 )
 def test_the_reserve_is_what_is_asked_for_then_the_setting_then_an_eighth(
@@ -205,7 +204,7 @@ def test_the_reserve_is_what_is_asked_for_then_the_setting_then_an_eighth(
 
 
 def test_a_model_may_have_marks_of_its_own() -> None:
-    made = policies(window=8_000, reserve=0, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
+    made = policies(window=8_000, marks={"reserve": 0}, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
     own, general = policy(made, model="qwen").budget, policy(made).budget
     assert own is not None
     assert general is not None
@@ -213,13 +212,13 @@ def test_a_model_may_have_marks_of_its_own() -> None:
 
 
 def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
-    assert lowest_mark(policies(window=8_000, reserve=0, marks={"prepare": 0.3})) == 2_400
+    assert lowest_mark(policies(window=8_000, marks={"reserve": 0, "prepare": 0.3})) == 2_400
     # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
-    assert lowest_mark(policies(window=8_000, reserve=0)) == 4_000
+    assert lowest_mark(policies(window=8_000, marks={"reserve": 0})) == 4_000
 
 
 def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
-    made = policies(window=100_000, reserve=0, marks={"prepare": 0.3, "trigger": 0.4})
+    made = policies(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
     budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
     assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
     assert [budget and budget.target for budget in budgets] == [32_000, 60_000]

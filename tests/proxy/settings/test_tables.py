@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from proxy.prices import Prices
 from proxy.settings import Settings, SettingsError, load_settings
+from proxy.settings.tables import Prices
 from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -129,36 +129,9 @@ def test_a_summarizer_that_goes_on_from_the_view_is_the_requests_own_model(key: 
         load_settings()
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("[marks]\nreserve = 2000", 2_000),
-        ("reserve = 2000", 2_000),
-        ("reserve = 1000\n[marks]\nreserve = 2000", 2_000),
-        ("reserve = 1000\n[marks]\nstep = 0.2", 1_000),
-    ],
-)
-def test_the_reserve_is_one_of_the_marks_and_may_stand_alone(text: str, tokens: int, write: Any) -> None:
-    write(text)
-    assert load_settings().marks.reserve == tokens
-
-
-def test_a_reserve_in_the_environment_wins_over_the_file_in_either_spelling(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write("[marks]\nreserve = 2000\nstep = 0.2\n")
-    monkeypatch.setenv("CONDENSER_RESERVE", "3000")
-    marks = load_settings().marks
-    assert (marks.reserve, marks.step) == (3_000, 0.2)
-
-
-@pytest.mark.parametrize(
-    ("entry", "tokens"),
-    [({"reserve": 500}, 500), ({"marks": {"reserve": 600}}, 600), ({"reserve": 500, "marks": {"reserve": 600}}, 600)],
-)
-def test_a_models_reserve_may_stand_in_its_marks(entry: dict[str, Any], tokens: int) -> None:
-    entries = ({"match": "m", **entry},)
-    assert [each.held_back for each in Settings(models=entries).models] == [tokens]  # type: ignore[arg-type]
+def test_the_reserve_is_one_of_the_marks(write: Any) -> None:
+    write("[marks]\nreserve = 2000")
+    assert load_settings().marks.reserve == 2_000
 
 
 @pytest.mark.parametrize(("value", "mode"), [("idle", "idle"), (True, "on"), (False, "off"), ("off", "off")])
@@ -170,8 +143,13 @@ def test_a_model_may_have_a_background_of_its_own(value: object, mode: str) -> N
 def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
     given = {"input": 2.0, "output": 8.0}
     (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
-    assert entry.prices is not None
-    assert entry.prices.to_prices() == Prices(2.0, 2.0, 8.0)
+    assert entry.prices == Prices(input=2.0, cached_input=2.0, output=8.0)
+
+
+def test_prices_without_the_one_of_a_prompt_are_an_error_that_names_it(write: Any) -> None:
+    write('[[models]]\nmatch = "m"\nprices = { output = 8.0 }\n')
+    with pytest.raises(SettingsError, match=r"^models\.0\.prices\.input: is missing \([^\n]*\)$"):
+        load_settings()
 
 
 def test_background_is_a_table_or_its_mode_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,18 +165,6 @@ def test_the_environment_may_switch_the_background_off(write: Any, monkeypatch: 
     monkeypatch.setenv("CONDENSER_BACKGROUND", "off")
     found = load_settings().background
     assert (found.mode, found.concurrency) == ("off", 2)
-
-
-@pytest.mark.parametrize("file", ["", 'background = "off"\n', '[background]\nmode = "off"\nallowance = 0.2\n'])
-def test_the_environment_may_have_the_mode_alone_beside_keys_of_its_table(
-    file: str, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(file)
-    monkeypatch.setenv("CONDENSER_BACKGROUND", "idle")
-    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "3")
-    found = load_settings().background
-    assert (found.mode, found.concurrency) == ("idle", 3)
-    assert found.allowance == (0.2 if "allowance" in file else 0.1)
 
 
 @pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/33", "10.0.0.300", "p"])

