@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.load import CELLS, CONNECTIONS, Cell, add_peers, in_turn, job_for, load_of, started
-from bench.processes import Served
-from bench.targets import DIRECT, STORES, targets
+from bench.processes import DIRECT, STORES, Served, targets
 from proxy.replaying import table
 
 ROUNDS = 5

@@ -27,8 +27,7 @@ from typing import Any
 
 from bench.generator import Job
 from bench.load import REPLAYED_WINDOW, load_of, started
-from bench.processes import Served, condenser, stub
-from bench.targets import STORES, store_url
+from bench.processes import STORES, Served, condenser, store_url, stub
 from proxy.replaying import table
 
 MAX_MS = 15.0

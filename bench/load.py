@@ -25,8 +25,7 @@ from statistics import median
 from typing import TypeVar
 
 from bench.generator import Job, Load
-from bench.processes import Served, pin
-from bench.targets import DIRECT, STORES, targets
+from bench.processes import DIRECT, STORES, Served, pin, targets
 from proxy.replaying import table
 
 CONNECTIONS = 16

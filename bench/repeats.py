@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from proxy.replaying import table
-from proxy.replaying.measures import ForwardedMessage, Tally, common_prefix, size
+from proxy.replaying.measures import ForwardedMessage, common_prefix, size, summarize
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.settings import Settings
@@ -113,7 +113,7 @@ async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
         result = await Player(proxy, MODEL, window).play(played, pipeline, shape.name)
         counter = proxy.services.tokenizers.for_model(MODEL)
         counted = [ForwardedMessage(json.dumps(each), counter.message(each)) for each in played.messages]
-    figures = Tally(str(pipeline), [result]).summary()
+    figures = summarize(str(pipeline), [result])
     requests = result.requests
     sent = [counted[:end] for end in request_ends(played)]
     room = requests[0].usable_tokens - requests[0].overhead_tokens

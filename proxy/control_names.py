@@ -1,6 +1,11 @@
-"""The names of the controls that a request may have: in a header, in the `condenser` member, some in the model."""
+"""The names that controls may have, in a header, in the `condenser` member or in the model, and those of pipelines."""
 
 from __future__ import annotations
+
+from difflib import get_close_matches
+
+from proxy.quoting import quoted
+from strategies import LONGEST, OBSERVE, TABLE
 
 KEYS = (
     "session",
@@ -15,3 +20,21 @@ KEYS = (
     "no-store",
     "dry-run",
 )
+
+
+def why_no_pipeline(text: str) -> str:
+    """What is wrong with a text that names no pipeline, for a user to read."""
+    if len(text) > LONGEST:
+        return f"a pipeline has at most {LONGEST} characters, not {len(text):,}"
+    names = [name.strip() for name in text.removeprefix(OBSERVE).split("+")]
+    unknown = next((name for name in names if name not in TABLE), None)
+    known = f"known: {', '.join(TABLE)}, joined with '+'"
+    if unknown is None:
+        return "'off' cannot be joined with other strategies"
+    if not unknown:
+        place = f" in {quoted(text)}" if text else ""
+        return f"a strategy is missing{place}; {known}"
+    place = f" in {quoted(text)}" if unknown != text else ""
+    near = get_close_matches(unknown, TABLE, 1)
+    hint = f"; did you mean '{near[0]}'?" if near else ";"
+    return f"unknown strategy {quoted(unknown)}{place}{hint} {known}"

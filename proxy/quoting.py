@@ -15,10 +15,15 @@ QUOTED = 64
 _WORD = re.compile(r"[A-Za-z0-9._:/@+-]+")
 
 
-def printable(text: str, most: int = QUOTED) -> str:
-    """The first `most` characters of a text, with "?" for each that cannot be printed and "…" for the rest."""
-    shown = "".join(char if char.isprintable() else "?" for char in text[:most])
+def printable(text: str, most: int = QUOTED, instead: str = "?") -> str:
+    """The first `most` characters of a text, with `instead` for each that cannot be printed and "…" for the rest."""
+    shown = "".join(char if char.isprintable() else instead for char in text[:most])
     return shown + "…" if len(text) > most else shown
+
+
+def one_line(text: str) -> str:
+    """A whole text in one line, with a space for each character that cannot be printed."""
+    return printable(text, len(text), " ")
 
 
 def label(text: str, most: int = QUOTED) -> str:

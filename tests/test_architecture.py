@@ -45,7 +45,7 @@ FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/",
     "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
     "proxy/quoting.py", "proxy/reasons.py", "proxy/chat/", "proxy/errors.py",
-    "proxy/pipeline_names.py", "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
+    "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/", "proxy/searching/",
     "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py", "proxy/telemetry.py",

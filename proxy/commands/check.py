@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import SecretStr
 
 from proxy.cli import FAILED, OK
 from proxy.commands.effective import CheckedModel, budget_lines
-from proxy.commands.offline import missing_files, missing_paths, open_services_without_files, why_unopened
-from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
-from proxy.commands.values import NamedModel, model
+from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
 from proxy.errors import UpstreamUnavailable
 from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.quoting import in_words, redacted
 from proxy.request.measure import BY_LENGTH
+from proxy.request.tenants import key_file
+from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, sources
+from proxy.settings.token import token_file
+from proxy.store import open_store
 from proxy.store.base import StoreError
+from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
+
+_STAND_IN = SecretStr("nobody is told")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -52,54 +61,49 @@ async def _check(settings: Settings, question: CheckedModel | None, *, offline: 
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
-            missing = [] if offline else missing_paths(settings)
+            files = [] if offline else _missing_files(settings)
+            missing = [*dict.fromkeys(file.parent for file in files if not file.parent.exists()), *files]
             built = await stack.enter_async_context(
-                open_services_without_files(settings) if offline else open_services(settings)
+                _open_services_without_files(settings) if offline else open_services(settings)
             )
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
             good = await _check_parts(settings, built, offline=offline)
-            print_created(missing)
+            for path in filter(Path.exists, missing):
+                print(f"created     {path}")
             if question and good:
-                discovered = await _print_calibration(built, question, offline=offline)
+                discovered = await _print_calibration(built, question.model, offline=offline)
     if question:
         print("\n".join(budget_lines(question, discovered)))
     return good
 
 
-async def _print_calibration(built: Services, question: CheckedModel, *, offline: bool) -> WindowLookup:
-    """Prints the model's server and calibration; returns how to look up the windows that the server states."""
+async def _print_calibration(built: Services, model: str, *, offline: bool) -> WindowLookup:
+    """Prints the model's server, and how well the upstream's token count is predicted for the model.
+
+    It is predicted from the tokenizer's count, and from lengths. Returns how to look up the windows that the server
+    states.
+    """
     asks = built.settings.upstream.discover and not offline
     if asks:
-        await _ask_server(built)
-    print("\n".join([each async for each in calibration_lines(built, question.model)]))
-    return built.discovered.window if asks else no_stated_window
-
-
-async def calibration_lines(built: Services, model: str) -> AsyncIterator[str]:
-    """How well the upstream's token count is predicted for a model: from the tokenizer's count, and from lengths."""
+        await built.discovered.ask()
+        print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
     counted = built.tokenizers.for_model(model).cache_key
     for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
-        progress = await built.calibrator.progress(model, counter)
-        first, anchored, fitted = progress
+        first, anchored, fitted = await built.calibrator.progress(model, counter)
         if fitted.is_even and first is None and anchored is None:
-            yield f"calibration {name}: nothing learned yet"
+            print(f"calibration {name}: nothing learned yet")
             continue
-        yield (
+        print(
             f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
             f" hidden {fitted.prices.requests:,.0f} tokens, text × {fitted.prices.words:.2f}"
         )
+    return built.discovered.window if asks else no_stated_window
 
 
 def _share(error: float | None) -> str:
     return "unknown" if error is None else f"{error:.1%}"
-
-
-async def _ask_server(built: Services) -> None:
-    await built.discovered.ask()
-    kind = built.discovered.kind
-    print(f"server      {kind or 'states no windows, or wants a credential for that'}")
 
 
 async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
@@ -123,11 +127,11 @@ def _tokenizer_problem(row: EncodingStatus, ranks_dir: Path | None) -> str:
 
 
 async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
-    unopened = why_unopened(settings) if offline else None
+    unopened = _why_unopened(settings) if offline else None
     problem = await _store_problem(built) if unopened is None else unopened.reason
     good = not problem if unopened is None else unopened.is_usable
     print(f"store       {redacted(settings.store.url)}: {problem or 'ok'}")
-    for file in missing_files(settings) if offline and good else ():
+    for file in _missing_files(settings) if offline and good else ():
         print(f"not yet     {file}: serve makes it")
     return good
 
@@ -146,13 +150,6 @@ async def _store_problem(built: Services) -> str:
     return ""
 
 
-def print_created(missing: Sequence[Path]) -> None:
-    """Prints which of the files and folders that were missing exist now."""
-    for path in missing:
-        if path.exists():
-            print(f"created     {path}")
-
-
 async def _check_upstream(built: Services) -> bool:
     url = redacted(built.settings.upstream.base_url)
     try:
@@ -166,3 +163,58 @@ async def _check_upstream(built: Services) -> bool:
         note = " (it refuses upstream.api_key)" if has_key else " (it wants a credential, which callers bring)"
     print(f"upstream    {url}: answers {status}{note}")
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
+
+
+# Offline
+#
+# Files that a proxy would make are listed instead. A store that could not be opened without a change to its file is
+# replaced by one in memory, and secrets that would be made by a constant.
+
+
+class _UnopenedStore(NamedTuple):
+    """Why a store is not opened, and whether `serve` could open it."""
+
+    reason: str
+    is_usable: bool = True
+
+
+def _why_unopened(settings: Settings) -> _UnopenedStore | None:
+    """Why the store cannot be opened without a change to the disk; None if it can. Raises `OSError`."""
+    file = sqlite_file(settings.store.url)
+    if file is None:
+        return None
+    if not file.exists():
+        nearest = next(folder for folder in Path(os.path.abspath(file)).parents if folder.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+            return _UnopenedStore("not there yet")
+        return _UnopenedStore(f"not there, and nothing can be made in {nearest}", is_usable=False)
+    version = version_on_disk(file)
+    if version and version < SCHEMA_VERSION:
+        return _UnopenedStore(f"of version {version}, which serve brings up to {SCHEMA_VERSION}")
+    return None if file.stat().st_size else _UnopenedStore("an empty file, which serve fills")
+
+
+def _missing_files(settings: Settings) -> list[Path]:
+    """The files that a proxy with these settings makes when it starts, absolute."""
+    files = sqlite_file(settings.store.url), key_file(settings), token_file(settings)
+    return [Path(os.path.abspath(file)) for file in files if file is not None and not file.exists()]
+
+
+@asynccontextmanager
+async def _open_services_without_files(settings: Settings) -> AsyncIterator[Services]:
+    """The services of a proxy, without making a file; a store that cannot be opened so is replaced by one in memory."""
+    async with AsyncExitStack() as stack:
+        store = None
+        if _why_unopened(settings):
+            store = await open_store("memory://")
+            stack.push_async_callback(store.close)
+        yield await stack.enter_async_context(open_services(_without_files(settings), store=store))
+
+
+def _without_files(settings: Settings) -> Settings:
+    """The settings with a constant for each secret whose file would be made."""
+    files = key_file(settings), token_file(settings)
+    needs_key, needs_token = (file is not None and not file.exists() for file in files)
+    tenant = settings.tenant.model_copy(update={"pepper": _STAND_IN}) if needs_key else settings.tenant
+    admin = settings.admin.model_copy(update={"token": _STAND_IN}) if needs_token else settings.admin
+    return settings.model_copy(update={"tenant": tenant, "admin": admin})

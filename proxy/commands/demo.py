@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 
 from proxy.cli import FAILED, OK
-from proxy.commands.values import positive, strategy, window
+from proxy.commands.options import positive, strategy, window
 from strategies import DEFAULT
 
 WINDOW = 8_192
@@ -28,8 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; exits 1 when something did not go as it must."""
     from proxy.demo.conversation import load
-    from proxy.demo.run import demo
-    from proxy.demo.ways import Options
+    from proxy.demo.run import Options, demo
 
     options = Options(arguments.strategy, arguments.window, arguments.requests)
     return OK if demo(options, load(), partial(print, flush=True)) else FAILED

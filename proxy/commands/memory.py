@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.admin_client import (
+from proxy.commands.proxy_client import (
     CommandFailed,
     add_proxy_arguments,
     find_key,
-    printable,
     request_json,
     run_action,
     sentence,
     session_path,
     table,
 )
+from proxy.quoting import one_line
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
@@ -114,7 +114,7 @@ def _request(
 def _row(card: Mapping[str, Any]) -> Sequence[str]:
     state = "holds" if card["holds"] else f"superseded by {card['superseded_by']}"
     cells = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
-    return tuple(map(printable, (card["id"], *cells, _messages(card), ",".join(card["tags"]), card["content"])))
+    return tuple(map(one_line, (card["id"], *cells, _messages(card), ",".join(card["tags"]), card["content"])))
 
 
 def _messages(card: Mapping[str, Any]) -> str:
@@ -130,4 +130,4 @@ def _hit_lines(hit: Mapping[str, Any]) -> Iterator[str]:
     else:
         part = f" part {hit['part'] + 1} of {hit['parts']}" if hit["parts"] > 1 else ""
         yield f"message {hit['place']}{part}, {hit['role']}, score {hit['score']}"
-    yield from (f"  {printable(line)}" for line in hit["text"].splitlines())
+    yield from (f"  {one_line(line)}" for line in hit["text"].splitlines())

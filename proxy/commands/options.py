@@ -1,12 +1,18 @@
-"""Settings on the command line: the options that `serve` and `check` share, and what they set."""
+"""The command line: the options that `serve` and `check` share, what they set, and types for argparse."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
+from proxy.errors import BadRequest
+from proxy.request.controls import check_model, split_model
 from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from proxy.settings.values import known_strategy
+from strategies import Pipeline
+
+_MIN_WINDOW = 256
 
 
 def add_settings_arguments(command: argparse.ArgumentParser) -> None:
@@ -46,3 +52,45 @@ def use_config(file: str | None) -> None:
         raise SettingsError("--config is empty; leave it out where no file is meant")
     if file is not None:
         os.environ[CONFIG_VARIABLE] = file
+
+
+class NamedModel(NamedTuple):
+    """A model's name without its suffix, and the pipeline that the suffix names."""
+
+    name: str
+    suffix: Pipeline | None = None
+
+
+def strategy(text: str) -> str:
+    """The name of a strategy or a pipeline."""
+    try:
+        return known_strategy(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def model(text: str) -> NamedModel:
+    """A model as clients name it, perhaps with the suffix of a pipeline."""
+    try:
+        check_model(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    name, suffix = split_model(text)
+    if not name:
+        raise argparse.ArgumentTypeError("is empty")
+    return NamedModel(name, suffix)
+
+
+def window(text: str) -> int:
+    """A context length in tokens."""
+    tokens = positive(text)
+    if tokens < _MIN_WINDOW:
+        raise argparse.ArgumentTypeError(f"must be at least {_MIN_WINDOW}")
+    return tokens
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
+    return int(text)

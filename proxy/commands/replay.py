@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
-from proxy.commands.options import use_config
-from proxy.commands.values import positive, strategy, window
+from proxy.commands.options import positive, strategy, use_config, window
 from proxy.condensing.policy import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
     from proxy.learning.proof import Scope
-    from proxy.replaying.measures import Tally
+    from proxy.replaying.measures import summarize
     from proxy.replaying.play import Player, open_replay_proxy
     from proxy.replaying.report import ReplayResults
 
@@ -70,11 +69,11 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        tallies = [Tally(str(pipeline)) for pipeline in arguments.strategy]
-        for number, conversation in enumerate(conversations):
-            for tally, pipeline in zip(tallies, arguments.strategy, strict=True):
-                tally.played.append(await player.play(conversation, pipeline, f"{number}/{pipeline}"))
-    summaries = [tally.summary() for tally in tallies]
+        played = {
+            pipeline: [await player.play(each, pipeline, f"{i}/{pipeline}") for i, each in enumerate(conversations)]
+            for pipeline in arguments.strategy
+        }
+    summaries = [summarize(str(pipeline), results) for pipeline, results in played.items()]
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries)
 

@@ -13,19 +13,19 @@ from textwrap import wrap
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.admin_client import (
+from proxy.commands.proxy_client import (
     HINT_404,
     HINT_TENANT,
     add_proxy_arguments,
     find_key,
     list_sessions,
-    printable,
     request_json,
     run_action,
     sentence,
     session_path,
     table,
 )
+from proxy.quoting import one_line, printable
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
@@ -197,7 +197,7 @@ def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
     for vote in telemetry.get(VOTES, ()):
         parsed = "parsed" if vote.get("parsed_ok") else "not parsed"
         problem = f", {vote['error_type']}" if vote.get("error_type") else ""
-        reasoning = f": {printable(str(vote[REASONING]))}" if vote.get(REASONING) else ""
+        reasoning = f": {one_line(str(vote[REASONING]))}" if vote.get(REASONING) else ""
         yield from _wrapped(f"    vote {vote.get('decision') or 'none'}, {parsed}{problem}{reasoning}")
 
 
@@ -224,8 +224,8 @@ def _message_lines(messages: Sequence[Any]) -> Iterator[str]:
 
 
 def _cut(text: str) -> str:
-    plain, more = printable(text), len(text) - SHOWN
-    return plain if more <= 0 else f"{plain[:SHOWN]}… ({more:,} more characters)"
+    more = len(text) - SHOWN
+    return printable(text, SHOWN, " ") + (f" ({more:,} more characters)" if more > 0 else "")
 
 
 def _moment(seconds: float) -> str:

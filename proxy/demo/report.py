@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from proxy.demo.conversation import is_planted, turn_of
-from proxy.demo.ways import Way
+from proxy.demo.conversation import Way, is_planted, turn_of
 from proxy.replaying.measures import ReplayedRequest
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation, Question

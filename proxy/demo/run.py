@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from typing import NamedTuple
 
 from proxy.demo import report
-from proxy.demo.conversation import first, turn_of
-from proxy.demo.ways import DIRECT, NAMES, TRIMMED, Options, Way
+from proxy.demo.conversation import Way, first, turn_of
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedRequest
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.settings import Settings
+from proxy.settings.tables import StoreSettings
 from strategies import parse
 
 Say = Callable[[str], None]
@@ -22,20 +21,12 @@ _ROWS = 12
 _NEWS = (Action.CONDENSED, Action.WOULD_CONDENSE, Action.DEGRADED)
 
 
-class _DemoSettings(Settings):
-    """Settings that ignore the environment and all files, so that the demo always shows the defaults."""
+class Options(NamedTuple):
+    """The strategy of the third way, the window in tokens, and how many requests to replay (None for all)."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The arguments are the only source."""
-        return (init_settings,)
+    strategy: str
+    window: int
+    requests: int | None = None
 
 
 def demo(options: Options, conversation: Conversation, say: Say) -> bool:
@@ -44,20 +35,17 @@ def demo(options: Options, conversation: Conversation, say: Say) -> bool:
 
 
 async def _demo(options: Options, conversation: Conversation, say: Say) -> bool:
-    settings = _DemoSettings.model_validate({"store": {"url": "memory://", "timeout": 600.0}})
+    # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
+    settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
+    strategies = {"direct": "off", "trimmed": "recent", "condensed": options.strategy}
     async with open_replay_proxy(settings) as proxy:
         player = Player(proxy, "", options.window)
-        strategies = (DIRECT, TRIMMED, options.strategy)
-        ways = [_way(player, conversation, *each, options.window) for each in zip(NAMES, strategies, strict=True)]
-        size = player.size(conversation)
-        return await _run(options, conversation, ways, size, say)
-
-
-def _way(player: Player, conversation: Conversation, name: str, strategy: str, window: int) -> Way:
-    pipeline = parse(strategy)
-    if pipeline is None:
-        raise ValueError(strategy)
-    return Way(name, strategy, window, player.start(conversation, pipeline, name))
+        ways = [
+            Way(name, strategy, options.window, player.start(conversation, pipeline, name), name == "direct")
+            for name, strategy in strategies.items()
+            if (pipeline := parse(strategy)) is not None
+        ]
+        return await _run(options, conversation, ways, player.size(conversation), say)
 
 
 async def _run(options: Options, conversation: Conversation, ways: Sequence[Way], size: int, say: Say) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -103,42 +103,36 @@ class Summary:
     max_ms: float
 
 
-@dataclass(slots=True)
-class Tally:
-    """Adds up the conversations of one strategy."""
-
-    strategy: str
-    played: list[ReplayedConversation] = field(default_factory=list)
-
-    def summary(self) -> Summary:
-        """The figures of all conversations added so far."""
-        requests = [each for played in self.played for each in played.requests]
-        forwarded = sum(each.forwarded_tokens for each in requests)
-        own = sum(each.own_tokens for each in requests)
-        # A refused request counts as no saving: nothing was sent, but nothing was answered either.
-        original = sum(each.sent_tokens for each in requests if not each.refused)
-        spent = [each.milliseconds for each in requests]
-        questions = sum(played.questions for played in self.played)
-        return Summary(
-            strategy=self.strategy,
-            requests=len(requests),
-            forwarded=forwarded,
-            largest=max((each.forwarded_tokens for each in requests), default=0),
-            original=original,
-            own=own,
-            own_calls=sum(each.own_calls for each in requests),
-            condensations=sum(each.condensed for each in requests),
-            overflows=sum(each.overflows for each in requests),
-            refused=sum(each.refused for each in requests),
-            degraded=sum(each.degraded for each in requests),
-            saved_share=saved_share(original, forwarded + own),
-            read_anew=sum(each.message_tokens - each.shared_tokens for each in requests if each.message_tokens),
-            cached_share=cached_share(requests),
-            evidence_share=sum(played.answerable for played in self.played) / questions if questions else None,
-            questions=questions,
-            median_ms=median(spent) if spent else 0.0,
-            max_ms=max(spent, default=0.0),
-        )
+def summarize(strategy: str, conversations: Sequence[ReplayedConversation]) -> Summary:
+    """The figures of all conversations under one strategy."""
+    requests = [request for played in conversations for request in played.requests]
+    forwarded = sum(request.forwarded_tokens for request in requests)
+    own = sum(request.own_tokens for request in requests)
+    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
+    original = sum(request.sent_tokens for request in requests if not request.refused)
+    spent = [request.milliseconds for request in requests]
+    questions = sum(played.questions for played in conversations)
+    return Summary(
+        strategy=strategy,
+        requests=len(requests),
+        forwarded=forwarded,
+        largest=max((request.forwarded_tokens for request in requests), default=0),
+        original=original,
+        own=own,
+        own_calls=sum(request.own_calls for request in requests),
+        condensations=sum(request.condensed for request in requests),
+        overflows=sum(request.overflows for request in requests),
+        refused=sum(request.refused for request in requests),
+        degraded=sum(request.degraded for request in requests),
+        # Negative if our own calls cost more than was saved.
+        saved_share=1 - (forwarded + own) / original if original else None,
+        read_anew=sum(request.message_tokens - request.shared_tokens for request in requests if request.message_tokens),
+        cached_share=cached_share(requests),
+        evidence_share=sum(played.answerable for played in conversations) / questions if questions else None,
+        questions=questions,
+        median_ms=median(spent) if spent else 0.0,
+        max_ms=max(spent, default=0.0),
+    )
 
 
 def size(messages: Iterable[ForwardedMessage]) -> int:
@@ -146,23 +140,18 @@ def size(messages: Iterable[ForwardedMessage]) -> int:
     return sum(message.tokens for message in messages)
 
 
-def saved_share(original: int, spent: int) -> float | None:
-    """The share of `original` that was saved; `spent` includes our own calls. Negative if that cost more."""
-    return 1 - spent / original if original else None
-
-
 def common_prefix(before: Sequence[ForwardedMessage], after: Sequence[ForwardedMessage]) -> int:
     """Tokens of the messages with which both lists begin."""
     total = 0
-    for one, other in zip(before, after, strict=False):
-        if one.raw != other.raw:
+    for earlier, later in zip(before, after, strict=False):
+        if earlier.raw != later.raw:
             break
-        total += other.tokens
+        total += later.tokens
     return total
 
 
 def cached_share(requests: Iterable[ReplayedRequest]) -> float | None:
     """The share of message tokens that the upstream had already seen at the same place in the previous request."""
-    forwarded = [(each.shared_tokens, each.message_tokens) for each in requests if each.message_tokens is not None]
+    forwarded = [(one.shared_tokens, one.message_tokens) for one in requests if one.message_tokens is not None]
     total = sum(messages for _, messages in forwarded)
     return sum(shared for shared, _ in forwarded) / total if total else None

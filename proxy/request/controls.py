@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from proxy.control_names import KEYS
+from proxy.control_names import KEYS, why_no_pipeline
 from proxy.errors import BadRequest
 from proxy.http.headers import OWN_PREFIX
-from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import printable, quoted
 from strategies import TABLE, Pipeline, parse
 

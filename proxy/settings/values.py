@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from proxy.control_names import KEYS
-from proxy.pipeline_names import why_no_pipeline
+from proxy.control_names import KEYS, why_no_pipeline
 from proxy.quoting import not_this, quoted
 from strategies import parse
 

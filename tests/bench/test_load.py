@@ -15,8 +15,8 @@ import pytest
 from bench.generator import Job, requests
 from bench.load import CELLS, TURNS, Cell, Row, job_for, markdown, measure
 from bench.payloads import request_parts
+from bench.processes import AWECOMPRESS, DIRECT, NAIVE, targets
 from bench.stub import REPLY
-from bench.targets import AWECOMPRESS, DIRECT, NAIVE, targets
 from strategies.core.digest import message_digest
 
 CELL = Cell("small", False, "warm")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import ARMS
-from eval.arms import Asked, Case, block_of, found_by, newest, told
-from eval.baseline import BM25
+from eval.arms import BM25, Asked, Case, block_of, found_by, newest, told
 from eval.condensed import condensed
 from tests.eval.building import QUESTIONS, dialogues
 from tests.support.transcripts import WORDS

@@ -89,7 +89,7 @@ def test_each_line_of_wrong_settings_says_who_speaks(
         2,
         "",
         (
-            "condenser: port: must be a whole number, not 'many' (CONDENSER_PORT)\n"
+            "condenser: port: must be a valid integer, not 'many' (CONDENSER_PORT)\n"
             "condenser: unknown variable CONDENSER_STOR__URL; did you mean CONDENSER_STORE__URL?\n"
         ),
     )

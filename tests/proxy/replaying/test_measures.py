@@ -6,10 +6,9 @@ from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
-    Tally,
     cached_share,
     common_prefix,
-    saved_share,
+    summarize,
 )
 from proxy.replaying.recorded import Question
 
@@ -26,10 +25,10 @@ def refused(original: int = 100) -> ReplayedRequest:
     return ReplayedRequest(original, None, 0, 5, 1_000, 2.0)
 
 
-def test_saved_counts_our_own_calls() -> None:
-    assert saved_share(1_000, 250) == 0.75
-    assert saved_share(1_000, 1_500) == -0.5
-    assert saved_share(0, 0) is None
+@pytest.mark.parametrize(("forwarded", "own", "saved"), [(245, 0, 0.75), (245, 500, 0.25), (1_495, 0, -0.5)])
+def test_saved_counts_our_own_calls(forwarded: int, own: int, saved: float) -> None:
+    played = ReplayedConversation([decided(forwarded, original=1_000, own=own)])
+    assert summarize("mask", [played]).saved_share == saved
 
 
 @pytest.mark.parametrize(
@@ -66,13 +65,10 @@ def test_a_question_reaches_where_all_its_evidence_stands_word_for_word(evidence
 
 
 def test_a_summary_adds_all_conversations_up() -> None:
-    tally = Tally("mask")
-    tally.played.append(
-        ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], questions=3, answerable=1)
-    )
-    tally.played.append(ReplayedConversation([decided(30, usable=30, ms=2.0)], questions=1, answerable=1))
+    long = ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], questions=3, answerable=1)
+    short = ReplayedConversation([decided(30, usable=30, ms=2.0)], questions=1, answerable=1)
 
-    summary = tally.summary()
+    summary = summarize("mask", [long, short])
 
     assert (summary.requests, summary.forwarded, summary.own) == (3, 15 + 35 + 35, 7)
     assert summary.saved_share == pytest.approx(1 - (85 + 7) / 300)
@@ -82,19 +78,19 @@ def test_a_summary_adds_all_conversations_up() -> None:
 
 
 def test_a_summary_knows_the_largest_request_and_what_had_to_be_read_anew() -> None:
-    summary = Tally("mask", [ReplayedConversation([decided(10), decided(30, 10), refused()])]).summary()
+    summary = summarize("mask", [ReplayedConversation([decided(10), decided(30, 10), refused()])])
 
     assert (summary.largest, summary.read_anew) == (35, 10 + 20)
 
 
 def test_a_refused_request_is_no_saving() -> None:
-    tally = Tally("mask", [ReplayedConversation([decided(10), refused(original=10_000)])])
+    summary = summarize("mask", [ReplayedConversation([decided(10), refused(original=10_000)])])
 
-    assert tally.summary().saved_share == pytest.approx(1 - 15 / 100)
-    assert (tally.summary().overflows, tally.summary().refused) == (1, 1)
+    assert summary.saved_share == pytest.approx(1 - 15 / 100)
+    assert (summary.overflows, summary.refused) == (1, 1)
 
 
 def test_nothing_played_is_a_summary_without_shares() -> None:
-    summary = Tally("off").summary()
+    summary = summarize("off", [])
 
     assert (summary.saved_share, summary.cached_share, summary.evidence_share) == (None, None, None)

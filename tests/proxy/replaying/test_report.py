@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 from proxy.condensing.policy import Window
-from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, Tally
+from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
 from proxy.replaying.report import ReplayResults, document, table
 
-SUMMARY = Tally(
+SUMMARY = summarize(
     "mask+half-window", [ReplayedConversation([ReplayedRequest(2_000, 1_500, 0, 0, 4_000, 1.25, own_tokens=100)])]
-).summary()
+)
 REPLAYED = ReplayResults(
     "talk.json", 1, "gpt-4o", Window(8_192, "--window"), [replace(SUMMARY, strategy="off"), SUMMARY]
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.commands.admin_client import table
+from proxy.commands.proxy_client import table
 from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.pipeline_names import why_no_pipeline
+from proxy.control_names import why_no_pipeline
 from strategies import TABLE, parse
 
 KNOWN = f"known: {', '.join(TABLE)}, joined with '+'"
