@@ -110,8 +110,8 @@ class Stage:
     def forget(self) -> None:
         """Drops what was recorded: a long conversation is sent a thousand times."""
         self.sent.clear()
-        self.proxy.journal._exchanges.clear()
-        self.upstream.journal._exchanges.clear()
+        self.proxy.journal.clear()
+        self.upstream.journal.clear()
 
     @property
     def forwarded(self) -> list[Exchange]:

@@ -42,7 +42,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 @pytest.fixture(autouse=True)
 def _fresh(kept: Kept) -> None:
     """Nothing is stored and no reply is queued when a test begins."""
-    kept.stage.upstream._script.clear()
+    kept.stage.upstream.drop_queue()
     with closing(sqlite3.connect(kept.path, timeout=10)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("DELETE FROM sessions")

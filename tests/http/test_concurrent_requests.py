@@ -95,7 +95,7 @@ def two_replicas(upstream: ScriptedUpstream, redis: RedisServer) -> Iterator[tup
         for url in (other, proxy.url):  # the upstream accepts the caller, so that replicas may share what is its own
             short = {**BODY, "messages": [{"role": "user", "content": "Hello."}]}
             assert httpx.post(url + CHAT, json=short).is_success
-        upstream.journal._exchanges.clear()
+        upstream.journal.clear()
         yield other, process, proxy.url
 
 

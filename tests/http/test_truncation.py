@@ -129,7 +129,7 @@ def test_one_reply_is_a_proof_where_the_server_reports_the_loaded_window() -> No
 
 def _as_ollama(upstream: ScriptedUpstream) -> Callable[[Exchange], Reply | None]:
     """The upstream's answers, and beside them the page on which Ollama lists the models that it has loaded."""
-    chat = upstream._answer
+    chat = upstream.answers
     assert chat is not None
     loaded = {"models": [{"name": MODEL, "model": MODEL, "context_length": KEPT}]}
 

@@ -74,6 +74,11 @@ class Journal:
             self._exchanges.append(exchange)
             self._arrived.notify_all()
 
+    def clear(self) -> None:
+        """Forgets what has arrived."""
+        with self._arrived:
+            self._exchanges.clear()
+
     def __iter__(self) -> Iterator[Exchange]:
         return iter(self._to(None))
 

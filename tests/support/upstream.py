@@ -47,7 +47,7 @@ class ScriptedUpstream:
         self.journal = Journal()
         self.counting = counting
         self._script: deque[Reply] = deque()
-        self._answer: Answer | None = None
+        self.answers: Answer | None = None
         self._closing = Signal("the end of the upstream")
         self._stack = ExitStack()
         self.url = ""
@@ -69,9 +69,13 @@ class ScriptedUpstream:
         """Queue replies for the next POSTs, in order; GETs keep their default routes."""
         self._script.extend(script)
 
+    def drop_queue(self) -> None:
+        """Drop the replies that are still queued."""
+        self._script.clear()
+
     def answer(self, answer: Answer | None) -> None:
         """Answer every request by a function; where it returns None, the queue and the defaults serve."""
-        self._answer = answer
+        self.answers = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -107,7 +111,7 @@ class ScriptedUpstream:
         refusal = self._refuse(exchange)
         if refusal is not None:
             return refusal
-        answered = self._answer(exchange) if self._answer else None
+        answered = self.answers(exchange) if self.answers else None
         if answered is not None:
             return answered
         if self._script and exchange.method == "POST":

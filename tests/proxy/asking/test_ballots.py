@@ -75,9 +75,9 @@ class Judges:
         self.upstream = upstream
         self.scripts: dict[str, Sequence[str]] = {}
         self.arrived: Counter[str] = Counter()
-        upstream.answer(self._answer)
+        upstream.answer(self.answer)
 
-    def _answer(self, exchange: Exchange) -> Reply:
+    def answer(self, exchange: Exchange) -> Reply:
         text = exchange.json()["messages"][1]["content"]
         script, at = self.scripts[text], self.arrived[text]
         self.arrived[text] += 1
@@ -320,7 +320,7 @@ async def test_a_ballot_in_the_background_ends_when_the_callers_credential_has_g
 
     def answers(exchange: Exchange) -> Reply:
         clock.now += 13
-        return judges._answer(exchange)
+        return judges.answer(exchange)
 
     upstream.answer(answers)
     async with asking(upstream.base_url, clock=clock) as own:
