@@ -102,8 +102,9 @@ class Permits(NamedTuple):
         for key, param in controls.params.items():
             if key not in self.keys:
                 raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
-        pipeline, param = controls.strategy, controls.param("strategy")
+        pipeline = controls.strategy
         if pipeline and not (self.own_calls or pipeline.observe) and (asking := _asking(pipeline)):
+            param = controls.param("strategy")
             raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
         if 0 < self.max_window < (controls.window or 0):
             param = controls.param("window")
@@ -164,7 +165,8 @@ def read(
         return _NONE
     params = {key: param for key, (param, _) in values.items()}
     fields = {name: parse(*values[key]) for key, (name, parse) in _PARSERS.items() if key in values}
-    controls = Controls(**fields, warnings=_UNKNOWN.warnings(unknown), params=params)
+    warnings = _UNKNOWN.warnings(unknown) if unknown else ()
+    controls = Controls(**fields, warnings=warnings, params=params)
     if controls.if_head is not None and not controls.append:
         param = controls.param("if-head")
         raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)

@@ -144,21 +144,12 @@ class Prefixes:
 
 
 class _Split(NamedTuple):
-    """The messages of a body: the `systems` at the head, the `others`, and the cached `prefix` of those."""
+    """The messages of a body: the `systems` at the head, the `others`, and those of them after the cached `prefix`."""
 
     systems: Sequence[Element]
     others: Sequence[Element]
     prefix: CachedPrefix | None
-
-    @property
-    def later(self) -> Sequence[Element]:
-        """The others after the prefix."""
-        return self.others[len(self.prefix.elements) :] if self.prefix else self.others
-
-    @property
-    def outside_prefix(self) -> Sequence[Element]:
-        """All elements that are not in the prefix."""
-        return (*self.systems, *self.later)
+    later: Sequence[Element]
 
 
 class Measurer:
@@ -178,7 +169,7 @@ class Measurer:
         """The transcript, each message counted by the counter."""
         name = counter.cache_key
         split = self._split(body, name)
-        new = [element for element in split.outside_prefix if name not in element.messages]
+        new = [element for element in (*split.systems, *split.later) if name not in element.messages]
         read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
         transcript, features = self._build(body, split, name, read)
         digest = body.envelope.outside_digest
@@ -188,7 +179,7 @@ class Measurer:
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
         split = self._split(body, BY_LENGTH)
-        new = [element for element in split.outside_prefix if BY_LENGTH not in element.messages]
+        new = [element for element in (*split.systems, *split.later) if BY_LENGTH not in element.messages]
         transcript, features = self._build(body, split, BY_LENGTH, {id(each): self._estimated(each) for each in new})
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, BY_LENGTH, body.envelope.outside_digest.hex(), features)
@@ -196,7 +187,9 @@ class Measurer:
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)
         others = body.elements[head:]
-        return _Split(body.elements[:head], others, self.prefixes.find(others, counted_by))
+        prefix = self.prefixes.find(others, counted_by)
+        later = others[len(prefix.elements) :] if prefix else others
+        return _Split(body.elements[:head], others, prefix, later)
 
     def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> CountedTranscript:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""

@@ -85,11 +85,6 @@ class Element:
         self.span = None
         self._value: Mapping[str, Any] | None = value
 
-    @property
-    def can_join_span(self) -> bool:
-        """Whether it may become part of a span: it is in the cache, not large, and in no span yet."""
-        return self.span is None and 0 < self.cost <= MAX_COST_IN_SPAN
-
     @classmethod
     def of(cls, raw: str) -> Element:
         """The element with this JSON text."""
@@ -266,7 +261,7 @@ class MessageCache:
                 elements.append(element)
                 singles.append(element)
                 at += width + len(element.data)
-                joinable = joinable + 1 if element.can_join_span else 0
+                joinable = joinable + 1 if span is None and 0 < element.cost <= MAX_COST_IN_SPAN else 0
             else:
                 break
             if joinable == SPAN_LENGTH:

@@ -1,8 +1,8 @@
 """Trust: what a request may do depends on whether the upstream has accepted its caller's credential.
 
-A credential is a text until the upstream has answered a request that carries it. Before that nothing of its caller is
-stored, and no model is asked with a key of the settings. A request whose caller is unknown is condensed by rules; what
-it would store waits in its `Trust` until the head of a good reply, and is dropped with the request otherwise.
+A credential is only a text until the upstream has answered a request that carries it. Before that, nothing of its
+caller is stored, and no model is asked with a key of the settings. A request whose caller is unknown is condensed by
+rules. What it would store waits in its `Trust` until the head of a good reply, and is otherwise dropped with it.
 
 Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
 share and a restart keeps. The upstream's next refusal makes a credential unknown again. A dry run asks the upstream
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
 
@@ -39,16 +40,14 @@ _MAX_BYTES = 64 * 1024
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
+@dataclass(slots=True, eq=False)
 class Trust:
     """What is known of the caller of one request, and the writes that wait until its credential is accepted."""
 
-    __slots__ = ("_callers", "_held", "accepted_at", "credential")
-
-    def __init__(self, credential: str, accepted_at: float, callers: Callers | None = None) -> None:
-        self.credential = credential
-        self.accepted_at = accepted_at
-        self._callers = callers
-        self._held: list[Callable[[], Awaitable[object]]] = []
+    credential: str
+    accepted_at: float
+    _callers: Callers | None = None
+    _held: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
     def accepted(self) -> bool:
@@ -83,6 +82,7 @@ ALWAYS = Trust("", math.inf)
 """The trust in callers who all use the operator's key: nobody asks for a credential of theirs."""
 
 
+@dataclass(slots=True, eq=False)
 class Callers:
     """Remembers whose credentials the upstream has accepted; one per app.
 
@@ -90,34 +90,23 @@ class Callers:
     key, and all callers are trusted. `clock` gives seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        base_url: str,
-        facts: Facts,
-        tasks: OwnedTasks,
-        clock: Callable[[], float],
-        credentials: Iterable[bytes],
-        *,
-        own_key: bool,
-    ) -> None:
-        self._upstream = upstream
-        self._base_url = base_url
-        self._facts = facts
-        self._tasks = tasks
-        self._clock = clock
-        self._credentials = frozenset(credentials)
-        self._own_key = own_key
-        self._accepted: Lru[str, float] = Lru(MAX_CREDENTIALS)
-        self._shared: Lru[str, float] = Lru(MAX_CREDENTIALS)
+    upstream: Upstream
+    base_url: str
+    facts: Facts
+    tasks: OwnedTasks
+    clock: Callable[[], float]
+    credentials: Collection[bytes]
+    own_key: bool = field(kw_only=True)
+    _accepted: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
+    _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
     def trust_in(self, credential: str) -> Trust:
         """What this process knows of a credential."""
-        return ALWAYS if self._own_key else Trust(credential, self._unexpired(self._accepted.get(credential)), self)
+        return ALWAYS if self.own_key else Trust(credential, self._unexpired(self._accepted.get(credential)), self)
 
     async def stored_time(self, credential: str, patience: Patience) -> float:
         """When the store was last told that a credential was accepted, which this process then knows too."""
-        fact = await self._facts.get(self._name(credential), _WHAT, patience)
+        fact = await self.facts.get(self._name(credential), _WHAT, patience)
         try:
             at = self._unexpired(float(fact) if fact else None)
         except ValueError:
@@ -134,7 +123,7 @@ class Callers:
         """
         if trust is ALWAYS:
             return
-        now = self._clock()
+        now = self.clock()
         if is_success(status):
             self._accepted.put(trust.credential, now)
             if shares and now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
@@ -152,10 +141,10 @@ class Callers:
         It is asked for its list of models. A list that everybody may read proves nothing, unless there is no
         credential to prove. Raises `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
         """
-        if trust.accepted_at >= self._clock() - FRESH:
+        if trust.accepted_at >= self.clock() - FRESH:
             return
-        credentials = [pair for pair in headers if pair[0] in self._credentials]
-        reply = await self._upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
+        credentials = [pair for pair in headers if pair[0] in self.credentials]
+        reply = await self.upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
         if reply.status in _REFUSALS:
             await self.note(trust, reply.status)
             raise CredentialRefused(reply.status, reply.body)
@@ -166,17 +155,17 @@ class Callers:
 
     async def _guards_models(self) -> bool:
         """Whether the upstream shows its models only to those whom it knows."""
-        return (await self._upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
+        return (await self.upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
 
     def _unexpired(self, at: float | None) -> float:
-        return at if at is not None and self._clock() - LIFE < at else -math.inf
+        return at if at is not None and self.clock() - LIFE < at else -math.inf
 
     def _name(self, credential: str) -> str:
-        return f"accepted-{blake2b(f'{self._base_url} {credential}'.encode(), digest_size=16).hexdigest()}"
+        return f"accepted-{blake2b(f'{self.base_url} {credential}'.encode(), digest_size=16).hexdigest()}"
 
     def _share(self, credential: str, at: float) -> None:
         self._shared.put(credential, at)
-        self._tasks.own(self._write(credential, at), to_its_end=True)
+        self.tasks.own(self._write(credential, at), to_its_end=True)
 
     async def _write(self, credential: str, at: float) -> None:
-        await self._facts.put(self._name(credential), str(at).encode(), LIFE, _WHAT)
+        await self.facts.put(self._name(credential), str(at).encode(), LIFE, _WHAT)

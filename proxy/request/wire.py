@@ -78,7 +78,7 @@ class Body:
     @cached_property
     def is_text(self) -> bool:
         """Whether all messages are text only; of a picture, for example, the bytes do not bound the tokens."""
-        return are_text(self.spans) and are_text(self.singles)
+        return are_text((*self.spans, *self.singles))
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with these `elements` as its messages: the stored history and its own."""
@@ -109,12 +109,14 @@ class Body:
 
         `members` maps other members to their new JSON text; those that the body does not have are added at its end.
         """
-        edits = [self._member_edit(key, text) for key, text in (members or {}).items()]
+        edits: list[tuple[int, int, bytes]] = []
+        if members:
+            edits += [self._member_edit(key, text) for key, text in members.items()]
         if messages is not None:
             edits.append((*self._span("messages"), messages))
         if model is not None:
             edits.append((*self._span("model"), json.dumps(model).encode()))
-        if EXTENSION in self.members:
+        if EXTENSION in self.envelope.members:
             edits.append((*self._removal(EXTENSION), b""))
         if not edits:
             return self.data

@@ -1,13 +1,10 @@
 """Token counts without a vocabulary: a linear model over classes of UTF-8 bytes and pairs of them.
 
-The fallback for a deployment without rank files. Every byte is mapped to the mark of its class (a
-lower-case letter, a digit, the lead byte of a Cyrillic letter, …) and the estimate is a weighted number
-of marks and of some pairs: `0a` tells hex and base64 from prose, a doubled mark tells a run, which one
-token covers. The weights are fitted to o200k_base; the UTF-8 length is a hard upper bound.
-
-Tests hold it within a quarter of the count for each kind of text that they know.
-
-It is hardly faster than tiktoken on short messages: a fallback, no optimisation.
+The fallback for a deployment without rank files; it is hardly faster than tiktoken on short messages. Every byte is
+mapped to the mark of its class (a lower-case letter, a digit, the lead byte of a Cyrillic letter, …), and the estimate
+is a weighted number of marks and of some pairs: `0a` tells hex and base64 from prose, and a doubled mark a run, which
+one token covers. The weights are fitted to o200k_base; the UTF-8 length is a hard upper bound. Tests hold the estimate
+within a quarter of the count for all kinds of text that they know.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The tokens of a picture in a message, from its size and the model's family; nothing is fetched or decoded.
 
-The size is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not
-understood, costs the family's upper bound, because an under-count is what overflows a window. The prices
-are the published ones (and litellm's tables, 1.109): tiles of 512 px after fitting into 2048 and a short
-side of 768, or patches of 32 px up to a cap.
+The size is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not understood,
+costs the family's upper bound, because an under-count is what overflows a window. The prices are the published ones
+(and those of litellm 1.109): tiles of 512 px after fitting into 2048 and a short side of 768, or patches of 32 px up to
+a cap.
 """
 
 from __future__ import annotations
@@ -15,23 +15,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 HEADER_CHARS = 65_536
-"""Base64 characters of a picture that are looked at; a JPEG may carry a long preview before its size."""
+"""Base64 characters of a picture that are read; a JPEG may have a long preview before its size."""
 
 Size = tuple[int, int]
-
-
-class Family(Protocol):
-    """How one family of models prices pictures."""
-
-    @property
-    def key(self) -> str:
-        """Names the price list, for caches of message counts."""
-
-    def tokens(self, size: Size | None, detail: str) -> int:
-        """Tokens of a picture of `size` in pixels (None: unknown) at `detail` low, high or auto."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +56,10 @@ class Patches:
         patches = self.cap if size is None else min(self.cap, _patches(size))
         return math.ceil(patches * self.per_thousand / 1000)
 
+
+Family = Tiles | Patches
+"""How a family of models prices pictures. `key` names the prices, for caches of message counts; `tokens` takes a size in
+pixels (None: unknown) and a `detail`: low, high or auto."""
 
 MAX_TILES = 8
 """2048 x 768 after fitting."""
@@ -147,7 +139,7 @@ def _webp(data: bytes) -> Size | None:
 
 
 def _jpeg(data: bytes) -> Iterator[Size]:
-    """Walk the segments; the size stands in the first start-of-frame one."""
+    """Walks the segments to the first start-of-frame one, which has the size."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]

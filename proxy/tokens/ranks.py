@@ -1,11 +1,9 @@
-"""Loads a byte-pair encoding from a bundled rank file: read, hash, build. No network and no cache directory.
+"""Loads a byte-pair encoding from a bundled rank file, without network and cache directory.
 
-tiktoken's own loader is avoided on purpose: it downloads without a time-out, deletes a cached file whose
-hash is wrong, and writes into its cache directory. It publishes split pattern and special tokens only
-through that loader, so both are restated here; a test compares our encodings with tiktoken's own, so that
-an upgrade which changes either is noticed.
-
-Loading costs about 0.4 s and, when it is done, 48 MB for o200k_base; cl100k_base half of that.
+tiktoken's own loader is avoided on purpose: it downloads without a time-out, deletes a cached file whose hash is wrong,
+and writes into its cache directory. Split pattern and special tokens are published only through that loader, so both
+are restated here; a test compares these encodings with tiktoken's own, so that an upgrade which changes either is
+noticed. Loading takes about 0.4 s and leaves 48 MB for o200k_base; cl100k_base half of that.
 """
 
 from __future__ import annotations
@@ -72,18 +70,14 @@ class RanksUnavailable(Exception):
 
 @cache
 def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
-    """Build the encoding `name` from `<directory>/<name>.tiktoken`; the default is the bundled directory.
+    """Builds the encoding `name` from `<directory>/<name>.tiktoken`; the default is the bundled directory.
 
-    Raises RanksUnavailable, and KeyError for an encoding that is not in SPECS. Blocks for up to 0.5 s, once:
+    Raises `RanksUnavailable`, and `KeyError` for an encoding that is not in SPECS. Blocks for up to 0.5 s, once:
     encodings are immutable and 45 MB large, so all apps of a process share one.
     """
     spec = SPECS[name]
-    encoding = tiktoken.Encoding(
-        name,
-        pat_str=spec.pattern,
-        mergeable_ranks=vocabulary(name, directory),
-        special_tokens=spec.special,
-    )
+    ranks = vocabulary(name, directory)
+    encoding = tiktoken.Encoding(name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=spec.special)
     # The encoder has built its own table from the ranks; this copy is never read again, and takes 28 MB.
     encoding._mergeable_ranks = {}  # noqa: SLF001
     return encoding

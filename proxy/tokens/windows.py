@@ -1,11 +1,10 @@
-"""The bundled_table table of model windows: data from a file, exact look-ups, no guessing.
+"""The bundled table of model windows: data from a file, exact look-ups, no guessing.
 
-A wrong window is believed until a request fails, an unknown one is learned from the upstream. So the
-table has no names of published weights, which servers load with less than what they were
-made for (deploy/update_models.py). And the look-up knows three forms of a name and nothing else: as
-written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the date of a snapshot
-(`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has
-another window than `kimi-k2`.
+A wrong window is believed until a request fails; an unknown one is learned from the upstream. So the table has no names
+of published weights, which servers load with smaller windows than they were made for (deploy/update_models.py). And the
+look-up knows three forms of a name: as written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the
+date of a snapshot (`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905`
+has another window than `kimi-k2`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ModelTable:
 
     @classmethod
     def load(cls, path: Path) -> ModelTable:
-        """Read `config/models.toml`. Raises OSError, or ValueError when the file is not of its form."""
+        """Reads `config/models.toml`; raises `OSError`, or `ValueError` if the file is not of its form."""
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models", {})
         try:
             return cls({name.lower(): ModelWindow(**_limits_in(entry)) for name, entry in entries.items()})
