@@ -58,8 +58,10 @@ class Patches:
 
 
 Family = Tiles | Patches
-"""How a family of models prices pictures. `key` names the prices, for caches of message counts; `tokens` takes a size in
-pixels (None: unknown) and a `detail`: low, high or auto."""
+"""How a family of models prices pictures: `key` names the prices, for caches of message counts.
+
+`tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto.
+"""
 
 MAX_TILES = 8
 """2048 x 768 after fitting."""
