@@ -29,10 +29,9 @@ from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.routes.passthrough import pass_through
-from proxy.routes.pending_response import error_response
 from proxy.runtime.drain import Drain
 from proxy.services import open_services
-from proxy.serving import Serving, line_of
+from proxy.serving import Serving, error_response, line_of
 from proxy.settings import Settings
 from proxy.store.base import SessionStore
 from proxy.upstream import Transport
@@ -121,13 +120,12 @@ class _FastPath:
         if not _is_completion(scope):
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive, send)
         try:
             await self._chat(scope, receive, send)
         except ProxyError as error:
-            await (await _on_proxy_error(request, error))(scope, receive, send)
+            await (await _on_proxy_error(Request(scope), error))(scope, receive, send)
         except Exception as error:
-            await (await _on_unexpected_error(request, error))(scope, receive, send)
+            await (await _on_unexpected_error(Request(scope), error))(scope, receive, send)
             raise  # the server logs it
 
 
@@ -148,15 +146,19 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
-class _Admitted(_AnyMethod):
+class _Admitted:
     """An endpoint under `/v1/`, whose requests have a place until their reply has ended (`proxy/http/admission.py`)."""
+
+    def __init__(self, endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> None:
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, client = scope["app"].state.services, scope.get("client")
         owner = scope[OWNER] = services.tenants.owner(scope["headers"], client[0] if client else None)
         place = scope[PLACE] = await services.admission.enter(owner.tenant)
         try:
-            await super().__call__(scope, receive, send)
+            response = await self._endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
         finally:
             place.leave()
 

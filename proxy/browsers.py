@@ -15,8 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.errors import ProxyError
 from proxy.quoting import quoted
-from proxy.routes.pending_response import error_response
-from proxy.serving import line_of
+from proxy.serving import error_response, line_of
 from proxy.settings import Settings
 from proxy.settings.token import is_loopback
 

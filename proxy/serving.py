@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.errors import ShuttingDown
+from proxy.errors import ProxyError, ShuttingDown
 from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers, first
 from proxy.http.sse import between_events, event, is_event_stream
@@ -36,6 +37,11 @@ def line_of(scope: Scope) -> RequestLine:
     """The line that the log will have of a request."""
     line: RequestLine = scope[_LINE]
     return line
+
+
+def error_response(error: ProxyError) -> Response:
+    """The response for an error of the proxy's own."""
+    return Response(error.to_json(), error.status, dict(error.headers), media_type="application/json")
 
 
 class Serving:

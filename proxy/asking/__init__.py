@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from proxy.asking.calls import Calls, poll
 from proxy.asking.dispatch import Dispatcher, FinishedCall
 from proxy.asking.embeddings import Embedded, Embeddings
-from proxy.asking.lanes import Lane, Lanes
+from proxy.asking.lanes import Lanes
 from proxy.asking.questions import Caller, Roles, question_for
 from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
@@ -52,11 +51,11 @@ class Asking:
         on_call: Callable[[FinishedCall], None] | None = None,
         is_serial: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._upstream = upstream
         own = upstream.server(None)
-        self._lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and is_serial())
-        self._own = self._lanes.to(own)
-        dispatcher = Dispatcher(upstream, self._lanes, clock, on_call, own_key)
+        lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and is_serial())
+        self.lane = lanes.to(own)
+        """The lane of the upstream itself, which is told of clients' requests."""
+        dispatcher = Dispatcher(upstream, lanes, clock, on_call, own_key)
         self._calls = Calls(upstream, dispatcher)
         self._embeddings = Embeddings(upstream, dispatcher)
 
@@ -75,21 +74,6 @@ class Asking:
         loads the model.
         """
         return await self._embeddings.embed(texts, role, caller)
-
-    def note_arrival(self) -> None:
-        """Notes that a client's request for the upstream has come."""
-        self._own.note_arrival()
-
-    def foreground(self, base_url: str | None = None) -> AbstractContextManager[None]:
-        """A context to hold while a client's request to a server is under way, by default to the upstream itself."""
-        return self._lane(base_url).foreground()
-
-    def note_refusal(self, base_url: str | None, retry_after: str | None) -> None:
-        """Notes that a client's request got 429 or 503 with this `Retry-After`; None stands for the upstream itself."""
-        self._lane(base_url).note_refusal(retry_after)
-
-    def _lane(self, base_url: str | None) -> Lane:
-        return self._lanes.to(self._upstream.server(base_url)) if base_url else self._own
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):

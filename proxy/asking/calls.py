@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Dispatcher, fetch_reply
@@ -66,20 +66,21 @@ class Account:
             self.tokens += result.tokens - expected
 
 
+@dataclass(slots=True)
 class Calls:
     """Puts questions to models; one per app."""
 
-    def __init__(self, upstream: Upstream, dispatcher: Dispatcher) -> None:
-        self._upstream = upstream
-        self._dispatcher = dispatcher
-        self._limits: Lru[tuple[str, str], str] = Lru(MAX_LIMITS)
+    upstream: Upstream
+    dispatcher: Dispatcher
+    limits: Lru[tuple[str, str], str] = field(default_factory=lambda: Lru(MAX_LIMITS))
+    """The name of the limit that a server takes for a model."""
 
     async def ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
         """The answer to a question.
 
         It is asked again where the server knows the old limit only, or where the call was broken off for a client.
         """
-        deadline, account = self._dispatcher.deadline(question.model, caller), Account()
+        deadline, account = self.dispatcher.deadline(question.model, caller), Account()
         while True:
             result = await self._once(question, caller, deadline, account)
             if not (isinstance(result, Failure) and result.reason in (LIMIT_REFUSED, PREEMPTED)):
@@ -87,7 +88,7 @@ class Calls:
 
     async def ask_once(self, question: ModelCall, caller: Caller, account: Account) -> Completion | Failure:
         """The result of at most one call, which is counted in the account before it is made."""
-        return await self._once(question, caller, self._dispatcher.deadline(question.model, caller), account)
+        return await self._once(question, caller, self.dispatcher.deadline(question.model, caller), account)
 
     async def _once(
         self, question: ModelCall, caller: Caller, deadline: float, account: Account
@@ -101,28 +102,28 @@ class Calls:
             account.end(expected, result)
             return result
 
-        return await self._dispatcher.dispatch(question.role, question.model, caller, deadline, call)
+        return await self.dispatcher.dispatch(question.role, question.model, caller, deadline, call)
 
     async def _send(
         self, question: ModelCall, caller: Caller, lane: Lane, data: bytes, limit: str
     ) -> Completion | Failure:
         model = question.model
-        sending = self._upstream.ask(model.base_url, headers_for(model, caller), data, model.timeout)
+        sending = self.upstream.ask(model.base_url, headers_for(model, caller), data, model.timeout)
         reply = await fetch_reply(sending, model.timeout, caller, lane)
         if isinstance(reply, Failure):
             return reply
         if reply.status == 400 and limit == NEW_LIMIT and NEW_LIMIT.encode() in reply.body:
-            self._limits.put(self._limit_key(question, caller), OLD_LIMIT)
+            self.limits.put(self._limit_key(question, caller), OLD_LIMIT)
             return Failure(LIMIT_REFUSED)
         return read_completion(reply)
 
     def _limit(self, question: ModelCall, caller: Caller) -> str:
         known = caller.profile.token_limit if question.model.base_url is None else None
-        return self._limits.get(self._limit_key(question, caller)) or known or NEW_LIMIT
+        return self.limits.get(self._limit_key(question, caller)) or known or NEW_LIMIT
 
     def _limit_key(self, question: ModelCall, caller: Caller) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
-        return self._upstream.server(question.model.base_url), question.model.model or caller.model
+        return self.upstream.server(question.model.base_url), question.model.model or caller.model
 
 
 class Completion(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -52,6 +53,7 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
+@dataclass(slots=True)
 class Dispatcher:
     """Makes calls when their servers' lanes let them through; one per app.
 
@@ -59,23 +61,15 @@ class Dispatcher:
     credential is a caller's.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        lanes: Lanes,
-        clock: Callable[[], float],
-        on_call: Callable[[FinishedCall], None] | None,
-        own_key: bool,
-    ) -> None:
-        self._upstream = upstream
-        self._lanes = lanes
-        self._clock = clock
-        self._on_call = on_call
-        self._own_key = own_key
+    upstream: Upstream
+    lanes: Lanes
+    clock: Callable[[], float]
+    on_call: Callable[[FinishedCall], None] | None
+    own_key: bool
 
     def deadline(self, model: ModelRole, caller: Caller) -> float:
         """The time on the clock until which a background call that is requested now may wait for its turn."""
-        return caller.asked_at + CREDENTIAL_LIFE if self._is_lent(model, caller) else self._clock() + model.timeout
+        return caller.asked_at + CREDENTIAL_LIFE if self._is_lent(model, caller) else self.clock() + model.timeout
 
     async def dispatch(
         self,
@@ -86,7 +80,7 @@ class Dispatcher:
         call: Callable[[Lane], Awaitable[B | Failure]],
     ) -> B | Failure:
         """Makes a call once it has its turn; the result is a failure where its turn does not come by the deadline."""
-        lane = self._lanes.to(self._upstream.server(model.base_url))
+        lane = self.lanes.to(self.upstream.server(model.base_url))
         try:
             self._check_credential(model, caller)
             async with _turn(lane, caller, deadline):
@@ -103,17 +97,17 @@ class Dispatcher:
             failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
             return result
         finally:
-            if self._on_call is not None:
-                self._on_call(FinishedCall(role, caller.background, failure, tokens))
+            if self.on_call is not None:
+                self.on_call(FinishedCall(role, caller.background, failure, tokens))
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
-        return not self._own_key and is_lent(headers_for(model, caller), model)
+        return not self.own_key and is_lent(headers_for(model, caller), model)
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
         """Raises `CallBlocked` where a caller's credential is not ours to use, or a key of the settings not for it."""
         if model.api_key is not None and not caller.trust.accepted:
             raise CallBlocked(NOT_ACCEPTED)
-        if caller.background and self._is_lent(model, caller) and self._clock() > caller.asked_at + CREDENTIAL_LIFE:
+        if caller.background and self._is_lent(model, caller) and self.clock() > caller.asked_at + CREDENTIAL_LIFE:
             raise CallBlocked(EXPIRED)
 
 
@@ -144,5 +138,5 @@ async def _turn(lane: Lane, caller: Caller, deadline: float) -> AsyncIterator[No
         async with lane.background(deadline, caller.mode, caller.waiters):
             yield
     else:
-        with lane.foreground():
+        with lane.foreground:
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Dispatcher, fetch_reply, is_down
@@ -27,12 +28,12 @@ class Embedded(NamedTuple):
     tokens: int
 
 
+@dataclass(slots=True)
 class Embeddings:
     """Asks for embeddings; one per app."""
 
-    def __init__(self, upstream: Upstream, dispatcher: Dispatcher) -> None:
-        self._upstream = upstream
-        self._dispatcher = dispatcher
+    upstream: Upstream
+    dispatcher: Dispatcher
 
     async def embed(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
         """The vectors of texts, in at most one call; for its failures see `Asking.embed`."""
@@ -40,13 +41,13 @@ class Embeddings:
         async def call(lane: Lane) -> Embedded | Failure:
             return await self._send(texts, model, caller, lane)
 
-        deadline = self._dispatcher.deadline(model, caller)
-        return await self._dispatcher.dispatch(ROLE, model, caller, deadline, call)
+        deadline = self.dispatcher.deadline(model, caller)
+        return await self.dispatcher.dispatch(ROLE, model, caller, deadline, call)
 
     async def _send(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
         # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
         data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
-        sending = self._upstream.embed(model.base_url, headers_for(model, caller), data, model.timeout)
+        sending = self.upstream.embed(model.base_url, headers_for(model, caller), data, model.timeout)
         reply = await fetch_reply(sending, model.timeout, caller, lane)
         return reply if isinstance(reply, Failure) else await asyncio.to_thread(_read, reply, len(texts))
 

@@ -1,11 +1,11 @@
 """Lanes decide when a model call that no client waits for may be made; there is one lane for each server.
 
-Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives
-(`crowd`). When the server answers 429 or 503, to a client's request or to a call of ours, the lane closes for as long
-as the server asks and a moment longer, in which the clients that got the same answer come back. Then it reopens the
-way TCP recovers from packet loss: one call, once no client's request is under way, and one more for each call that
-succeeds, so that their number doubles from round to round. So a server that limits its rate refuses clients about as
-often as it would without us.
+Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives. When
+the server answers 429 or 503, to a client's request or to a call of ours, the lane closes for as long as the server asks
+and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP recovers from
+packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so that their
+number doubles from round to round. So a server that limits its rate refuses clients about as often as it would without
+us.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
 request is under way there, and a call that is running when one arrives is broken off. The mode comes from the
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
-from math import isfinite
+from math import inf, isfinite
 
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.runtime.shared_context import SharedContext
@@ -31,6 +31,11 @@ from proxy.settings.tables import BackgroundSettings, Mode
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
 LONGEST_PAUSE = 3_600.0  # seconds; a server that asks for more is tried once again after that
 GRACE = 1.0  # seconds added, so that clients that got the same refusal come back first
+
+CROWD = 16  # clients' requests within SPAN that make a crowd
+SPAN = 1.0  # seconds; also how long after its last request a crowd still lasts
+PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is assumed to cope
+TRUST = 60.0  # seconds after a crowd for which the same is assumed of the next one
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
@@ -61,8 +66,10 @@ class Lane:
         self._is_recovering = False
         self._closed_until = 0.0
         self._clients_under_way = 0
-        self._foreground_context = SharedContext(self._enter_foreground, self._leave_foreground)
-        self._crowd = Crowd()
+        self.foreground = SharedContext(self._enter_foreground, self._leave_foreground)
+        """A context to hold while a request that a client waits for is under way."""
+        self._arrivals: deque[float] = deque(maxlen=CROWD)  # when the latest requests of clients came
+        self._crowd_began = self._crowd_seen = -inf
         self._places_taken = 0
         self._running: dict[asyncio.Timeout, tuple[Mode, Waiters]] = {}
         self._waiting: dict[asyncio.Future[bool], Mode] = {}
@@ -70,11 +77,12 @@ class Lane:
 
     def note_arrival(self) -> None:
         """Notes that a client's request for the server has come; it may be a while until it is under way there."""
-        self._crowd.note_arrival(self._clock())
-
-    def foreground(self) -> SharedContext:
-        """A context to hold while a request that a client waits for is under way."""
-        return self._foreground_context
+        now, arrivals = self._clock(), self._arrivals
+        arrivals.append(now)
+        if len(arrivals) == CROWD and now - arrivals[0] < SPAN:
+            if now >= self._crowd_seen + TRUST:
+                self._crowd_began = now
+            self._crowd_seen = now
 
     def _enter_foreground(self) -> None:
         self._clients_under_way += 1
@@ -96,7 +104,7 @@ class Lane:
         """
         mode = mode or self._mode
         if waiters.any or not await self._take_place(deadline, mode, waiters):
-            with self.foreground():
+            with self.foreground:
                 yield
             return
         scope = asyncio.timeout(None)
@@ -121,7 +129,8 @@ class Lane:
         now = self._clock()
         self._closed_until = max(self._closed_until, now + pause_seconds(retry_after, now) + GRACE)
         self._is_recovering, self._limit = True, 1
-        self._crowd.note_refusal()
+        # The server did not bear the crowd: the next one is waited for again.
+        self._crowd_began = self._crowd_seen = -inf
 
     def note_success(self) -> None:
         """Notes that the server has answered a background call; a lane that reopens lets one more through."""
@@ -132,7 +141,8 @@ class Lane:
     @property
     def _opens_at(self) -> float:
         """The time before which no background call begins, even if nothing else is under way."""
-        return max(self._closed_until, self._crowd.over_at)
+        crowd_over = min(self._crowd_seen + SPAN, self._crowd_began + PATIENCE)
+        return max(self._closed_until, crowd_over)
 
     def _is_open(self, now: float) -> bool:
         if now < self._opens_at or (self._clients_under_way and self._is_recovering):
@@ -241,41 +251,3 @@ def _until(date: str, now: float) -> float:
         return parsedate_to_datetime(date).timestamp() - now
     except (ValueError, OverflowError):
         return PAUSE
-
-
-SIZE = 16  # requests within SPAN that make a crowd
-
-
-SPAN = 1.0  # seconds; also how long after its last request a crowd still lasts
-
-
-PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is taken to bear it
-
-
-TRUST = 60.0  # seconds after the crowd for which that is assumed of the next one
-
-
-class Crowd:
-    """When clients' requests for one server came; times are seconds on one clock."""
-
-    def __init__(self) -> None:
-        self._latest: deque[float] = deque(maxlen=SIZE)
-        self._since = self._seen = float("-inf")
-
-    def note_arrival(self, now: float) -> None:
-        """Notes that a client's request has come."""
-        self._latest.append(now)
-        if len(self._latest) < SIZE or now - self._latest[0] >= SPAN:
-            return
-        if now >= self._seen + TRUST:
-            self._since = now
-        self._seen = now
-
-    def note_refusal(self) -> None:
-        """Notes that the server does not bear the crowd: the next one counts from its own beginning."""
-        self._since = self._seen = float("-inf")
-
-    @property
-    def over_at(self) -> float:
-        """The time from which our calls need not stand back; in the past where there is no crowd."""
-        return min(self._seen + SPAN, self._since + PATIENCE)

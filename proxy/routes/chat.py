@@ -1,58 +1,73 @@
-"""`POST /v1/chat/completions`: the endpoint whose history is condensed."""
+"""`POST /v1/chat/completions`: the endpoint whose history is condensed.
+
+A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and a
+body that is not to be changed anyway (strategy `off`). These are forwarded as they came.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
-from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import encode_headers, first, is_success
+from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
+from proxy.http.admission import PLACE, Place
+from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
+from proxy.http.headers import Headers, encode_headers, first, is_success, to_upstream
 from proxy.log import RequestLine
+from proxy.reasons import Reason
 from proxy.reply.keepalive import KeepAlive, beat
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
 from proxy.reply.watching import WatchedReply, capture_for
+from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
-from proxy.routes.passthrough import pass_unread
-from proxy.routes.pending_response import PendingResponse
-from proxy.routes.reading import Unread, read
+from proxy.request.controls import Controls
+from proxy.request.tenants import OWNER, Owner
+from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
-from proxy.serving import line_of
+from proxy.serving import error_response, line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
+_LONGEST_LENGTH = 20  # digits of a content length that are read
+_log = logging.getLogger(__name__)
 
 
-async def chat(request: Request) -> Response:
-    """Reads the request; the response then has the condenser decide, forwards, and relays the reply."""
+async def chat(request: Request) -> ASGIApp:
+    """Reads the request; the app that it returns then has the condenser decide, forwards, and relays the reply."""
     services: Services = request.app.state.services
     incoming = Incoming(request.receive)
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            chat_request = await read(request, services, incoming)
+            chat_request = await _read(request, services, incoming)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             return await pass_unread(request, incoming, unread)
         line = line_of(request.scope)
         line.model = chat_request.model
-        keep_alive, still_open = _keep_alive(services, chat_request), under_way.pop_all()
-    serving = _Serving(services, chat_request, incoming, keep_alive, still_open, line)
-    return PendingResponse(incoming, keep_alive, serving.response, still_open, line)
+        keep_alive = _keep_alive(services, chat_request)
+        return _Serving(services, chat_request, incoming, keep_alive, under_way.pop_all(), line)
 
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """One request as it is served."""
+    """Serves one request, as an ASGI app. An exception becomes an error response, and is noted in the log's line.
+
+    If the client leaves, everything is cancelled.
+    """
 
     services: Services
     request: ChatRequest
@@ -62,10 +77,34 @@ class _Serving:
     """What is to be closed when the response has been sent or has failed."""
     line: RequestLine
 
-    async def response(self) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Waits for the response and sends it, or an error in its place."""
+        with self.under_way:
+            keeping_alive = self.keep_alive.start(send)
+            try:
+                response = await self._response()
+                await response(scope, receive, keeping_alive)
+                await self.keep_alive.close()
+            finally:
+                self.incoming.close()
+                await self.keep_alive.stop()
+
+    async def _response(self) -> Response:
+        try:
+            return await self.incoming.unless_gone(self._answer())
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except ProxyError as error:
+            self.line.error = error.code or error.type
+            return error_response(error)
+        except Exception:  # noqa: BLE001
+            _log.exception("a request failed")
+            return error_response(ProxyError(DEFECT))
+
+    async def _answer(self) -> Response:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
         services, request = self.services, self.request
-        services.asking.note_arrival()
+        services.asking.lane.note_arrival()
         exchange = await services.condenser.exchange(request)
         self.line.decided = exchange
         if request.controls.dry_run:
@@ -74,7 +113,7 @@ class _Serving:
         await self._set_up_keep_alive(exchange)
         self._ask_for_window(exchange.decision)
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
-        self.under_way.enter_context(services.asking.foreground())
+        self.under_way.enter_context(services.asking.lane.foreground)
         self.keep_alive.waits_for_upstream = True
         try:
             reply = await exchange.send(partial(self._send, exchange), self.keep_alive.own_work)
@@ -114,7 +153,7 @@ class _Serving:
             raise
         if reply.status in REFUSED:
             # Noted here, because not every refusal reaches the client: a request after a search may be repeated.
-            self.services.asking.note_refusal(None, first(reply.headers, b"retry-after"))
+            self.services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
         return reply
 
     def _extra_tokens(self, decision: Decision) -> int:
@@ -151,3 +190,91 @@ def _dry_run(exchange: Exchange) -> Response:
     response = Response(account.dry_run(exchange.decision), media_type="application/json")
     response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+async def _read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
+    """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
+    headers, limit = request.scope["headers"], services.settings.limits.body
+    decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
+    if encoding and decoder is None:
+        _check_may_go_unread(controls.read(headers, None, None, services.permits), encoding)
+        raise Unread(Reason.ENCODED_BODY)
+    _check_length(headers, limit)
+    owner: Owner = request.scope[OWNER]
+    place: Place = request.scope[PLACE]
+    data = await _receive_body(incoming, limit, place)
+    try:
+        plain = data
+        if decoder is not None:
+            plain = await decode_body(data, decoder, limit)
+            place.hold(len(plain))
+        body = await wire.read_in_turns(plain, services.message_cache, services.bounds, owner=owner.tenant)
+        controls.check_model(body.get("model"))
+    except (BadRequest, BodyTooLarge):
+        from_headers = controls.read(headers, None, None, services.permits)
+        if from_headers.needs_reading or not _is_off(from_headers, services):
+            raise
+        stripped = await asyncio.to_thread(wire.without_extension, plain)
+        if stripped == plain:
+            raise Unread(Reason.UNREADABLE_BODY, data) from None
+        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
+    chat_request = _chat_request(request, services, body, owner)
+    return _with_encoded_body(chat_request, data) if encoding else chat_request
+
+
+def _check_length(headers: Headers, limit: int) -> None:
+    """Raises `BodyTooLarge` for a body that its headers say to be larger than `limit` bytes."""
+    length = first(headers, b"content-length") or ""
+    if length.isdecimal() and int(length[:_LONGEST_LENGTH]) > limit:
+        raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
+
+
+async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
+    """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while (part := await incoming.read_part()) is not None:
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
+        place.hold(len(part))
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _chat_request(request: Request, services: Services, body: wire.Body, owner: Owner) -> ChatRequest:
+    headers = request.scope["headers"]
+    model, suffix = controls.split_model(body.get("model"))
+    return ChatRequest(
+        tenant=owner.tenant,
+        headers=to_upstream(headers, services.own_key),
+        body=body,
+        model=model or "",
+        has_suffix=suffix is not None,
+        query=request.scope["query_string"],
+        controls=controls.read(headers, body.get(wire.EXTENSION), suffix, services.permits),
+        received_at=services.clock(),
+        trust=services.callers.trust_in(owner.credential),
+    )
+
+
+def _with_encoded_body(request: ChatRequest, data: bytes) -> ChatRequest:
+    """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
+    encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
+    headers = [pair for pair in request.headers if pair[0] != ENCODING]
+    return request._replace(headers=headers, encoded_body=data, encoding_headers=encoding_headers)
+
+
+def _is_off(from_headers: Controls, services: Services) -> bool:
+    """Whether the headers of a request, or else the settings, choose the strategy `off`."""
+    return from_headers.strategy.is_off if from_headers.strategy is not None else services.settings.strategy == "off"
+
+
+def _check_may_go_unread(from_headers: Controls, encoding: str) -> None:
+    """Raises `BadRequest` if the headers ask for something that takes a body that can be read."""
+    if from_headers.needs_reading:
+        message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
+        raise BadRequest(message, param="Content-Encoding")

@@ -1,4 +1,4 @@
-"""Passes on everything else under `/v1/` unchanged, in both directions."""
+"""Passes on everything else under `/v1/` unchanged, and chat completions that are not to be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from proxy.http.content_encoding import ENCODING
 from proxy.http.headers import encode_headers, first, to_upstream
 from proxy.reasons import Action, Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
-from proxy.routes.reading import Unread
 from proxy.services import Services
 from proxy.serving import line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
@@ -26,6 +25,19 @@ GENERATING = frozenset(
 """The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
 
 Pairs = list[tuple[str, str]]
+
+
+class Unread(Exception):
+    """The request is to be forwarded without being read; `body` is its body if that was received already.
+
+    If the body `is_unpacked`, its encoding was undone.
+    """
+
+    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.body = body
+        self.is_unpacked = is_unpacked
 
 
 async def pass_through(request: Request) -> Response:

@@ -242,24 +242,25 @@ async def test_a_client_that_is_refused_pauses_the_background_at_its_own_server_
     upstream.reply(completion("record"))
     with ScriptedUpstream() as other:
         async with asking(other.base_url) as own:
-            own.asking.note_refusal(None, "61")
+            own.asking.lane.note_refusal("61")
             assert await own.ask(caller=LATER) == (Failure("paused"),)
             assert await own.ask(role=ModelRole(base_url=upstream.base_url), caller=LATER) == (RECORD,)
 
 
 async def test_another_path_at_the_same_server_is_the_same_server(upstream: ScriptedUpstream) -> None:
     async with asking(upstream.base_url) as own:
-        own.asking.note_refusal(upstream.url + "/elsewhere", "61")
-        assert await own.ask(caller=LATER) == (Failure("paused"),)
+        own.asking.lane.note_refusal("61")
+        elsewhere = ModelRole(base_url=upstream.url + "/elsewhere", timeout=60)
+        assert await own.ask(role=elsewhere, caller=LATER) == (Failure("paused"),)
 
 
 async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     upstream.reply(completion("record"))
     async with asking(upstream.base_url, clock=clock) as own:
-        own.asking.note_refusal(None, "9")
+        own.asking.lane.note_refusal("9")
         task = asyncio.create_task(own.ask(caller=LATER))
-        with own.asking.foreground():
+        with own.asking.lane.foreground:
             await asyncio.sleep(0)
             clock.now = 10.0
         assert await task == (RECORD,)
@@ -273,7 +274,7 @@ async def test_in_mode_idle_a_question_is_broken_off_for_a_client_and_asked_agai
     async with asking(upstream.base_url, mode="idle") as own:
         task = asyncio.create_task(own.ask(caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival)
-        with own.asking.foreground():
+        with own.asking.lane.foreground:
             first = upstream.journal.only()
             await asyncio.to_thread(first.disconnected.wait)
             assert len(upstream.journal) == 1
@@ -296,7 +297,7 @@ async def test_in_mode_idle_a_question_that_a_client_waits_for_goes_before_one_t
 async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_again(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     async with asking(upstream.base_url, clock=clock, mode="idle") as own:
-        with own.asking.foreground():
+        with own.asking.lane.foreground:
             task = asyncio.create_task(own.ask(caller=LATER))
             await asyncio.sleep(0)
             clock.now = 61.0

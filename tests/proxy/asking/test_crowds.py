@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from proxy.asking.lanes import PATIENCE, SIZE, SPAN, TRUST, Lane
+from proxy.asking.lanes import CROWD, PATIENCE, SPAN, TRUST, Lane
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, poke, settled
 
 pytestmark = pytest.mark.anyio
 
 
-def crowd(way: Lane, size: int = SIZE) -> None:
+def crowd(way: Lane, size: int = CROWD) -> None:
     for _ in range(size):
         way.note_arrival()
 
@@ -44,7 +44,7 @@ async def test_a_call_waits_until_a_crowd_of_clients_has_paused() -> None:
 async def test_a_few_clients_are_no_crowd_and_many_over_a_longer_time_are_none() -> None:
     clock = Clock()
     way = lane(clock)
-    crowd(way, SIZE - 1)
+    crowd(way, CROWD - 1)
     assert await begins(way)
     clock.now += SPAN
     crowd(way, 1)

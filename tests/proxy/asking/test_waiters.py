@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.asking.dispatch import CREDENTIAL_LIFE
-from proxy.asking.lanes import SIZE, Lane
+from proxy.asking.lanes import CROWD, Lane
 from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
 from tests.http.talking import summary
@@ -31,7 +31,7 @@ def paused() -> Iterator[Lane]:
 @contextmanager
 def crowded() -> Iterator[Lane]:
     way = lane()
-    for _ in range(SIZE):
+    for _ in range(CROWD):
         way.note_arrival()
     yield way
 
@@ -39,7 +39,7 @@ def crowded() -> Iterator[Lane]:
 @contextmanager
 def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]:
     way = lane(is_serial=lambda: serial, mode=mode)
-    with way.foreground():
+    with way.foreground:
         yield way
 
 
@@ -136,7 +136,7 @@ async def test_a_question_behind_a_pause_is_asked_for_who_waits_but_not_with_a_c
     upstream.answer(lambda _exchange: summary())
     clock, waiters = Clock(), Waiters()
     async with asking(upstream.base_url, clock=clock) as own:
-        own.asking.note_refusal(None, "30")
+        own.asking.lane.note_refusal("30")
         for age, expected in ((0.0, ""), (CREDENTIAL_LIFE + 1, "expired")):
             asked = asyncio.create_task(own.ask(ASK, caller=replace(LATER, waiters=waiters)))
             await settled()
