@@ -51,7 +51,7 @@ def _row(count: int, length: int) -> Row:
     cold = [_steps(read_in_turns(bodies[0], MessageCache(), DEFAULT_BOUNDS)) for _ in range(COLD)]
     cache = MessageCache()
     for data in bodies[:3]:
-        cache.keep(read(data, cache).singles)
+        cache.keep(read(data, cache).units)
     turns = [_milliseconds(partial(read, data, cache)) for data in bodies]
     same = [_milliseconds(partial(read, bodies[2], cache)) for _ in range(WARM)]
     return Row(count, len(bodies[0]), min(map(sum, cold)), min(map(max, cold)), min(turns), min(same))

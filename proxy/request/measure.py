@@ -195,7 +195,7 @@ class Measurer:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
         systems = [new.get(id(each)) or each.messages[counted_by] for each in split.systems]
         later = [new.get(id(each)) or each.messages[counted_by] for each in split.later]
-        self._cache.keep(body.singles)
+        self._cache.keep(body.units)
         self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
             return CountedTranscript.of([*systems, *later])

@@ -136,11 +136,14 @@ def _is_text(content: object) -> bool:
 
 
 class ElementArray(NamedTuple):
-    """The elements of an array, in order; `singles` are those that are in none of the `spans`."""
+    """The elements of an array; `units` are the same with spans in the place of their elements.
+
+    `end` is the index just after the last element and the white space that follows it.
+    """
 
     elements: list[Element]
-    singles: list[Element]
-    spans: list[Span]
+    units: list[Element | Span]
+    end: int
 
 
 class MessageCache:
@@ -159,18 +162,17 @@ class MessageCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> tuple[ElementArray, int]:
+    async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> ElementArray:
         """Reads a tenant's array of messages, whose first element stands at `at`; gives the event loop its turns.
 
-        Returns the elements, and the index just after the last one and the white space that follows it. Raises
-        `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
+        Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
-        array = ElementArray([], [], [])
+        array = ElementArray([], [], at)
         guess = self._first.get(owner)
         first = guess() if guess else None
         if first is not None and data.startswith(first.data, at):
             array.elements.append(first)
-            array.singles.append(first)
+            array.units.append(first)
             at += len(first.data)
         else:
             at, _ = self._parse(data, at, _FIRST_WINDOW, array, tally, owner)
@@ -191,7 +193,7 @@ class MessageCache:
                 parsed += width
                 at, width = self._parse(data, joint.end(), width, array, tally, owner)
         space = _SPACE.match(data, at)
-        return array, space.end() if space else at
+        return array._replace(end=space.end() if space else at)
 
     def _parse(
         self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str
@@ -220,7 +222,7 @@ class MessageCache:
             if elements:
                 elements[-1].successor = ref(element)
             elements.append(element)
-            array.singles.append(element)
+            array.units.append(element)
             end = start + len(element.data)
             if element.successor is not None:
                 return end, _FIRST_WINDOW
@@ -244,7 +246,7 @@ class MessageCache:
         Returns the index just after the last one.
         """
         starts, width, joinable = data.startswith, len(joint), 0
-        elements, singles = array.elements, array.singles
+        elements, units = array.elements, array.units
         guess = elements[-1].successor
         while guess is not None:
             element = guess()
@@ -253,13 +255,12 @@ class MessageCache:
             span = element.span
             if span and span.elements[0] is element and starts(text := joint.join(span.texts), at + width):
                 elements += span.elements
-                array.spans.append(span)
-                self._units.move_to_end(span)
+                units.append(span)
                 at += width + len(text)
                 joinable = 0
             elif starts(element.data, at + width):
                 elements.append(element)
-                singles.append(element)
+                units.append(element)
                 at += width + len(element.data)
                 joinable = joinable + 1 if span is None and 0 < element.cost <= MAX_COST_IN_SPAN else 0
             else:
@@ -278,14 +279,16 @@ class MessageCache:
             self._units.pop(element, None)  # an element may stand in the span twice
         self._units[span] = None
 
-    def keep(self, elements: Iterable[Element]) -> None:
-        """Adds elements to the cache or marks them as used now; `read_array` has already marked those in spans."""
-        for element in elements:
-            kept = element if element.cost else self._kept.get((element.owner, element.data))
-            if kept is None:
-                self._add(element)
-            else:
+    def keep(self, units: Iterable[Element | Span]) -> None:
+        """Adds elements to the cache or marks them as used now, and spans that are still in it."""
+        for unit in units:
+            if isinstance(unit, Span):
+                if unit in self._units:
+                    self._units.move_to_end(unit)
+            elif kept := unit if unit.cost else self._kept.get((unit.owner, unit.data)):
                 self._units.move_to_end(kept.span or kept)
+            else:
+                self._add(unit)
         while self.size > self._max_bytes:
             self._drop_oldest()
 

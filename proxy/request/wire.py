@@ -1,13 +1,13 @@
 """Reads a request body and writes the changed one, so that everything left unchanged keeps its bytes.
 
-A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text. `Body.spliced` replaces
-only the spans that change and never encodes anything else again: inside `messages`, the value of `model` where it
-carried a suffix, the removed `condenser` member, and single members such as `tools`.
+Theory of operation. A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text.
+`Body.spliced` replaces only the spans that change and never encodes anything else again: inside `messages`, the value
+of `model` where it carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
-Messages make up most of a body, and most of them came with an earlier request. Given a cache of messages, `read`
-compares the array of messages with the cached bytes and leaves it out of the scanned text (`Hole`); the text around it
-is cached as well. If this fast path fails for any reason, the whole body is parsed instead. Only that slow path decides
-which bodies are refused, and with which message.
+Most of a body are messages that came with an earlier request. Given a cache of messages, `read` compares the array of
+messages with the cached bytes and leaves it out of the scanned text (`Body.hole`); the text around it is cached as
+well. If this fast path fails for any reason, the whole body is parsed instead. Only that slow path decides which bodies
+are refused, and with which message. Both give the same body, which tests hold for all kinds of bodies and caches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import Element, MessageCache, Span, are_text
@@ -36,16 +36,6 @@ _MAX_UNREAD = 2 * 1024 * 1024
 """Bytes of a body that cannot be read in which the extension is looked for."""
 
 
-class Hole(NamedTuple):
-    """The messages that are missing from `Body.envelope.text`: bytes [start, end) of the body.
-
-    They belong just before the closing bracket of the array of messages.
-    """
-
-    start: int
-    end: int
-
-
 @dataclass(frozen=True)
 class Body:
     """A chat completion request as it came in."""
@@ -53,15 +43,13 @@ class Body:
     data: bytes
     """The body, decompressed."""
     envelope: Envelope
-    """The members and the text they stand in: all of `data`, or `data` without the messages if there is a `hole`."""
+    """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
     elements: Sequence[Element]
     """The messages, in append mode after those that the store supplied."""
-    singles: Sequence[Element]
-    """The elements that are not in one of the `spans`."""
-    spans: Sequence[Span] = ()
-    """Runs of cached messages that were recognised as one piece."""
-    hole: Hole | None = None
-    """The messages that `envelope` is without."""
+    units: Sequence[Element | Span]
+    """The same, with a span in the place of messages that were recognised as one piece."""
+    hole: slice | None = None
+    """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
     supplied_bytes: int = 0
     """Bytes of `elements` if append mode supplied the history, else 0."""
 
@@ -77,13 +65,14 @@ class Body:
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether all messages are text only; of a picture, for example, the bytes do not bound the tokens."""
-        return are_text((*self.spans, *self.singles))
+        """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
+        return are_text(self.units)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with these `elements` as its messages: the stored history and its own."""
-        supplied_bytes = sum(len(each.data) for each in elements)
-        return replace(self, elements=elements, singles=elements, spans=(), supplied_bytes=supplied_bytes)
+        return replace(
+            self, elements=elements, units=elements, supplied_bytes=sum(len(element.data) for element in elements)
+        )
 
     def get(self, key: str) -> Any:
         """The parsed value of a member other than `messages`, or None."""
@@ -122,7 +111,7 @@ class Body:
             return self.data
         if self.hole is not None and messages is None:
             at = self.members["messages"].end - 1
-            edits.append((at, at, self.data[self.hole.start : self.hole.end]))
+            edits.append((at, at, self.data[self.hole]))
         return _edited(self.envelope.text, edits)
 
     def _member_edit(self, key: str, text: str) -> tuple[int, int, bytes]:
@@ -185,11 +174,11 @@ async def _recognised(data: bytes, cache: MessageCache, bounds: Bounds, owner: s
         return None
     start, tally = opening.end(), Tally(bounds, len(data))
     try:
-        array, end = await cache.read_array(data, start, tally, owner)
+        elements, units, end = await cache.read_array(data, start, tally, owner)
         envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
     except (ValueError, RecursionError, BadRequest):
         return None
-    return None if envelope is None else Body(data, envelope, *array, Hole(start, end))
+    return None if envelope is None else Body(data, envelope, elements, units, slice(start, end))
 
 
 def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:

@@ -34,7 +34,7 @@ LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN_LENGTH)]
 
 def read_and_kept(data: bytes, cache: MessageCache) -> Body:
     body = read(data, cache)
-    cache.keep(body.singles)
+    cache.keep(body.units)
     return body
 
 
@@ -148,7 +148,7 @@ def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
     bodies_read: dict[str, list[Body]] = {}
     for owner in ("one", "two", "one", "two"):
         body = read(data, cache, owner=owner)
-        cache.keep(body.singles)
+        cache.keep(body.units)
         bodies_read.setdefault(owner, []).append(body)
     (one, one_again), (two, two_again) = bodies_read.values()
     assert_same(one, two)
@@ -331,7 +331,6 @@ def test_the_messages_of_a_span_in_use_are_not_evicted() -> None:
     for i in range(12 * SPAN_LENGTH):
         read_and_kept(body_bytes([user(f"another {i}")]), cache)
         body = read_and_kept(body_bytes(LONG[: SPAN_LENGTH + 1]), cache)
-        assert len(body.spans) == 1
-        assert body.singles == [elements[0]]
+        assert body.units == [elements[0], elements[1].span]
     assert same_objects(body.elements, elements)
     assert all(each.cost for each in elements)
