@@ -42,10 +42,10 @@ def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | Non
     last = replies[-1]
     if last.counted == loaded and last.own >= CLEARLY * last.counted:
         return loaded
-    if last.counted < highest:
+    if last.counted < max(highest, MIN_KEPT):
         return None
     lengths = sorted(each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact))
-    is_possible = last.counted >= MIN_KEPT and lengths[0] * MAX_FOR_ONE >= last.counted
+    is_possible = lengths[0] * MAX_FOR_ONE >= last.counted
     return last.counted if is_possible and _clearly_different(lengths) >= PROMPTS else None
 
 
