@@ -5,15 +5,16 @@ Its views are right all the same if each is one of these:
 
     same       the bytes that a single process forwarded for this turn
     extended   an earlier right view with the same condensation, and what the client has said since
-    rebuilt    the bytes of a single process that was asked at the turns whose condensations this view rests on, and
-               at this one; the turns between them count too, unless their sessions were not stored, since they show
-               where the newest turn begins
+    rebuilt    the bytes of a single process that was asked at the turns whose condensations this view rests on, at
+               the turn that the store knew last, and at this one
     walked     degraded: the bytes of a process without any store
+
+The turn that the store knew last counts because the newest turn begins where the client has gone on since then, and
+what belongs to the newest turn stays word for word. Which turn that was does not show from outside: all are tried.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,35 +65,49 @@ def references(folder: Path) -> Iterator[Reference]:
         yield Reference(remembering, forgetful)
 
 
+@dataclass(frozen=True)
+class _Condensation:
+    """What is known of a condensation: the right views that showed it, and the turns to ask at so that it is made."""
+
+    depth: int
+    asked_at: Sequence[int]
+    views: list[tuple[int, Sequence[Message]]] = field(default_factory=list)
+
+
 @dataclass
 class _Told:
-    """What one conversation has shown until now: its right views and the turns that made them, by condensation.
+    """The condensations that one conversation has shown until now, oldest first.
 
-    Where a record was lost, the same condensation is made again with another id; here it keeps its first one.
+    Where a record was lost, the same condensation is made again with another id; here the two are one.
     """
 
     talk: Talk
-    views: defaultdict[tuple[int, str], list[tuple[int, Sequence[Message]]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    condensations: list[_Condensation] = field(default_factory=list)
 
-    def extended(self, outcome: Outcome, end: int) -> tuple[int, str] | None:
-        """Depth and id of the condensation whose earlier view this one extends by what the client has said since."""
-        for known, views in self.views.items():
-            if known[0] == outcome.depth and any(
-                outcome.view == [*earlier, *self.talk.messages[then:end]] for then, earlier in views
+    def extended(self, outcome: Outcome, end: int) -> _Condensation | None:
+        """The condensation whose earlier view this one extends by what the client has said since."""
+        for known in self.condensations:
+            if known.depth == outcome.depth and any(
+                outcome.view == [*earlier, *self.talk.messages[then:end]] for then, earlier in known.views
             ):
                 return known
         return None
 
-    def rests_on(self, depth: int, before: int) -> list[int]:
-        """The turns that made the condensations which one of this turn and depth was made on, oldest first."""
-        turns: list[int] = []
-        for below in range(depth - 1, 0, -1):
-            firsts = [views[0][0] for (each, _), views in self.views.items() if each == below]
-            before = max((first for first in firsts if first < before), default=before)
-            turns.append(before)
-        return turns[::-1]
+    def below(self, depth: int, end: int) -> Sequence[int]:
+        """The turns to ask at so that a process has what a condensation of this depth was made on."""
+        if depth <= 1:
+            return []
+        known = [each.asked_at for each in self.condensations if each.depth == depth - 1]
+        return known[-1] if known else [*self.below(depth - 1, end), end]
+
+    def ways_to(self, depth: int, end: int) -> Iterator[Sequence[int]]:
+        """The turns to ask at, the last of them this one, for each turn that the store may have known last."""
+        base = self.below(depth, end)
+        yield [*base, end]
+        after = base[-1] if base else 0
+        for last_known in reversed(self.talk.ends):
+            if after < last_known < end:
+                yield [*base, last_known, end]
 
 
 def judged(run: Run, alone: Run, talks: Sequence[Talk], reference: Reference) -> dict[tuple[int, int], str]:
@@ -107,25 +122,32 @@ def _judged(run: Run, alone: Run, talk: Talk, reference: Reference) -> dict[tupl
     verdicts = {}
     for end in talk.ends:
         outcome = run.outcomes[talk.index, end]
-        same = outcome.body == alone.outcomes[talk.index, end].body
         extended = told.extended(outcome, end)
-        verdict = "same" if same else _verdict(outcome, end, told, reference, is_extended=extended is not None)
+        if outcome.body == alone.outcomes[talk.index, end].body:
+            verdict, asked_at = "same", [each for each in talk.ends if each <= end]
+        else:
+            verdict, asked_at = _verdict(outcome, end, told, reference, is_extended=extended is not None)
         verdicts[talk.index, end] = verdict
         if verdict != WRONG:
-            told.views[extended or (outcome.depth, outcome.condensation)].append((end, outcome.view))
+            if extended is None:
+                extended = _Condensation(outcome.depth, asked_at)
+                told.condensations.append(extended)
+            extended.views.append((end, outcome.view))
     return verdicts
 
 
-def _verdict(outcome: Outcome, end: int, told: _Told, reference: Reference, *, is_extended: bool) -> str:
+def _verdict(
+    outcome: Outcome, end: int, told: _Told, reference: Reference, *, is_extended: bool
+) -> tuple[str, Sequence[int]]:
+    """The verdict on a view, and the turns that rebuild it."""
     if outcome.action == "degraded" and not outcome.condensation:
-        return "walked" if outcome.body == reference.walked(told.talk, end) else WRONG
+        return "walked" if outcome.body == reference.walked(told.talk, end) else WRONG, [end]
     if outcome.condensation and is_extended:
-        return "extended"
-    turns = told.rests_on(outcome.depth, end)
-    between = [each for each in told.talk.ends if (turns[-1] if turns else 0) < each < end]
-    asked = ([*turns, end], [*turns, *between, end])
-    is_rebuilt = any(outcome.body == reference.remembered(told.talk, ends) for ends in asked)
-    return "rebuilt" if is_rebuilt else WRONG
+        return "extended", []
+    for ends in told.ways_to(outcome.depth, end):
+        if outcome.body == reference.remembered(told.talk, ends):
+            return "rebuilt", ends
+    return WRONG, []
 
 
 def assert_sound(run: Run, talks: Sequence[Talk]) -> None:
