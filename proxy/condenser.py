@@ -338,9 +338,9 @@ class Exchange:
     def _learn(self, watched: WatchedReply) -> None:
         decision, case, rounds = self._now[:3]
         if self.stores and decision.session_source == DERIVED:
-            self._ending = watched.usage.ending()
+            self._ending = watched.ending()
         # The results of a search were not in the view: only the usage of the first round counts the view.
-        usage = rounds.usages[0] if rounds and rounds.usages else watched.usage.usage()
+        usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if usage is not None and case is not None:
             self.usage = usage
             self._anchor = self._parts.knowledge.learn_from_reply(decision, case, usage, watched)

@@ -1,11 +1,11 @@
 """Lanes decide when a model call that no client waits for may be made; there is one lane for each server.
 
 Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives. When
-the server answers 429 or 503, to a client's request or to a call of ours, the lane closes for as long as the server asks
-and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP recovers from
-packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so that their
-number doubles from round to round. So a server that limits its rate refuses clients about as often as it would without
-us.
+the server answers 429 or 503, to a client's request or to a call of ours, the lane closes for as long as the server
+asks and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP recovers
+from packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so that
+their number doubles from round to round. So a server that limits its rate refuses clients about as often as it would
+without us.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
 request is under way there, and a call that is running when one arrives is broken off. The mode comes from the
@@ -86,11 +86,13 @@ class Lane:
 
     def _enter_foreground(self) -> None:
         self._clients_under_way += 1
-        self._break_off()
+        if self._running:
+            self._break_off()
 
     def _leave_foreground(self) -> None:
         self._clients_under_way -= 1
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     @asynccontextmanager
     async def background(
@@ -202,8 +204,6 @@ class Lane:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._admit)
 
     def _break_off(self) -> None:
-        if not self._running:
-            return
         now = asyncio.get_running_loop().time()
         for scope, (mode, waiters) in list(self._running.items()):
             if self._gives_way(mode) and not waiters.any:

@@ -98,7 +98,7 @@ class Knowledge:
         _log.warning(
             "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
             " settings give one. A longer one is set by %s.",
-            *(label(model), kept, setting_of(f"{self._upstream} {server} {watched.usage.head}")),
+            *(label(model), kept, setting_of(f"{self._upstream} {server} {watched.head}")),
         )
 
     def window_from(

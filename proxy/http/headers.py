@@ -46,8 +46,9 @@ def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes]) -> Headers:
     """The headers, names in lower case, without those that are blocked, named by `Connection`, or the proxy's own."""
     lowered = [(name.lower(), value) for name, value in headers]
-    if connection_values := [value for name, value in lowered if name == b"connection"]:
-        blocked = blocked.union(*map(_tokens, connection_values))
+    for name, value in lowered:
+        if name == b"connection":
+            blocked = blocked.union(_tokens(value))
     return [(name, value) for name, value in lowered if name not in blocked and not name.startswith(_OWN_FORMS)]
 
 

@@ -91,7 +91,8 @@ class KeepAlive:
 
     async def stop(self) -> None:
         """Stops the timer, after a beat that is being sent has been sent."""
-        await self._finish_beat()
+        if self._beating is not None:
+            await self._finish_beat()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

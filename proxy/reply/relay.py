@@ -232,19 +232,20 @@ class Relay(Response):
         bytes_left = _content_length(self._reply.headers)
         async for chunk in self._reply.chunks():
             bytes_left -= len(chunk)
-            self._feed_capture(chunk)
-            edited = self._edit(chunk, is_last=bytes_left == 0)
+            if self._capture is not None:
+                self._feed_capture(self._capture, chunk)
+            edited = chunk if self._editor is None else self._edit(chunk, is_last=bytes_left == 0)
             done = _done_at(edited, self._tail) if in_events else -1
             await self._pass_on(send, edited, done, is_last=bytes_left == 0)
             if held is not None and held.size > MAX_HELD:
                 break
-        await self._settle_reply()
         if not self._is_over:
+            await self._settle_reply()
             await self._send(send, self._edit(b"", is_last=True), more=False)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         self._is_over = not more
-        await send(_body(chunk, more=more))
+        await send({"type": "http.response.body", "body": chunk, "more_body": more})
         self._tail = chunk[-4:] or self._tail
 
     def _edit(self, chunk: bytes, *, is_last: bool) -> bytes:
@@ -309,10 +310,9 @@ class Relay(Response):
         else:
             storing.add_done_callback(lambda _: follow())
 
-    def _feed_capture(self, chunk: bytes) -> None:
+    def _feed_capture(self, capture: Capture, chunk: bytes) -> None:
         try:
-            if self._capture is not None:
-                self._capture.feed(chunk)
+            capture.feed(chunk)
         except Exception:  # noqa: BLE001
             self._capture = None
             _log.exception("a reply was not read")

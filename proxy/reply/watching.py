@@ -24,8 +24,8 @@ from itertools import chain
 from typing import Any, Protocol
 
 from proxy.chat.values import ENDING_LENGTH, Usage, ending, json_or_none, usage_in
-from proxy.http.content_encoding import decoder_for
-from proxy.http.headers import Headers, first
+from proxy.http.content_encoding import decoder_for, encoding_of
+from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
 
 MAX_HELD = 16 * 1024 * 1024
@@ -50,53 +50,51 @@ _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio"
 
 
 class WatchedReply:
-    """Takes in a reply's bytes for its usage and, with a `capture`, for its message."""
+    """Takes in the bytes of a reply in any form; with a `capture` also for its message.
 
-    def __init__(self, headers: Headers, capture: Capture | None) -> None:
+    A reply in an encoding that cannot be decoded has no usage and no ending.
+    """
+
+    def __init__(self, headers: Headers, capture: Capture | None = None) -> None:
         self.headers = headers
-        self.usage = UsageReader(first(headers, b"content-encoding") or "")
+        encoding = encoding_of(headers)
+        self._decoder = decoder_for(encoding) if encoding else None
+        self._is_readable = not encoding or self._decoder is not None
+        self._head = b""
+        self._tail: deque[bytes] = deque()
+        self._kept = self._size = 0
         self._capture = capture
         self._captured = 0
 
     def feed(self, chunk: bytes) -> None:
         """Takes in the next bytes."""
-        self.usage.feed(chunk)
+        if self._is_readable:
+            self._keep(chunk)
         if self._capture is not None:
             self._captured += len(chunk)
             self._capture.feed(chunk)
             if self._captured > MAX_HELD:
                 self._capture = None
 
+    def _keep(self, chunk: bytes) -> None:
+        """Keeps the chunk if it is one of the first or, so far, of the last ones."""
+        if self._decoder is not None:
+            try:
+                chunk = self._decoder.feed(chunk)
+            except zlib.error:
+                self._is_readable = False
+                return
+        if len(self._head) < HEAD:
+            self._head += chunk[: HEAD - len(self._head)]
+        self._tail.append(chunk)
+        self._kept += len(chunk)
+        self._size += len(chunk)
+        while self._kept - len(self._tail[0]) >= TAIL:
+            self._kept -= len(self._tail.popleft())
+
     def message(self) -> dict[str, Any] | None:
         """The assistant's message, if there is a capture and the reply is complete and not too large."""
         return self._capture.message() if self._capture is not None else None
-
-
-class UsageReader:
-    """Takes in a reply of any form; `encoding` is its content encoding. A reply that it cannot decode has no usage."""
-
-    def __init__(self, encoding: str = "") -> None:
-        self._decoder = decoder_for(encoding)
-        self._head = b""
-        self._tail: deque[bytes] = deque()
-        self._kept = self._size = 0
-
-    def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
-        if self._decoder is None:
-            return
-        try:
-            data = self._decoder.feed(chunk)
-        except zlib.error:
-            self._decoder = None
-            return
-        if len(self._head) < HEAD:
-            self._head += data[: HEAD - len(self._head)]
-        self._tail.append(data)
-        self._kept += len(data)
-        self._size += len(data)
-        while self._kept - len(self._tail[0]) >= TAIL:
-            self._kept -= len(self._tail.popleft())
 
     @property
     def head(self) -> str:

@@ -240,8 +240,9 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
-        place.hold(len(part))
-        parts.append(part)
+        if part:
+            place.hold(len(part))
+            parts.append(part)
     return b"".join(parts)
 
 

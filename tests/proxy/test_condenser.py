@@ -16,7 +16,7 @@ from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.reply.watching import UsageReader, WatchedReply
+from proxy.reply.watching import WatchedReply
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
@@ -60,7 +60,7 @@ class Gated(SqliteStore):
             await self.gate.wait()
 
 
-class Unreadable(UsageReader):
+class Unreadable(WatchedReply):
     """Has a defect."""
 
     def usage(self) -> Usage | None:
@@ -146,8 +146,7 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (built, store):
-        watched = reply(100)
-        watched.usage = Unreadable("")
+        watched = Unreadable([])
         await (await ends(await built.condenser.exchange(request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.chat.values import Usage, ending, usage_in
-from proxy.reply.watching import TAIL, UsageReader
+from proxy.reply.watching import TAIL, WatchedReply
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
 FILLER = json.dumps({"choices": [{"delta": {"content": "word " * 20}}], "usage": None}).encode()
@@ -24,8 +24,8 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def fed(data: bytes, *, size: int = 1_000, encoding: str = "") -> UsageReader:
-    reader = UsageReader(encoding)
+def fed(data: bytes, *, size: int = 1_000, encoding: str = "") -> WatchedReply:
+    reader = WatchedReply([(b"content-encoding", encoding.encode())])
     for piece in pieces(data, size):
         reader.feed(piece)
     return reader
@@ -123,7 +123,7 @@ def test_a_reply_without_a_usage_has_none(data: bytes) -> None:
 
 
 def test_little_of_a_long_reply_is_kept() -> None:
-    reader = UsageReader()
+    reader = WatchedReply([])
     for _ in range(1_000):
         reader.feed(b"x" * 10_000)
     assert sum(map(len, reader._tail)) < TAIL + 10_000
