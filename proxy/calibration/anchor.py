@@ -1,9 +1,13 @@
-"""Anchors: the upstream's own counts for the beginnings of views. No I/O; `Anchors` keeps them in memory.
+"""Estimates of one request: the anchor that it has grown from, and the scale from our count to the upstream's. No I/O.
 
-An anchor names a forwarded view by what made it: the condensation in it, and the chain digest of its last message. So
-an anchor is found by a look at the newest digests of a transcript, and only what is new after it is counted. Tools and
-system messages stand outside the chain and may change from turn to turn; the anchor stays valid then, and the
-difference is estimated like new messages.
+An anchor is the upstream's own count for the beginning of a view. It names that view by what made it: the condensation
+in it, and the chain digest of its last message. So an anchor is found by a look at the newest digests of a transcript,
+and only what is new after it is estimated. Tools and system messages are outside of the chain and may change from turn
+to turn; the anchor stays valid then, and the difference is estimated like new messages.
+
+A scale is a straight line through the estimate of the whole request. Its offset is what no condensation touches, so the
+estimate holds for a condensed view too. Only media have prices that are too different from those of text: a condensed
+view that may have another share of them is estimated by what it is made of.
 """
 
 from __future__ import annotations
@@ -13,25 +17,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from proxy.calibration.features import Features, of_messages
+from proxy.calibration.features import EVEN, Features, of_messages
+from proxy.learning.proof import Scope
 from proxy.runtime.lru import Lru
+from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
+from strategies.core.view import View
 
-MOST = 4_096  # anchors in memory
-DEEPEST = 64  # chain messages after an anchor; a turn adds fewer
-
-
-class About(NamedTuple):
-    """Whose request it is, and for which model."""
-
-    tenant: str
-    model: str
-    by: str = ""
-    """A digest of the conversation."""
-
-
-NOBODY = About("", "")
+MAX_ANCHORS = 4_096  # in memory
+MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
+MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # tokens of the upstream for one of ours
+_MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
+_DIGITS = 6
+_ALIKE = 0.02  # of a view's tokens; a form that merges messages costs a few less
+_NOWHERE = Scope("", "")
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,18 @@ class CountedPrompt:
     counter: str
     """The name of the tokenizer that counted."""
     frame: str
-    """A digest of all that stands outside the chain."""
-    offering: str = ""
-    """A digest of the tools."""
+    """A digest of all that is outside of the chain."""
     has_tools: bool = False
-    """Whether there are tools."""
     upper_bound: int | None = None
     """Tokens that no tokenizer exceeds for this request, if that is known."""
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
     chain_features: Features | None = None
     """The features of the chain, if they have been computed already."""
-    about: About = NOBODY
-    """Whose request it is."""
+    scope: Scope = _NOWHERE
+    """Its model and tenant."""
+    conversation: str = ""
+    """A digest that names the conversation."""
 
     @property
     def chain(self) -> Features:
@@ -82,7 +81,11 @@ class CountedPrompt:
 
     def since(self, length: int) -> list[Message]:
         """The messages after the first `length` chain messages."""
-        return [*(each for at, each in self.hidden if at >= length), *self.transcript.chain[length:]]
+        return [*[message for at, message in self.hidden if at >= length], *self.transcript.chain[length:]]
+
+
+NO_PROMPT = CountedPrompt(Transcript(()), 0, "", "")
+"""A prompt of which nothing was counted."""
 
 
 class Anchor(NamedTuple):
@@ -101,44 +104,9 @@ class Anchor(NamedTuple):
     counter: str
     """The name of the tokenizer that counted for us."""
     frame: str
-    """A digest of all that stood outside the chain."""
+    """A digest of all that was outside of the chain."""
     fixed: Features
-    """The features of what stood outside the chain."""
-
-
-NO_PROMPT = CountedPrompt(Transcript(()), 0, "", "")
-"""A prompt of which nothing was counted."""
-
-
-class Growth(NamedTuple):
-    """The part of a request that came after its anchor."""
-
-    features: Features
-    """The features of what is new."""
-    own: int
-    """Our count of the whole grown view, in tokens."""
-
-
-def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
-    """The part of a request that came after an anchor whose node stands in its transcript; None if they cannot be
-    compared.
-
-    They cannot if another counter has counted, and something outside the chain has changed or a condensation stands for
-    history.
-    """
-    new = prompt.since(anchor.length)
-    features, tokens = of_messages(new), sum([message.tokens for message in new])
-    if anchor.counter == prompt.counter:
-        outside = prompt.fixed.minus(anchor.fixed)
-        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own))
-    if anchor.applied or anchor.frame != prompt.frame:
-        return None
-    return Growth(features, prompt.own)
-
-
-def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
-    """Whether a transcript with these chain digests begins with the messages that the anchor was made of."""
-    return 0 < anchor.length <= len(digests) and digests[anchor.length - 1].hex() == anchor.node
+    """The features of what was outside of the chain."""
 
 
 def row(anchor: Anchor) -> list[Any]:
@@ -152,19 +120,123 @@ def from_row(value: Sequence[Any]) -> Anchor:
     return Anchor(node, length, applied, counted, own, counter, frame, Features(*map(float, fixed)))
 
 
+def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
+    """Whether a transcript with these chain digests begins with the messages that the anchor was made of."""
+    return 0 < anchor.length <= len(digests) and digests[anchor.length - 1].hex() == anchor.node
+
+
 class Anchors:
     """The latest anchors of all conversations in a process; at most `most` of them."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._kept: Lru[tuple[str, str, bytes], Anchor] = Lru(most)
+    def __init__(self, most: int = MAX_ANCHORS) -> None:
+        self._kept: Lru[tuple[Scope, bytes], Anchor] = Lru(most)
 
-    def keep(self, tenant: str, model: str, anchor: Anchor) -> None:
+    def keep(self, scope: Scope, anchor: Anchor) -> None:
         """Keeps an anchor; it replaces an earlier one of the same node."""
-        self._kept.put((tenant, model, bytes.fromhex(anchor.node)), anchor)
+        self._kept.put((scope, bytes.fromhex(anchor.node)), anchor)
 
-    def newest(self, tenant: str, model: str, digests: Sequence[bytes], least: int = 0) -> Anchor | None:
-        """The anchor of the longest beginning of a transcript with these chain digests that is longer than `least`."""
-        if not self._kept:
+    def longest(self, scope: Scope, digests: Sequence[bytes], stored: Anchor | None = None) -> Anchor | None:
+        """The anchor of the longest beginning of a transcript with these chain digests.
+
+        Of two for the same beginning, the `stored` one of its branch: another session's view may end with the same
+        message.
+        """
+        known = stored if stored is not None and stands_in(stored, digests) else None
+        newer = digests[max(len(digests) - MAX_GROWTH, known.length if known else 0) :]
+        found = self._kept.first([(scope, digest) for digest in reversed(newer)])
+        return found if found is not None and stands_in(found, digests) else known
+
+
+class Growth(NamedTuple):
+    """The part of a request that came after its anchor."""
+
+    features: Features
+    """The features of what is new."""
+    own: int
+    """Our count of the whole grown view, in tokens."""
+
+
+def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
+    """The part of a request that came after an anchor in its transcript; None if they cannot be compared.
+
+    They cannot if another counter has counted, and something outside of the chain has changed or a condensation
+    replaces history.
+    """
+    new = prompt.since(anchor.length)
+    features = of_messages(new)
+    if anchor.counter == prompt.counter:
+        tokens = sum([message.tokens for message in new])
+        if anchor.fixed == prompt.fixed:
+            return Growth(features, anchor.own + tokens)
+        outside = prompt.fixed.minus(anchor.fixed)
+        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own))
+    if anchor.applied or anchor.frame != prompt.frame:
+        return None
+    return Growth(features, prompt.own)
+
+
+class Calibration(NamedTuple):
+    """How the upstream is expected to count one request, known before it is sent."""
+
+    scale: Scale = UNSCALED
+    """From our count of its views to the upstream's."""
+    anchor: Anchor | None = None
+    grown: Growth | None = None
+    """The part of the request that came after the anchor; None without one."""
+    error: float | None = None
+    """The share by which an estimate may be wrong; None if that is not known."""
+    prices: Features = EVEN
+    """The prices for requests without an anchor."""
+    with_media: CountedPrompt | None = None
+    """The request, if it has media whose price is known; None for text."""
+
+    def expected(self, view: View, applied: str) -> int:
+        """Tokens that the upstream is expected to count for a view of the request that applies this condensation."""
+        prompt = self.with_media
+        if prompt is None or view.is_verbatim or self.growth_since(applied, view.tokens) is not None:
+            return self.scale.upstream(view.tokens)
+        return round(prompt.fixed.plus(of_messages(view.item_messages)).at(self.prices))
+
+    def growth_since(self, applied: str, own: int) -> tuple[Anchor, Growth] | None:
+        """The anchor, and what came since, if a view of `own` tokens that applies this condensation has grown from it;
+        else None.
+
+        The condensation's id is no proof: other sessions have it too, and the view may lack messages that the client
+        trims, or a memory block that has left. So the sizes are compared.
+        """
+        if self.anchor is None or self.grown is None or self.anchor.applied != applied:
             return None
-        newest = reversed(digests[max(len(digests) - DEEPEST, least) :])
-        return self._kept.first((tenant, model, digest) for digest in newest)
+        return (self.anchor, self.grown) if abs(self.grown.own - own) <= _ALIKE * own else None
+
+
+UNCALIBRATED = Calibration()
+
+
+def calibration_for(
+    prompt: CountedPrompt, prices: Features, anchor: Anchor | None, window: int | None, error: float | None = None
+) -> Calibration:
+    """The scale of a request whose transcript contains the `anchor`; `window` is in tokens of the upstream."""
+    grown = growth(anchor, prompt) if anchor is not None else None
+    with_media = prompt if prices != EVEN and prompt.whole.media else None
+    if anchor is not None and grown is not None:
+        total = anchor.counted + grown.features.at(prices)
+        return Calibration(_through(prompt, prices, grown.own, total), anchor, grown, error, prices, with_media)
+    if prices == EVEN:
+        return Calibration(error=error)
+    total = prompt.whole.at(prices)
+    if prompt.upper_bound is not None:
+        total = min(total, prompt.upper_bound + prices.hidden)
+    scale = _through(prompt, prices, prompt.own, total)
+    # A guess may take away only a part of the window; the upstream's own figure may take more.
+    most = scale.offset if window is None else window // 4
+    scale = scale if scale.offset <= most else Scale(most, scale.slope)
+    return Calibration(scale, error=error, prices=prices, with_media=with_media)
+
+
+def _through(prompt: CountedPrompt, prices: Features, own: int, total: float) -> Scale:
+    """The line through `total` at `own` tokens and through the fixed part, if there is enough besides that."""
+    fixed = prompt.fixed
+    chain = own - fixed.own
+    slope = (total - fixed.at(prices)) / chain if chain >= _MIN_CHAIN else prices.words
+    slope = round(min(max(slope, MIN_SLOPE), MAX_SLOPE), _DIGITS)
+    return Scale(round(total - slope * own), slope)

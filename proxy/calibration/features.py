@@ -14,7 +14,7 @@ from typing import NamedTuple
 from strategies.core.messages import Message, Role
 
 SAMPLE = 2_048  # bytes of a message that are looked at
-_PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes behind the first
+_PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes after the first
 _PER_ESCAPE = 6  # bytes of a character that is written as \uXXXX
 _MEDIA = (b'"image', b'"input_', b'"audio', b'"video', b'"file')  # in each message that has a part of media
 _FRAME, _CHARS_PER_TOKEN = 4, 4  # of the text beside media, whose tokens are estimated
@@ -50,7 +50,7 @@ class Features(NamedTuple):
     @property
     def own(self) -> float:
         """Tokens by our own count."""
-        return self.own_text + self.media_tokens
+        return self.words + self.code + self.non_latin + self.outside + self.media_tokens
 
     def plus(self, other: Features) -> Features:
         """The amounts of both."""
@@ -61,9 +61,18 @@ class Features(NamedTuple):
         return Features(*map(sub, self, other))
 
     def at(self, prices: Features) -> float:
-        """The cost of these amounts."""
+        """The cost of these amounts, in tokens of the upstream."""
         cost: float = sum(map(mul, self, prices))
         return cost
+
+    @property
+    def hidden(self) -> int:
+        """Of prices: the maximum number of tokens that the upstream adds to what is in a request."""
+        return max(round(self.requests + max(self.offers, 0)), 0)
+
+
+EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0, media_tokens=1.0)
+"""The prices when nothing has been learned: a token is a token."""
 
 
 class _Kinds(NamedTuple):
@@ -93,7 +102,7 @@ def of_messages(messages: Iterable[Message]) -> Features:
             code += text * (1 - kinds.wide)
         else:
             words += text * (1 - kinds.wide)
-    return Features(messages=number, words=words, code=code, non_latin=wide, media=media, media_tokens=media_tokens)
+    return Features(0.0, 0.0, number, words, code, wide, 0.0, media, media_tokens)
 
 
 _MAX_KINDS = 8_000
@@ -114,7 +123,6 @@ def _look_at(message: Message) -> _Kinds:
 
 
 def _number_of_media(message: Message) -> int:
-    """The number of parts that are no text."""
     content = message.body.get("content")
     parts = content if isinstance(content, list) else []
     return sum(isinstance(part, dict) and not isinstance(part.get("text"), str) for part in parts)
@@ -126,5 +134,5 @@ def non_latin_share(data: bytes) -> float:
     if not sample:
         return 0.0
     escaped = _PER_ESCAPE * sample.count(b"\\u")
-    behind = 0 if sample.isascii() else len(sample) - len(sample.decode("utf-8", "ignore"))
-    return min(1.0, (_PER_CONTINUATION * behind + escaped) / len(sample))
+    continuations = 0 if sample.isascii() else len(sample) - len(sample.decode("utf-8", "ignore"))
+    return min(1.0, (_PER_CONTINUATION * continuations + escaped) / len(sample))

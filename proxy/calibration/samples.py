@@ -1,9 +1,14 @@
-"""The observations of replies of one upstream and model, for one counter. Immutable, no I/O.
+"""The observations of replies of one upstream and model, for one counter, and the prices that fit them. No I/O.
 
 There are two reservoirs of observations: whole requests, which show what the upstream adds to each, and growths from
 one request of a conversation to the next, which show prices without that addition. A conversation has only a few places
 in each, so a long one does not push out all others. What two replicas have learned is merged: the result is the same in
 any order, however often.
+
+The fit is a ridge regression towards what holds without any knowledge: our own count, and nothing added. So a few
+replies move the prices little, prices that no reply bears on stay as they are, and exact replies of our own tokenizer
+keep all of them. An outlier, such as a reply whose template has dropped old reasoning, weighs by its distance, not by
+the square of it (Huber). Every price stays within its bounds, whatever was counted.
 """
 
 from __future__ import annotations
@@ -11,17 +16,14 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from statistics import fmean, median
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from proxy.calibration.features import Features
-from proxy.calibration.fit import EVEN, Observation, fit_prices
+from proxy.calibration.features import EVEN, Features
 
-VERSION = 2
-MOST = 48  # observations in each reservoir
+VERSION = 3
+MAX_OBSERVATIONS = 48  # in each reservoir
 MAX_BY_ONE = 8  # of them from one conversation
 MAX_ERRORS = 64
 MIN_ERRORS = 8
@@ -30,33 +32,30 @@ MIN_GROWTH = 32  # tokens; less teaches nothing
 MIN_BARE = 3  # requests without tools
 MAX_TIMES, MAX_HIDDEN, MIN_SHARE = 6, 100_000, 0.2
 
+MIN_PRICES = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3, 0, 0)
+MAX_PRICES = Features(64_000, 8_000, 24, 4, 4, 4, 4, 20_000, 20)
+_SPREAD = Features(3_000, 400, 3, 0.3, 0.3, 0.3, 0.6, 1_000, 1)  # how far a price is from `EVEN`, typically
+_PINNED = 1e9  # the weight that holds a price at its bound
+_ROUNDS = 4
+_FAR = 1.5  # times its noise; an observation that is farther off weighs less
 
-@dataclass(frozen=True)
-class FittedPrices:
-    """Prices, and what they leave unexplained."""
 
-    prices: Features = EVEN
-    surplus: Mapping[str, float] = field(default_factory=dict)
-    """By set of tools, the tokens by which estimates of whole requests are too low."""
+class Observation(NamedTuple):
+    """The upstream's count for a request, or for a part of one."""
+
+    features: Features
+    counted: int
+    """Tokens of the upstream."""
+    by: str = ""
+    """A digest of the conversation."""
+    at: int = 0
+    """In seconds since the epoch."""
 
     @property
-    def is_even(self) -> bool:
-        """Whether nothing has been learned."""
-        return self.prices == EVEN and not self.surplus
-
-    @cached_property
-    def hidden(self) -> int:
-        """The most tokens that the upstream may add to what stands in a request."""
-        surplus = max(self.surplus.values(), default=0.0)
-        return max(round(self.prices.requests + max(self.prices.offers, 0) + max(surplus, 0)), 0)
-
-    def tokens(self, features: Features, offering: str = "") -> float:
-        """Tokens as the upstream would count them."""
-        known = self.surplus.get(offering, 0.0) if features.requests else 0.0
-        return features.at(self.prices) + known
-
-
-NOTHING = FittedPrices()
+    def noise(self) -> float:
+        """Tokens by which a good estimate may be off."""
+        own = self.features.own
+        return 20 + 0.03 * own if self.features.requests else 8 + 0.06 * own
 
 
 class Samples(NamedTuple):
@@ -71,35 +70,30 @@ class Samples(NamedTuple):
     anchored: tuple[float, ...] = ()
     """The newest relative errors of estimates with an anchor, oldest first."""
 
-    def fit(self, hints: Sequence[Observation] = ()) -> FittedPrices:
+    def fit(self, hints: Sequence[Observation] = ()) -> Features:
         """Fits prices to the samples; this takes about 2 ms if the reservoirs are full.
 
         `hints` are what samples of other counters say about the same upstream and model.
         """
-        if not self.wholes and not self.growths:
-            return NOTHING
-        prices = fit_prices((*hints, *self.wholes, *self.growths))
-        return FittedPrices(prices, _surplus(self.wholes, prices))
+        return fit_prices((*hints, *self.wholes, *self.growths)) if self.wholes or self.growths else EVEN
 
-    def hint(self, fit: FittedPrices) -> tuple[Observation, ...]:
-        """An observation for samples of another counter, made from these samples and their `fit`.
+    def hint(self, prices: Features) -> tuple[Observation, ...]:
+        """An observation for samples of another counter, made from these samples and the prices that fit them.
 
         It says how much is hidden in a request without tools, which does not depend on how we count.
         """
         bare = sum(not each.features.offers for each in self.wholes)
-        if bare < MIN_BARE:
-            return ()
-        return (Observation(Features(requests=1.0), round(fit.prices.requests)),)
+        return (Observation(Features(requests=1.0), round(prices.requests)),) if bare >= MIN_BARE else ()
 
     def with_observation(self, observation: Observation) -> Samples:
         """The samples with one more observation; the same object if it teaches nothing."""
         if not is_plausible(observation):
             return self
-        if observation.features.requests:
-            wholes = _with(self.wholes, observation)
-            return self if wholes is self.wholes else self._replace(wholes=wholes)
-        growths = _with(self.growths, observation)
-        return self if growths is self.growths else self._replace(growths=growths)
+        kept = self.wholes if observation.features.requests else self.growths
+        more = _with(kept, observation)
+        if more is kept:
+            return self
+        return self._replace(wholes=more) if observation.features.requests else self._replace(growths=more)
 
     def with_error(self, error: float, *, anchored: bool) -> Samples:
         """The samples with the relative error of one more estimate."""
@@ -108,14 +102,9 @@ class Samples(NamedTuple):
         return self._replace(firsts=(*self.firsts, error)[-MAX_ERRORS:])
 
     def without(self, counted: int) -> Samples:
-        """The samples without whole requests that were counted so."""
+        """The samples without whole requests for which the upstream counted exactly `counted` tokens."""
         kept = tuple(each for each in self.wholes if each.counted != counted)
         return self if len(kept) == len(self.wholes) else self._replace(wholes=kept)
-
-    def error(self, *, anchored: bool) -> float | None:
-        """The mean relative error of recent estimates, at least 0; None if there are too few."""
-        errors = self.anchored if anchored else self.firsts
-        return fmean(errors) if len(errors) >= MIN_ERRORS else None
 
     def merged(self, other: Samples) -> Samples:
         """The samples of both; the errors are those of the one that has more."""
@@ -127,17 +116,22 @@ class Samples(NamedTuple):
         )
 
 
+def mean_error(errors: Sequence[float]) -> float | None:
+    """The mean of relative errors, at least 0; None if there are too few."""
+    return fmean(errors) if len(errors) >= MIN_ERRORS else None
+
+
 def is_plausible(observation: Observation) -> bool:
     """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
     features, counted = observation.features, observation.counted
     if features.requests:
         return could_be(counted, features)
-    least = MIN_SHARE * features.own_text
-    return features.own >= MIN_GROWTH and least <= counted <= MAX_TIMES * features.own
+    own = features.own
+    return own >= MIN_GROWTH and MIN_SHARE * features.own_text <= counted <= MAX_TIMES * own
 
 
 def could_be(counted: int, features: Features) -> bool:
-    """Whether an upstream can have counted so many tokens for a whole request; media may be much cheaper than text."""
+    """Whether an upstream can have counted `counted` tokens for a whole request; media may be far cheaper than text."""
     return MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own + MAX_HIDDEN
 
 
@@ -150,7 +144,7 @@ def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation,
     of_one = [i for i, each in enumerate(more) if each.by == new.by]
     if len(of_one) > MAX_BY_ONE:
         del more[of_one[0]]
-    return tuple(more[-MOST:])
+    return tuple(more[-MAX_OBSERVATIONS:])
 
 
 def _age(each: Observation) -> tuple[int, Observation]:
@@ -163,28 +157,83 @@ def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
     kept: list[Observation] = []
     for each in sorted(set(observations), key=_age, reverse=True):
         of_one[each.by] += 1
-        if of_one[each.by] <= MAX_BY_ONE and len(kept) < MOST:
+        if of_one[each.by] <= MAX_BY_ONE and len(kept) < MAX_OBSERVATIONS:
             kept.append(each)
     return tuple(reversed(kept))
 
 
-def _surplus(wholes: Sequence[Observation], prices: Features) -> dict[str, float]:
-    """By set of tools, the median of what the prices leave unexplained of requests, drawn a little towards 0."""
-    left: dict[str, list[float]] = {}
-    for each in wholes:
-        left.setdefault(each.offering, []).append(each.counted - each.features.at(prices))
-    found = {offering: round(median(rest) * len(rest) / (len(rest) + 0.5), 3) for offering, rest in left.items()}
-    return {offering: surplus for offering, surplus in found.items() if surplus}
+# -- the fit ---------------------------------------------------------------------------------------------
 
 
-def encoded(ledger: Samples) -> bytes:
+def fit_prices(observations: Sequence[Observation]) -> Features:
+    """The prices that fit best."""
+    prices = EVEN
+    for _ in range(_ROUNDS):
+        prices = _solve_within_bounds(*_normal_equations(observations, prices))
+    return prices
+
+
+def _solve_within_bounds(matrix: list[list[float]], right: list[float]) -> Features:
+    """The solution in which a price that would leave its bounds is held at the bound, and the others make up for it."""
+    held: set[int] = set()
+    while True:
+        prices = _solve(matrix, right)
+        within = Features(*map(max, MIN_PRICES, map(min, MAX_PRICES, prices)))
+        out = {i for i, price in enumerate(prices) if price != within[i]} - held
+        if not out:
+            return within
+        held |= out
+        for i in out:
+            matrix[i][i] += _PINNED
+            right[i] += _PINNED * within[i]
+
+
+def _normal_equations(observations: Sequence[Observation], prices: Features) -> tuple[list[list[float]], list[float]]:
+    """The normal equations, with weights by how far each observation is from these prices."""
+    size = range(len(EVEN))
+    matrix = [[1 / _SPREAD[i] ** 2 if i == j else 0.0 for j in size] for i in size]
+    right = [EVEN[i] / _SPREAD[i] ** 2 for i in size]
+    for each in observations:
+        noise = each.noise
+        off = abs(each.counted - each.features.at(prices)) / noise
+        weight = _FAR / max(off, _FAR) / noise**2
+        present = [i for i in size if each.features[i]]
+        for i in present:
+            weighed = weight * each.features[i]
+            right[i] += weighed * each.counted
+            row = matrix[i]
+            for j in present:
+                row[j] += weighed * each.features[j]
+    return matrix, right
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of equations whose matrix is positive definite, by elimination."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for i in range(size):
+        for row in rows[i + 1 :]:
+            factor = row[i] / rows[i][i]
+            for j in range(i, size + 1):
+                row[j] -= factor * rows[i][j]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][j] * found[j] for j in range(i + 1, size))
+        found[i] = (rows[i][size] - known) / rows[i][i]
+    return found
+
+
+# -- as bytes --------------------------------------------------------------------------------------------
+
+
+def encoded(samples: Samples) -> bytes:
     """The samples as bytes."""
     document = {
         "v": VERSION,
-        "wholes": [_row(each) for each in ledger.wholes],
-        "growths": [_row(each) for each in ledger.growths],
-        "firsts": [round(error, 5) for error in ledger.firsts],
-        "anchored": [round(error, 5) for error in ledger.anchored],
+        "wholes": [[each.counted, each.by, each.at, *each.features] for each in samples.wholes],
+        "growths": [[each.counted, each.by, each.at, *each.features] for each in samples.growths],
+        "firsts": [round(error, 5) for error in samples.firsts],
+        "anchored": [round(error, 5) for error in samples.anchored],
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -192,20 +241,18 @@ def encoded(ledger: Samples) -> bytes:
 def decoded(data: bytes) -> Samples:
     """The samples in bytes, empty if a newer version wrote them; raises `ValueError`, `LookupError` or `TypeError`."""
     document = json.loads(data)
-    if document["v"] > VERSION:
+    version = document["v"]
+    if version > VERSION:
         return Samples()
     return Samples(
-        tuple(_observation(row) for row in document["wholes"]),
-        tuple(_observation(row) for row in document["growths"]),
+        tuple(_observation(row, version) for row in document["wholes"]),
+        tuple(_observation(row, version) for row in document["growths"]),
         tuple(map(float, document["firsts"])),
         tuple(map(float, document["anchored"])),
     )
 
 
-def _row(each: Observation) -> list[Any]:
-    return [each.counted, each.by, each.offering, each.at, *each.features]
-
-
-def _observation(row: Sequence[Any]) -> Observation:
-    counted, by, offering, at, *features = row
-    return Observation(Features(*[float(each) for each in features]), int(counted), str(by), str(offering), int(at))
+def _observation(row: Sequence[Any], version: int) -> Observation:
+    # Up to version 2, a digest of the tools came before the time.
+    counted, by, at, *features = row if version > 2 else (*row[:2], *row[3:])
+    return Observation(Features(*[float(each) for each in features]), int(counted), str(by), int(at))

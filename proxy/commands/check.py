@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
+from proxy.calibration.features import EVEN
 from proxy.cli import FAILED, OK
 from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
 from proxy.errors import UpstreamUnavailable
-from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.quoting import in_words, redacted
 from proxy.request.measure import BY_LENGTH
 from proxy.request.tenants import key_file
@@ -34,6 +34,7 @@ from proxy.store.base import StoreError
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
+from proxy.tokens.windows import WindowLookup, no_stated_window
 
 _STAND_IN = SecretStr("nobody is told")
 
@@ -91,13 +92,13 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
     counted = built.tokenizers.for_model(model).cache_key
     for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
-        first, anchored, fitted = await built.calibrator.progress(model, counter)
-        if fitted.is_even and first is None and anchored is None:
+        first, anchored, prices = await built.calibrator.progress(model, counter)
+        if prices == EVEN and first is None and anchored is None:
             print(f"calibration {name}: nothing learned yet")
             continue
         print(
             f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
-            f" hidden {fitted.prices.requests:,.0f} tokens, text × {fitted.prices.words:.2f}"
+            f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
         )
     return built.discovered.window if asks else no_stated_window
 

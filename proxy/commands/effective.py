@@ -11,12 +11,11 @@ from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policies import Policies, option_tables
 from proxy.condensing.policy import SETTINGS, Policy
 from proxy.learning.proof import Scope
-from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.settings.sources import sets
-from proxy.tokens.windows import bundled_table
+from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
 from strategies import TABLE, Pipeline
 from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
 from strategies.core.protocol import Marking

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.calibration.anchor import NO_PROMPT, CountedPrompt
-from proxy.calibration.scaling import UNCALIBRATED, Calibration
+from proxy.calibration.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.condensing.policy import Policy
 from proxy.learning.profiles import Profile
 from proxy.reasons import Reason

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.calibration.scaling import UNCALIBRATED, Calibration
+from proxy.calibration.anchor import UNCALIBRATED, Calibration
 from proxy.condensing.case import Case
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window, requested_reply_length
 from proxy.errors import HistoryUnavailable

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from time import perf_counter
 
-from proxy.calibration.anchor import About, CountedPrompt
+from proxy.calibration.anchor import CountedPrompt
 from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
@@ -172,8 +172,8 @@ def _counted_prompt(case: Case) -> CountedPrompt:
     frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
     offers = case.has_tools or case.offer.is_made
     most = body.size if case.is_estimated else None
-    counted = case.framing, measured.counted_by, frame, outside, offers, most
-    return CountedPrompt(measured.transcript, *counted, _hidden_messages(case), measured.features, _about(case))
+    counted = case.framing, measured.counted_by, frame, offers, most, _hidden_messages(case), measured.features
+    return CountedPrompt(measured.transcript, *counted, case.request.scope, _conversation(case))
 
 
 def _hidden_messages(case: Case) -> tuple[tuple[int, Message], ...]:
@@ -185,11 +185,10 @@ def _hidden_messages(case: Case) -> tuple[tuple[int, Message], ...]:
     return tuple((at, item_for(piece, transcript, case.counter).message) for at, piece in pieces)
 
 
-def _about(case: Case) -> About:
+def _conversation(case: Case) -> str:
     """Names the conversation for calibration; those of one tenant that begin with the same message are one."""
-    tenant = case.request.tenant
-    beginning = tenant.encode() + b"".join(case.measured.transcript.digests[:1])
-    return About(tenant, case.request.model, blake2b(beginning, digest_size=4).hexdigest())
+    beginning = case.request.tenant.encode() + b"".join(case.measured.transcript.digests[:1])
+    return blake2b(beginning, digest_size=4).hexdigest()
 
 
 def _needs_counts(case: Case) -> bool:

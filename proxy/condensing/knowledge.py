@@ -13,15 +13,14 @@ import logging
 from collections.abc import Callable
 
 from proxy.calibration.anchor import Anchor
-from proxy.calibration.calibrator import Calibrator, Forwarded
+from proxy.calibration.calibrator import Calibrator
 from proxy.chat.values import Usage
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.http.headers import first
-from proxy.learning.learned_windows import LearnedWindow, LearnedWindows
+from proxy.learning.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
 from proxy.learning.profiles import MAX_MODELS, Profile, Profiles, sends_options
 from proxy.learning.proof import CallersText, Scope
-from proxy.learning.truncation import CountedReply, setting_of
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
@@ -73,8 +72,8 @@ class Knowledge:
         self._look_for_truncation(decision, case.request, usage, watched)
         if case.request.controls.no_store:
             return None
-        sent = Forwarded(decision.view, decision.applied.id if decision.applied else "")
-        return self.calibrator.learn(case.prompt, case.calibrated, sent, usage.prompt)
+        applied = decision.applied.id if decision.applied else ""
+        return self.calibrator.learn(case.prompt, case.calibrated, decision.view, applied, usage.prompt)
 
     def _look_for_truncation(
         self, decision: Decision, request: ChatRequest, usage: Usage, watched: WatchedReply

@@ -26,12 +26,11 @@ from proxy.errors import BadRequest
 from proxy.learning.learned_windows import LearnedWindow
 from proxy.learning.profiles import ANY, Profile
 from proxy.learning.proof import Scope
-from proxy.learning.stated_windows import WindowLookup, no_stated_window
 from proxy.request.controls import MEMORY, Controls, Memory, memory_of
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, Prices, SummarizerRole
-from proxy.tokens.windows import ModelTable
+from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.errors import OptionError

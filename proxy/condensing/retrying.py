@@ -16,7 +16,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.searching import is_about_tools
 from proxy.errors import UpstreamUnavailable
 from proxy.overflow import Refusal
-from proxy.overflow.numbers import LEAST
+from proxy.overflow.wording import MIN_WINDOW
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
@@ -84,7 +84,7 @@ async def send_once(decision: Decision, send: Send, again: Send | None, *, is_ou
     if again is not None and is_unreadable_refusal(reply):
         reply = await replace_refused(reply, again(decision.body)) or reply
     # No window is so small that a shorter prompt is refused for its length.
-    is_long = decision.forwarded_tokens >= LEAST
+    is_long = decision.forwarded_tokens >= MIN_WINDOW
     is_ours = is_ours or decision.view.is_changed or decision.probed
     return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
 

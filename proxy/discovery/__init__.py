@@ -1,16 +1,148 @@
 """Discovery: the window of a model as the server behind the upstream's address has loaded it.
 
-reading      what a server said: its kind, and the windows of its models
-listing      the model list, which shows the kind of most servers and the windows of some
-servers      the pages on which other servers state what they have loaded
-discovered   asks in the background, and keeps the answers
-
 A model's ceiling is the window that it was trained for; servers load most models with less. Only windows that a server
-has loaded, or that a host says it serves, are used; otherwise the window stays unknown.
+has loaded, or that a host says it serves, are used; otherwise the window stays unknown. `pages` reads what servers
+state.
+
+Only the address in the settings is asked, with the operator's key or with none: never with a caller's credential, and
+never at an address that a request names. No request waits for an answer. An answer is kept for a while, also one that
+states no window. A server that loads models on demand is asked again after each reply, because only then is the model
+surely loaded, maybe with another window than the last time.
 """
 
 from __future__ import annotations
 
-from proxy.discovery.discovered import Discovered
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-__all__ = ["Discovered"]
+from proxy.chat.values import json_or_none
+from proxy.discovery.pages import PAGES, Page, Reading, ServerKind, kind_of, windows_in
+from proxy.errors import UpstreamUnavailable
+from proxy.http.headers import Headers
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.tokens.windows import StatedWindow
+from proxy.upstream import Upstream
+
+MAX_SECONDS = 10.0
+"""The time for all pages together."""
+MAX_BYTES = 2 * 1024 * 1024
+"""The size of one page; longer ones are not read. The longest known is a host's list of 400 models, 0.7 MB."""
+KEPT = 600.0
+SILENCE_KEPT = 900.0
+FAILURE_KEPT = 30.0
+"""Seconds until a server is asked again that stated windows, that stated none, and that could not be reached."""
+
+_KEY = "discovery"
+_REFUSED = (401, 403)
+_log = logging.getLogger(__name__)
+
+
+class _PageAnswer(NamedTuple):
+    status: int
+    data: object
+
+
+class Discovered:
+    """The kind and the windows of the upstream's server; one per app.
+
+    Unless `enabled`, nothing is asked. `api_key` is the operator's. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        tasks: OwnedTasks,
+        clock: Callable[[], float],
+        *,
+        api_key: str | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self._upstream = upstream
+        self._tasks = tasks
+        self._clock = clock
+        self._headers: Headers = [(b"authorization", b"Bearer " + api_key.encode())] if api_key else []
+        self._enabled = enabled
+        self._reading: Reading | None = None
+        self._page: Page | None = None
+        self._due = float("-inf")
+        self._has_new_reply = False
+
+    @property
+    def kind(self) -> ServerKind | None:
+        """The kind of the upstream's server; None until it is known."""
+        return self._reading.kind if self._reading else None
+
+    def window(self, model: str) -> StatedWindow | None:
+        """The window that the server last stated for a model; asks nothing."""
+        return self._reading.of(model) if self._reading else None
+
+    def ask_if_due(self) -> None:
+        """Asks the server in the background, unless it was asked lately; called when a window is wanted."""
+        if self._clock() >= self._due:
+            self._start()
+
+    def ask_after_reply(self) -> None:
+        """Asks a server again that may have loaded a model for the request that is over."""
+        self._has_new_reply = True
+        if self.is_local:
+            self._start()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the upstream is known to be a server that answers one or a few requests at a time."""
+        return self.kind is not None and self.kind.is_local
+
+    def _start(self) -> None:
+        if self._enabled:
+            self._tasks.start(self._ask_until_current(), _KEY)
+
+    async def _ask_until_current(self) -> None:
+        """Asks, and asks again if a request ended meanwhile: the answer may be from before that."""
+        self._has_new_reply = False
+        await self.ask()
+        if self._has_new_reply and self.is_local:
+            await self.ask()
+
+    async def ask(self) -> None:
+        """Asks now, for at most `MAX_SECONDS`. If the server fails, its earlier answer is kept."""
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                reading = await self._read_known_page() or await self._recognise()
+        except (UpstreamUnavailable, TimeoutError):
+            self._due = self._clock() + FAILURE_KEPT
+            return
+        self._due = self._clock() + (KEPT if reading else SILENCE_KEPT)
+        if reading is not None:
+            if reading.kind is not self.kind:
+                _log.info("the upstream states windows as %s does", reading.kind)
+            self._reading = reading.after(self._reading)
+
+    async def _read_known_page(self) -> Reading | None:
+        """The current page on which the server stated its windows before; None if there is no such page."""
+        return await self._read_pages([self._page]) if self._page else None
+
+    async def _recognise(self) -> Reading | None:
+        """The kind of the server by its model list, and its windows from there or from its own pages."""
+        status, listed = await self._fetch("/models", beside_v1=False)
+        if status in _REFUSED:
+            return None
+        kind = kind_of(listed)
+        found = windows_in(listed) or await self._read_pages(page for page in PAGES if kind in (None, page.kind))
+        return found or (Reading(kind) if kind else None)
+
+    async def _read_pages(self, pages: Iterable[Page]) -> Reading | None:
+        """The first page that states a window, else the first that could be read."""
+        silent: Reading | None = None
+        for page in pages:
+            reading = page.read((await self._fetch(page.path, beside_v1=True)).data)
+            if reading is not None and (silent is None or not reading.is_silent):
+                self._page, silent = page, reading
+            if reading is not None and not reading.is_silent:
+                return reading
+        return silent
+
+    async def _fetch(self, path: str, *, beside_v1: bool) -> _PageAnswer:
+        reply = await self._upstream.page(path, self._headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
+        return _PageAnswer(reply.status, json_or_none(reply.body) if reply.status == 200 else None)

@@ -9,6 +9,11 @@ whole disproves it at once; now and then a request is sent as a trial of that.
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers the guess further.
 
+Silent truncation is an answer of an upstream that has read only the newest part of the prompt. A count that is merely
+lower than ours does not prove it: it may come from another tokenizer, or from cheaper images. There are two proofs: the
+upstream counts the same for three prompts of clearly different length, and has never counted more; or it counts a
+clearly longer prompt as exactly the window that its server reports as loaded.
+
 No request waits for the store here: lessons are shared in the background.
 """
 
@@ -20,20 +25,30 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 from proxy.learning.proof import Scope
-from proxy.learning.stated_windows import WindowLookup, no_stated_window
-from proxy.learning.truncation import MAX_REPLIES, CountedReply, kept_by
 from proxy.overflow import Refusal
-from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.facts import Facts
+from proxy.tokens.windows import WindowLookup, no_stated_window
 
 GUESS = 0.9  # of the length of a prompt that was refused without a number
 TRIAL = 900.0  # seconds between two trials of a window
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 MAX_SCOPES = 4_000
+MAX_REPLIES = 16
+"""The latest replies of a model that are compared."""
+PROMPTS = 3
+"""Prompts of clearly different length that must have been counted the same."""
+CLEARLY = 1.05
+"""A prompt is clearly longer than another if it has this many times its tokens."""
+MIN_KEPT = 1_024
+"""Tokens; no server is started with a smaller window, and a smaller constant count is invented."""
+MAX_FOR_ONE = 2
+"""Tokens of an upstream for one of ours, at most; a server that counts more for a prompt has invented its count."""
 _VERSION = 2
 _WHAT = "what was learned of a window"
 
@@ -69,6 +84,17 @@ class LearnedWindow:
         A guess was made from our own expected count, so it is compared with that.
         """
         return self.tokens < (expected if self.origin is Origin.GUESS else counted)
+
+
+class CountedReply(NamedTuple):
+    """One prompt, counted by us and by the upstream."""
+
+    own: int
+    """Our own count, without calibration."""
+    counted: int
+    """The upstream's count."""
+    exact: bool = True
+    """Whether ours is a count, not an estimate by length."""
 
 
 @dataclass(slots=True)
@@ -111,7 +137,7 @@ class LearnedWindows:
         self._ttl = ttl
         self._clock = clock
         self._loaded = loaded
-        self._scopes: Lru[Scope, _ScopeState] = Lru(MAX_SCOPES)
+        self._state: Callable[[Scope], _ScopeState] = lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
         self._has_taught = False  # mostly, so that most requests need not look any further
 
     def window(self, scope: Scope) -> LearnedWindow | None:
@@ -123,13 +149,12 @@ class LearnedWindows:
 
     def truncated_at(self, scope: Scope) -> int | None:
         """The count that the upstream gives for each prompt that it truncates; None unless it is known to truncate."""
-        window = self.window(scope)
+        window = self.window(scope) if self._has_taught else None
         return window.tokens if window is not None and window.origin is Origin.TRUNCATION else None
 
     def longest_passed(self, scope: Scope) -> int:
         """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
-        state = self._scopes.get(scope)
-        return state.longest_passed if state else 0
+        return self._state(scope).longest_passed
 
     def takes_trial(self, scope: Scope) -> bool:
         """Whether a request may now be sent as a trial of the learned window; if so, the next one waits for `TRIAL`.
@@ -145,24 +170,24 @@ class LearnedWindows:
 
     def _known(self, scope: Scope) -> list[_ScopeState]:
         """The states in which this tenant and everyone have learned something."""
-        states = (self._scopes.get(each) for each in dict.fromkeys((scope, scope.everyone)))
-        return [state for state in states if state is not None and state.window is not None]
+        states = [self._state(each) for each in dict.fromkeys((scope, scope.everyone))]
+        return [state for state in states if state.window is not None]
 
     def refresh(self, scope: Scope) -> Sequence[Hashable]:
         """Starts reading what other processes have learned, if it is time for that.
 
         Returns the keys of the tasks that read for the first time, so that the request can wait for them.
         """
-        return [key for each in (scope, scope.everyone) for key in self._refresh(each)]
-
-    def _refresh(self, scope: Scope) -> Sequence[Hashable]:
-        state, now = self._state(scope), self._clock()
-        if state.read_at is not None and 0 <= now - state.read_at < FRESH:
-            return ()
-        is_first, state.read_at = state.read_at is None, now
-        key = ("learned", scope)
-        self._tasks.start(self._read(scope), key)
-        return (key,) if is_first else ()
+        now, first = self._clock(), []
+        for each in (scope, scope.everyone):
+            state, key = self._state(each), ("learned", each)
+            if state.read_at is not None and 0 <= now - state.read_at < FRESH:
+                continue
+            if state.read_at is None:
+                first.append(key)
+            state.read_at = now
+            self._tasks.start(self._read(each), key)
+        return first
 
     def learn_from_refusal(
         self, scope: Scope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
@@ -196,15 +221,16 @@ class LearnedWindows:
         if kept is not None:
             self._lower(scope, kept, Origin.TRUNCATION)
         else:
-            self._note_read_whole(scope, expected, reply.counted, shares=shares)
+            state.longest_passed = max(state.longest_passed, expected)
+            if self._has_taught:
+                self._disprove(scope, expected, reply.counted, shares=shares)
         if shares and before != state.window:
             self._share(scope)
         return kept
 
-    def _note_read_whole(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
-        """Takes in a prompt that was read whole, as far as is known; it may disprove windows."""
+    def _disprove(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
+        """Forgets windows that are smaller than a prompt which was read whole, as far as is known."""
         state, common = self._state(scope), self._state(scope.everyone)
-        state.longest_passed = max(state.longest_passed, expected)
         if state.window is not None and state.window.disproved_by(expected, counted):
             state.window = None
         if common.window is not None and common.window.disproved_by(expected, counted):
@@ -223,9 +249,6 @@ class LearnedWindows:
 
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
         return window if window is not None and window.until > self._clock() else None
-
-    def _state(self, scope: Scope) -> _ScopeState:
-        return self._scopes.use(scope, _ScopeState)
 
     def _name(self, scope: Scope) -> str:
         return f"window-{blake2b(json.dumps([self._upstream, *scope]).encode(), digest_size=16).hexdigest()}"
@@ -275,3 +298,46 @@ def _decoded(fact: bytes) -> LearnedWindow | None:
     document = json.loads(fact)
     window = document["window"] if document["v"] <= _VERSION else None
     return LearnedWindow(int(window[0]), Origin(window[1]), float(window[2])) if window else None
+
+
+def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | None = None) -> int | None:
+    """The tokens that an upstream keeps of a longer prompt; None unless its latest replies prove that it truncates.
+
+    The replies are those to one model, oldest first; `highest` is the highest count that the upstream has ever given
+    for the model, `loaded` the window that its server reports.
+    """
+    last = replies[-1]
+    if last.counted == loaded and last.own >= CLEARLY * last.counted:
+        return loaded
+    if last.counted < max(highest, MIN_KEPT):
+        return None
+    lengths = sorted([each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact)])
+    is_possible = lengths[0] * MAX_FOR_ONE >= last.counted
+    return last.counted if is_possible and _clearly_different(lengths) >= PROMPTS else None
+
+
+def _clearly_different(lengths: Sequence[int]) -> int:
+    """How many of these lengths, shortest first, are clearly longer than the one counted before."""
+    number, longest = 0, 0
+    for length in lengths:
+        if length >= CLEARLY * longest:
+            number, longest = number + 1, length
+    return number
+
+
+_SETTINGS = (
+    (("fp_ollama", ":11434", "ollama"), "num_ctx of the model, or OLLAMA_CONTEXT_LENGTH of the server (Ollama)"),
+    ((":1234", "lm studio", "lmstudio"), "the context length that the model is loaded with (LM Studio)"),
+    (("llama.cpp", "llama-server"), "--ctx-size divided by --parallel (llama.cpp)"),
+    (("vllm",), "--max-model-len (vLLM)"),
+    (("sglang",), "--context-length (SGLang)"),
+)
+
+
+_ANY_SETTING = "num_ctx (Ollama), --ctx-size (llama.cpp), the loaded context length (LM Studio), --max-model-len (vLLM)"
+
+
+def setting_of(traces: str) -> str:
+    """The setting that raises a server's window, chosen by traces of the server: its address, headers, reply."""
+    lowered = traces.lower()
+    return next((setting for marks, setting in _SETTINGS if any(mark in lowered for mark in marks)), _ANY_SETTING)

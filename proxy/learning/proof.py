@@ -19,39 +19,11 @@ MAX_WORDS = 400
 """Words of an error that is compared; a longer one proves nothing."""
 _DEEPEST = 32
 _PROTOCOL = frozenset(
-    [
-        "messages",
-        "role",
-        "content",
-        "name",
-        "type",
-        "text",
-        "id",
-        "model",
-        "user",
-        "assistant",
-        "system",
-        "developer",
-        "tool",
-        "tools",
-        "function",
-        "functions",
-        "tool_calls",
-        "tool_call_id",
-        "arguments",
-        "parameters",
-        "description",
-        "properties",
-        "required",
-        "object",
-        "string",
-        "stream",
-        "stream_options",
-        "include_usage",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-    ]
+    """
+    messages role content name type text id model user assistant system developer tool tools function functions
+    tool_calls tool_call_id arguments parameters description properties required object string stream stream_options
+    include_usage max_tokens max_completion_tokens temperature
+    """.split()  # noqa: SIM905 - a table of words
 )
 """Words of the protocol: that an error has one says nothing of where it comes from."""
 _SHORT = 64  # characters of a value that an error may quote as one word

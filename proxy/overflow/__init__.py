@@ -1,7 +1,7 @@
 """Recognises what an upstream says when a prompt does not fit, and reads the numbers that it gives. No I/O.
 
-Every server words this differently. It is recognised in three steps, each a module: all that the body says, however
-deeply it is wrapped (`reading`); what that means (`wording`); which numbers it gives (`numbers`).
+Every server words this differently. It is recognised in two steps, each a module: all that the body says, however
+deeply it is wrapped (`reading`); what that means and which numbers it gives (`wording`).
 
     input overflow    the prompt is too long: condensing it helps, and a window that is named is the true one
     output cap        a longer reply is asked for than the model ever writes: no prompt is short enough
@@ -18,9 +18,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
 
-from proxy.overflow.numbers import Numbers, numbers_in
 from proxy.overflow.reading import is_error, read_body
-from proxy.overflow.wording import Meaning, meaning_of
+from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
 
 # These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})

@@ -20,32 +20,10 @@ DEEPEST = 32
 
 # Members in which validators and gateways quote the request, the reply or themselves.
 _QUOTED = frozenset(
-    (
-        "input",
-        "inputs",
-        "messages",
-        "prompt",
-        "prompts",
-        "body",
-        "request",
-        "content",
-        "contents",
-        "tools",
-        "choices",
-        "delta",
-        "output",
-        "text",
-        "arguments",
-        "failed_generation",
-        "generated_text",
-        "headers",
-        "stack",
-        "stacktrace",
-        "traceback",
-        "url",
-        "loc",
-        "user",
-    )
+    """
+    input inputs messages prompt prompts body request content contents tools choices delta output text arguments
+    failed_generation generated_text headers stack stacktrace traceback url loc user
+    """.split()  # noqa: SIM905 - a table of words
 )
 _CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
 _EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)

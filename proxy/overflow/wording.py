@@ -1,9 +1,13 @@
-"""Finds the meaning of an error in its codes and its words.
+"""Finds the meaning of an error in its codes and its words, and the numbers that it gives.
 
 Codes are exact, but few servers send them; one that names another error outweighs all words. Words vary, so the
 patterns look for their form: something that a prompt has (tokens, a context length) is compared with a bound. Three
 questions are asked, in this order: is the error about rates or payment; is it about the length of the reply; is it
 about the length of the prompt.
+
+The numbers are the window, the tokens of the prompt, and the tokens that were asked for as a reply. The first pattern
+that matches gives a number; the surest patterns come first. A number that cannot be a window, such as a status, a year
+or a request id, is ignored.
 
 Every repetition that something follows is bounded, so that the cost grows in proportion to the length of a text.
 """
@@ -11,7 +15,9 @@ Every repetition that something follows is bounded, so that the cost grows in pr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
+from typing import NamedTuple
 
 from proxy.overflow.reading import BodyContent
 
@@ -24,41 +30,19 @@ class Meaning(Enum):
 
 
 _INPUT_CODES = frozenset(
-    (
-        "context_length_exceeded",
-        "context_window_exceeded",
-        "model_context_window_exceeded",
-        "context_exceeded",
-        "exceed_context_size_error",
-        "exceed_context_size",
-        "contextwindowexceedederror",
-        "context_length_exceeded_error",
-        "model_max_prompt_tokens_exceeded",
-        "tokens_limit_reached",
-        "tokens_too_long",
-        "prompt_too_long",
-        "input_too_long",
-        "max_context_length_exceeded",
-        "contextlengthexceeded",
-        "context_overflow",
-        "context_limit_exceeded",
-        "prompt_tokens_exceeded",
-        "input_tokens_exceeded",
-    )
+    """
+    context_length_exceeded context_window_exceeded model_context_window_exceeded context_exceeded
+    exceed_context_size_error exceed_context_size contextwindowexceedederror context_length_exceeded_error
+    model_max_prompt_tokens_exceeded tokens_limit_reached tokens_too_long prompt_too_long input_too_long
+    max_context_length_exceeded contextlengthexceeded context_overflow context_limit_exceeded prompt_tokens_exceeded
+    input_tokens_exceeded
+    """.split()  # noqa: SIM905 - a table of words
 )
 _OTHER_CODES = frozenset(
-    (
-        "rate_limit_exceeded",
-        "rate_limit_error",
-        "ratelimiterror",
-        "insufficient_quota",
-        "tokens_per_minute",
-        "throttlingexception",
-        "string_above_max_length",
-        "array_above_max_length",
-        "billing_error",
-        "overloaded_error",
-    )
+    """
+    rate_limit_exceeded rate_limit_error ratelimiterror insufficient_quota tokens_per_minute throttlingexception
+    string_above_max_length array_above_max_length billing_error overloaded_error
+    """.split()  # noqa: SIM905 - a table of words
 )
 
 # Codes and words of errors about one value. Such an error quotes the value, which may be any text.
@@ -214,3 +198,132 @@ def _meaning(text: str) -> Meaning | None:
     if _ANY_OUTPUT.search(text) and not _ANY_TOGETHER.search(text):
         return Meaning.OUTPUT
     return Meaning.INPUT if _ANY_INPUT.search(text) else None
+
+
+# -- the numbers -----------------------------------------------------------------------------------------
+
+MIN_WINDOW, MAX_WINDOW = 512, 10_000_000  # tokens that a window may have
+_YEARS_AND_CODES = {2013, *range(2020, 2036)}
+
+_N = r"(?<![\d.,])(\d{1,3}(?:,\d{3})+(?!\d)|\d+(?!\d|k\b))(?:\.0+)?"
+_WINDOW_KEYS = (
+    "n_ctx", "max_model_len", "max_context_length", "context_length", "context_window", "max_input_tokens",
+    "max_prompt_tokens", "max_seq_len", "context_limit", "max_tokens_allowed",
+)  # fmt: skip
+_COUNTED_KEYS = ("n_prompt_tokens", "prompt_tokens", "input_tokens", "num_prompt_tokens", "token_count")
+
+_NO_REPLY = r"(?!_?(?:tokens|new|completion|output|gen)\b)"
+_CONTEXT = r"(?:context[ _-]?(?:length|window|size|limit|len)|\bn_ctx)"
+_WINDOWS = (
+    rf"{_N} \+ {_N} >=? {_N}",  # the last group counts
+    rf"\d[^.;]{{0,20}}? >=? (?:n_ctx:? ?)?\(?{_N}",
+    rf"{_CONTEXT}(?: limit)? ?\(?[=:]?(?: is| of)?(?: only)? ?\(?{_N}",
+    rf"{_N} (?:tokens )?(?:maximum|max) context",
+    (
+        rf"max(?:imum)? (?:context|prompt|input|model|sequence|allowed input"
+        rf"|allowed prompt)(?: length| window| size| tokens?)?"
+        rf"(?: length)?(?: of [a-z][^;]{{0,60}}? is)?(?: is|:| of|=)? ?\(?{_N}"
+    ),
+    rf"{_CONTEXT}(?:(?!tokens|number|requested)[^.;\d]){{0,40}}(?:is|of|to|only|limit|maximum|:|=|\() ?\(?{_N}",
+    (
+        rf"max_(?:seq_len|model_len|num_tokens|input_length|position_embeddings|total_tokens"
+        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
+    ),
+    rf"\[ ?[01], ?{_N} ?\]",
+    rf"(?:must be|should be) (?:<=?|less than|at most) {_N}",
+    (
+        rf"\d (?:tokens )?(?:exceeds?|is (?:longer|larger|greater) than|exceeded|but|while|when"
+        rf"|larger than)[^.;\d]{{0,70}}{_N}"
+    ),
+    rf"(?:fewer|less) than {_N} tokens",
+    (
+        rf"(?:limit|limited to|supports?(?: up to)?|cannot exceed|not exceed|up to|at most"
+        rf"|max(?:imum)?(?: size)?){_NO_REPLY}"
+        rf"(?:(?!\bby )[^.;\d]){{0,40}}{_N}"
+    ),
+)
+_COUNTS = (
+    (
+        rf"\(?{_N} (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|text input|input messages|input)\b"
+        rf"(?:[,;] {_N} (?:in|of) (?:the )?(?:functions?|tools?|tool input))?"
+    ),
+    rf"(?:has|have|contains?|passed|with|sent) {_N} (?:input|prompt) tokens",
+    rf"{_N} \+ {_N} >=? \d+",  # the first group counts
+    (
+        rf"(?:resulted in|contains?|has|have|received|given:?|requested:?|current length is|take"
+        rf"|total of|got|requested about"
+        rf"|input tokens?|prompt tokens?) (?:over |about )?{_N}(?! output)"
+    ),
+    (
+        rf"(?<!output )(?:prompt|inputs?|request|messages?|query|count|tokens?|length|prompt_tokens"
+        rf"|input_ids size|too long)"
+        rf"(?: tokens?| token count| length| is| of| with"
+        rf"| was)*:? ?\(?(?<!max_tokens )(?<!new_tokens ){_N}(?: tokens)?\)?"
+        rf"(?=;| tokens?| is| exceeds?| in total| >|,|\)|\.? ?should| should| but| must| cannot| which|$)"
+    ),
+    rf"{_N} (?:tokens? )?>=? ",
+    rf"{_N} tokens?\)? (?:exceeds?|is longer|which)",
+)
+_ASKED = (
+    rf"{_N} (?:tokens )?(?:in|for|of) (?:the |your )?(?:completion|output|response|generation)",
+    rf"requested {_N} output tokens",
+    rf"\d \+ {_N} >=? \d",
+    rf"{_N} max_new_tokens",
+    rf"max_(?:new_|completion_|output_)?tokens(?!\W*-\d)[^.;\d]{{0,40}}{_N}",
+)
+_WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
+    tuple(map(re.compile, patterns)) for patterns in (_WINDOWS, _COUNTS, _ASKED)
+)
+
+
+class Numbers(NamedTuple):
+    """Tokens; None if the error does not say."""
+
+    window: int | None
+    prompt_tokens: int | None
+    reply_tokens: int | None
+
+
+def numbers_in(content: BodyContent) -> Numbers:
+    """The numbers in an error that is known to be one of overflow."""
+    window = next(_plausible([*_values_of(content.numbers, _WINDOW_KEYS), *_windows(content.texts)]), None)
+    counts = _positive([*_values_of(content.numbers, _COUNTED_KEYS), *_counts(content.texts)])
+    counted = next((each for each in counts if each != window), None)
+    return Numbers(window, counted, next(_positive(_matches(content.texts, _ASKED_PATTERNS)), None))
+
+
+def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
+    return (numbers[key] for key in keys if key in numbers)
+
+
+def _windows(texts: Iterable[str]) -> Iterator[int]:
+    for text in texts:
+        for pattern in _WINDOW_PATTERNS:
+            yield from (_number(found.groups()[-1]) for found in pattern.finditer(text))
+
+
+def _counts(texts: Iterable[str]) -> Iterator[int]:
+    """Lengths of the prompt; parts of it that are counted separately are added."""
+    for text in texts:
+        for n, pattern in enumerate(_COUNT_PATTERNS):
+            for found in pattern.finditer(text):
+                parts = found.groups() if n == 0 else found.groups()[:1]
+                yield sum(_number(part) for part in parts if part)
+
+
+def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]]) -> Iterator[int]:
+    for text in texts:
+        for pattern in patterns:
+            yield from (_number(found.group(1)) for found in pattern.finditer(text))
+
+
+def _plausible(numbers: Iterable[int]) -> Iterator[int]:
+    return (number for number in numbers if MIN_WINDOW <= number <= MAX_WINDOW and number not in _YEARS_AND_CODES)
+
+
+def _positive(numbers: Iterable[int]) -> Iterator[int]:
+    return (number for number in numbers if 0 < number <= MAX_WINDOW * 10)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))

@@ -25,7 +25,7 @@ from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers, is_success
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, RefusedPart, recognise
-from proxy.overflow.numbers import LEAST
+from proxy.overflow.wording import MIN_WINDOW
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client
 from proxy.searching.rounds import Rounds
@@ -183,7 +183,7 @@ class Following:
     async def _request(self, *, text_sent: bool) -> OpenedReply:
         reply = await self._send(self._rounds.body())
         flows = is_success(reply.status) and is_event_stream(reply.headers)
-        looks = not flows and (not text_sent or self._rounds.tokens >= LEAST)
+        looks = not flows and (not text_sent or self._rounds.tokens >= MIN_WINDOW)
         return self._learn_from(await open_reply(reply, inspect=looks))
 
     async def _examine(self, failed: ReadReply) -> OpenedReply:

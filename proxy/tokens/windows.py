@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 _DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
 
@@ -72,3 +73,22 @@ def _forms(model: str) -> Iterator[str]:
     name = model.strip().lower()
     plain = name.rsplit("/", 1)[-1]
     yield from (name, plain, without_date(plain))
+
+
+class StatedWindow(NamedTuple):
+    """The window that a server states for a model."""
+
+    window: int
+    """In tokens, input and output together."""
+    max_input: int | None
+    """The limit in tokens for the input alone, if the server has one below the window."""
+    source: str
+    """Who states it, in words."""
+
+
+WindowLookup = Callable[[str], StatedWindow | None]
+"""Gives the window that a server states for a model, by name."""
+
+
+def no_stated_window(_model: str) -> None:
+    """The `WindowLookup` of a server that is not asked."""

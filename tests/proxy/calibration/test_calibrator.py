@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.calibration.anchor import About, Anchor, CountedPrompt
-from proxy.calibration.calibrator import Calibrator, Forwarded, Progress
-from proxy.calibration.samples import FittedPrices
-from proxy.calibration.scaling import UNCALIBRATED
+from proxy.calibration.anchor import UNCALIBRATED, Anchor, CountedPrompt
+from proxy.calibration.calibrator import Calibrator, Progress
+from proxy.calibration.features import Features
+from proxy.learning.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -24,6 +24,7 @@ from tests.support.signals import BOUND
 from tests.support.transcripts import WORDS
 
 MODEL, HIDDEN = "m", 400
+SCOPE = Scope(MODEL, "t")
 ENOUGH = 40
 
 
@@ -50,10 +51,10 @@ class SlowStore(SqliteStore):
 @asynccontextmanager
 async def learning(
     store: SessionStore | None = None,
-) -> AsyncIterator[tuple[Calibrator, list[FittedPrices], OwnedTasks]]:
+) -> AsyncIterator[tuple[Calibrator, list[Features], OwnedTasks]]:
     """A calibrator, the lines that it has reported, and its tasks."""
     store, tasks = store or await open_store("memory://"), OwnedTasks()
-    lines: list[FittedPrices] = []
+    lines: list[Features] = []
 
     def report(_model: str, progress: Progress) -> None:
         if progress.prices not in lines:
@@ -67,9 +68,9 @@ async def learning(
 def reply(calibrator: Calibrator, number: int, hidden: int = HIDDEN) -> None:
     """A reply to a first request of a conversation, to which the upstream adds so many tokens."""
     of = transcript(number)
-    sent = Forwarded(fold(of, (), 3, WORDS), "")
-    asked = CountedPrompt(of, 3, "words", "f", about=About("t", MODEL, str(number)))
-    calibrator.learn(asked, UNCALIBRATED, sent, sent.view.tokens + hidden)
+    view = fold(of, (), 3, WORDS)
+    asked = CountedPrompt(of, 3, "words", "f", scope=SCOPE, conversation=str(number))
+    calibrator.learn(asked, UNCALIBRATED, view, "", view.tokens + hidden)
 
 
 TALK = transcript(0)
@@ -77,14 +78,14 @@ TALK = transcript(0)
 
 def request(overhead: int) -> CountedPrompt:
     """One with that many tokens of tools."""
-    return CountedPrompt(TALK, overhead, "words", f"{overhead}", about=About("t", MODEL))
+    return CountedPrompt(TALK, overhead, "words", f"{overhead}", scope=SCOPE)
 
 
 def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: Anchor | None = None) -> Anchor | None:
     """What comes of a reply that counts as we do."""
-    asked, sent = request(overhead), Forwarded(fold(TALK, (), overhead, WORDS), applied)
+    asked, view = request(overhead), fold(TALK, (), overhead, WORDS)
     known = calibrator.calibrate(asked, before, None)
-    return calibrator.learn(asked, known, sent, sent.view.tokens)
+    return calibrator.learn(asked, known, view, applied, view.tokens)
 
 
 async def test_a_prompt_that_has_become_much_shorter_outside_of_its_chain_is_an_anchor_too() -> None:
@@ -110,7 +111,7 @@ async def test_while_little_is_known_every_reply_counts() -> None:
         assert abs(lines[-1].hidden - HIDDEN) < 60
 
 
-async def test_replies_that_were_foretold_are_not_fitted_one_by_one() -> None:
+async def test_replies_that_were_predicted_are_not_fitted_one_by_one() -> None:
     async with learning() as (calibrator, lines, _):
         for number in range(ENOUGH):
             reply(calibrator, number)

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.features import Features, non_latin_share, of_messages
-from proxy.calibration.fit import EVEN, HIGHEST, LOWEST, Observation, fit_prices
+from proxy.calibration.features import EVEN, Features, non_latin_share, of_messages
+from proxy.calibration.samples import MAX_PRICES, MIN_PRICES, Observation, fit_prices
 from strategies.core.messages import Message, Reader, Role, dump, literal
 from tests.support.transcripts import WORDS
 
@@ -58,7 +58,7 @@ def test_a_few_wild_counts_change_little() -> None:
 
 @given(st.lists(st.builds(Observation, st.builds(Features, *[amounts] * 9), st.integers(0, 10**7)), max_size=6))
 def test_prices_stay_within_their_bounds_whatever_was_counted(observations: list[Observation]) -> None:
-    for price, low, high in zip(fit_prices(observations), LOWEST, HIGHEST, strict=True):
+    for price, low, high in zip(fit_prices(observations), MIN_PRICES, MAX_PRICES, strict=True):
         assert low <= price <= high
 
 

@@ -8,18 +8,29 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.anchor import Anchor, Anchors, CountedPrompt, from_row, growth, row, stands_in
-from proxy.calibration.features import Features
-from proxy.calibration.fit import EVEN
-from proxy.calibration.samples import NOTHING, FittedPrices
-from proxy.calibration.scaling import LEAST, MOST, UNCALIBRATED, calibration_for
+from proxy.calibration.anchor import (
+    MAX_SLOPE,
+    MIN_SLOPE,
+    UNCALIBRATED,
+    Anchor,
+    Anchors,
+    CountedPrompt,
+    calibration_for,
+    from_row,
+    growth,
+    row,
+    stands_in,
+)
+from proxy.calibration.features import EVEN, Features
+from proxy.learning.proof import Scope
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from tests.support.transcripts import WORDS
 
-LINE = FittedPrices(EVEN._replace(requests=700, words=1.5))
+SCOPE = Scope("m", "t")
+LINE = EVEN._replace(requests=700, words=1.5)
 
 
 def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
@@ -52,7 +63,7 @@ def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
     later = asked(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
-    scale = calibration_for(later, NOTHING, anchored(FIRST, 2_000), 50_000).scale
+    scale = calibration_for(later, EVEN, anchored(FIRST, 2_000), 50_000).scale
     longer = len("It is a quarter past ten.") - len("Be brief.")
     assert abs(scale.upstream(later.own) - (2_000 + 500 + longer + 40)) <= 1
 
@@ -68,7 +79,7 @@ def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since(
     now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now) is None
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
-    assert calibration_for(now, NOTHING, anchored(FIRST, 2_000), 50_000) is not None
+    assert calibration_for(now, EVEN, anchored(FIRST, 2_000), 50_000) is not None
 
 
 def test_a_view_has_grown_from_an_anchor_if_it_holds_its_view_and_what_came_since() -> None:
@@ -88,7 +99,7 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of
     whole = Transcript.of([Reader().read(dump(body), body, 1_100) for body in bodies])
     text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)
     request = asked(whole, overhead=0)
-    cheap = FittedPrices(EVEN._replace(media=250, media_tokens=0))
+    cheap = EVEN._replace(media=250, media_tokens=0)
     known = calibration_for(request, cheap, None, None)
     view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, PieceKind.REPLACEMENT),))], 0, WORDS)
     assert abs(known.expected(fold(whole, (), 0, WORDS), "") - 10 * 256) <= 50
@@ -96,21 +107,21 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of
 
 
 def test_nothing_learned_leaves_our_own_count() -> None:
-    assert calibration_for(NEXT, NOTHING, None, 50_000) == UNCALIBRATED
+    assert calibration_for(NEXT, EVEN, None, 50_000) == UNCALIBRATED
 
 
 def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> None:
-    scale = calibration_for(NEXT, NOTHING, anchored(FIRST, FIRST.own), 50_000).scale
+    scale = calibration_for(NEXT, EVEN, anchored(FIRST, FIRST.own), 50_000).scale
     assert (scale.offset, scale.slope) == (0, 1.0)
 
 
 def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
-    assert calibration_for(NEXT, FittedPrices(EVEN._replace(requests=30_000)), None, 4_000).scale.offset <= 1_000
+    assert calibration_for(NEXT, EVEN._replace(requests=30_000), None, 4_000).scale.offset <= 1_000
 
 
 def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
     short = replace(NEXT, upper_bound=1_600)
-    line = FittedPrices(EVEN._replace(requests=700, words=4.0))
+    line = EVEN._replace(requests=700, words=4.0)
     assert calibration_for(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
 
 
@@ -118,22 +129,22 @@ def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() ->
 def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: int, then: int) -> None:
     before = asked(transcript("a" * first))
     after = asked(transcript("a" * first, "b" * then))
-    scale = calibration_for(after, NOTHING, anchored(before, counted), None).scale
-    assert LEAST <= scale.slope <= MOST
+    scale = calibration_for(after, EVEN, anchored(before, counted), None).scale
+    assert MIN_SLOPE <= scale.slope <= MAX_SLOPE
     assert abs(scale.upstream(after.own) - (counted + then)) <= 1
     assert scale.upstream(after.own - 1) <= scale.upstream(after.own)
 
 
 def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() -> None:
     anchors = Anchors(most=2)
-    anchors.keep("t", "m", anchored(FIRST, 2_000))
-    assert anchors.newest("t", "m", NEXT.transcript.digests) == anchored(FIRST, 2_000)
-    assert anchors.newest("other", "m", NEXT.transcript.digests) is None
-    assert anchors.newest("t", "other", NEXT.transcript.digests) is None
-    assert anchors.newest("t", "m", transcript("x", *TALK).digests) is None
+    anchors.keep(SCOPE, anchored(FIRST, 2_000))
+    assert anchors.longest(SCOPE, NEXT.transcript.digests) == anchored(FIRST, 2_000)
+    assert anchors.longest(Scope("m", "other"), NEXT.transcript.digests) is None
+    assert anchors.longest(Scope("other", "t"), NEXT.transcript.digests) is None
+    assert anchors.longest(SCOPE, transcript("x", *TALK).digests) is None
     for number in range(2):
-        anchors.keep("t", "m", anchored(asked(transcript(str(number))), 1))
-    assert anchors.newest("t", "m", NEXT.transcript.digests) is None
+        anchors.keep(SCOPE, anchored(asked(transcript(str(number))), 1))
+    assert anchors.longest(SCOPE, NEXT.transcript.digests) is None
 
 
 def test_an_anchor_stands_in_what_begins_with_its_view() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.calibration.scaling import Calibration
+from proxy.calibration.anchor import Calibration
 from proxy.condensing.account import budget_document, dry_run, headers, log_line, short
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies

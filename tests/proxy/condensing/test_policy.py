@@ -10,11 +10,10 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.policy import Policy, Window, requested_reply_length
 from proxy.errors import BadRequest
 from proxy.learning.proof import Scope
-from proxy.learning.stated_windows import StatedWindow
 from proxy.request.controls import Controls, read
 from proxy.resources import config_directory
 from proxy.settings import Settings
-from proxy.tokens.windows import ModelTable
+from proxy.tokens.windows import ModelTable, StatedWindow
 from strategies import Pipeline, parse
 from strategies.core.ledger import LedgerCaps
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.discovery.listing import kind_of, windows_in
-from proxy.discovery.reading import Reading, ServerKind
-from proxy.discovery.servers import PAGES, Page
-from proxy.learning.stated_windows import StatedWindow
+from proxy.discovery.pages import PAGES, Page, Reading, ServerKind, kind_of, windows_in
+from proxy.tokens.windows import StatedWindow
 from tests.proxy.discovery import pages
 
 ASKED = {page.path: page for page in PAGES}

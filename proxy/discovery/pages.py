@@ -1,0 +1,296 @@
+"""The pages on which servers state the windows of their models. No I/O.
+
+The model list, `GET /v1/models`, shows the kind of most servers and the windows of some:
+
+| server | recognised by | window |
+|---|---|---|
+| vLLM, SGLang, others | `max_model_len` | `max_model_len` |
+| llama.cpp | `owned_by: llamacpp` | `meta.n_ctx`, which is that of one slot; never `meta.n_ctx_train` |
+| OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
+| Groq | `active`, `context_window` | `context_window` |
+| Mistral | `capabilities`, `max_context_length` | `max_context_length` |
+| Anthropic | `type: model`, `max_input_tokens` | `max_input_tokens` |
+| Ollama | `owned_by: library` | on a page of its own |
+| LM Studio | `owned_by: organization_owner` | on a page of its own |
+| LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
+| TGI | one row that belongs to itself | on a page of its own |
+
+On other servers `max_context_length` is a model's ceiling, and `context_length` may be one: neither is taken from a row
+that does not look like a host's.
+
+The other pages (`PAGES`) are relative to the address that `/v1` is at. Several servers answer 200 to every path, so
+each reader checks the form of a page: it returns `Stated` values, or None if the page is not its server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from proxy.tokens.windows import StatedWindow
+
+MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
+"""A number of tokens outside these bounds is not taken for a window."""
+LITELLM_CREATED = 1_677_610_602
+"""The time at which, by LiteLLM's list, every model was created."""
+CEILINGS = "ollama"
+"""The beginning of LiteLLM's names for models at Ollama; it states their ceilings, as Ollama's `/api/show` does."""
+
+ANY_NAME = object()
+"""In place of a name: the server has one model, which it serves under any name."""
+
+Row = Mapping[str, Any]
+
+
+class ServerKind(StrEnum):
+    """A kind of server, by the name that people know it by."""
+
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    LLAMA_CPP = "llama.cpp"
+    OLLAMA = "Ollama"
+    LM_STUDIO = "LM Studio"
+    TGI = "TGI"
+    LITELLM = "LiteLLM"
+    OPENROUTER = "OpenRouter"
+    HOST = "the upstream"
+    """A host whose model list states windows in a form that several hosts share."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether such a server is mostly on one person's machine, loads a model when it is first asked for, and
+        answers one or a few requests at a time."""
+        return self in (ServerKind.OLLAMA, ServerKind.LM_STUDIO, ServerKind.LLAMA_CPP)
+
+
+OWNERS = {
+    "vllm": ServerKind.VLLM,
+    "sglang": ServerKind.SGLANG,
+    "llamacpp": ServerKind.LLAMA_CPP,
+    "library": ServerKind.OLLAMA,
+    "organization_owner": ServerKind.LM_STUDIO,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The windows that a server stated, by the names of models in requests."""
+
+    kind: ServerKind
+    windows: Mapping[str, StatedWindow] = field(default_factory=dict)
+    only: StatedWindow | None = None
+    """The window of its one model, which it serves under any name."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has no window at all: the server has loaded no model, or does not state windows."""
+        return not self.windows and self.only is None
+
+    def of(self, model: str) -> StatedWindow | None:
+        """The window of a model; None if the server did not state one."""
+        return self.windows.get(model) or self.only
+
+    def after(self, earlier: Reading | None) -> Reading:
+        """This reading, with the windows of models that are not loaded now: they will be loaded the same way again."""
+        if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
+            return self
+        return Reading(self.kind, {**earlier.windows, **self.windows}, self.only)
+
+
+class Stated(NamedTuple):
+    """What a page states of one model, unchecked."""
+
+    name: object
+    """The name of the model, or `ANY_NAME`."""
+    window: object
+    max_input: object = None
+
+
+def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
+    """What was stated, as far as it can be a window.
+
+    Of several windows for one name the smallest counts, because a request may meet any of them.
+    """
+    windows: dict[object, StatedWindow] = {}
+    for name, window, max_input in stated:
+        tokens, most = _as_window(window), _as_window(max_input)
+        is_name = isinstance(name, str) or name is ANY_NAME
+        if is_name and tokens is not None and (name not in windows or tokens < windows[name].window):
+            windows[name] = StatedWindow(tokens, most if most and most < tokens else None, f"stated by {kind}")
+    named = {name: window for name, window in windows.items() if isinstance(name, str)}
+    return Reading(kind, named, windows.get(ANY_NAME))
+
+
+def _as_window(value: object) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and isinstance(value, int) and MIN_WINDOW <= value <= MAX_WINDOW else None
+
+
+def _smallest(values: Iterable[object]) -> int | None:
+    return min(filter(None, map(_as_window, values)), default=None)
+
+
+def _rows(page: object, key: str) -> list[Row]:
+    """The objects in the list at a key of an object; empty if the page has another form."""
+    rows = page.get(key) if isinstance(page, Mapping) else None
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _object(page: object, key: str) -> Row | None:
+    """The object at a key of an object; None if the page has another form."""
+    found = page.get(key) if isinstance(page, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+# -- the model list --------------------------------------------------------------------------------------
+
+
+def kind_of(data: object) -> ServerKind | None:
+    """The kind of server that sent this model list; None if the list does not show it."""
+    rows = _rows(data, "data")
+    owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
+    if len(owners) == 1 and (owner := owners.pop()) is not None:
+        return owner
+    if rows and all("top_provider" in row for row in rows):
+        return ServerKind.OPENROUTER
+    if rows and all(row.get("created") == LITELLM_CREATED for row in rows):
+        return ServerKind.LITELLM
+    if len(rows) == 1 and rows[0].get("owned_by") == rows[0].get("id"):
+        return ServerKind.TGI
+    return None
+
+
+def windows_in(data: object) -> Reading | None:
+    """The windows that a model list states; None if it states none."""
+    rows, kind = _rows(data, "data"), kind_of(data) or ServerKind.HOST
+    if kind is ServerKind.LITELLM:
+        return None  # its list does not distinguish windows from ceilings
+    stated = [Stated(row.get("id"), _window(row, rows, kind)) for row in rows]
+    if kind is ServerKind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]:
+        # It answers by any name with the one model it has loaded; with `status` it routes to several by name.
+        stated.append(Stated(ANY_NAME, stated[0].window))
+    reading = _reading(kind, stated)
+    return reading if reading.windows else None
+
+
+def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
+    if "max_model_len" in row:
+        return row["max_model_len"] or _of_parent(row, rows)
+    if kind is ServerKind.LLAMA_CPP:
+        return (_object(row, "meta") or {}).get("n_ctx")
+    if kind is ServerKind.OPENROUTER:
+        return _smallest((row.get("context_length"), (_object(row, "top_provider") or {}).get("context_length")))
+    return _host_window(row) if kind is ServerKind.HOST else None
+
+
+def _of_parent(row: Row, rows: Sequence[Row]) -> object:
+    """The window of the model that an adapter is for: vLLM states none for the adapter itself."""
+    return next((each.get("max_model_len") for each in rows if each.get("id") == row.get("parent")), None)
+
+
+def _host_window(row: Row) -> object:
+    if "active" in row:
+        return row.get("context_window")
+    if isinstance(row.get("capabilities"), Mapping):
+        return row.get("max_context_length")
+    return row.get("max_input_tokens") if row.get("type") == "model" else None
+
+
+# -- the pages of servers whose model list says too little -----------------------------------------------
+
+
+def _llama_cpp_properties(page: object) -> list[Stated] | None:
+    """llama.cpp's `/props`: `n_ctx` is that of one slot there, not that of all slots together."""
+    settings = _object(page, "default_generation_settings")
+    return None if settings is None else [Stated(ANY_NAME, settings.get("n_ctx"))]
+
+
+def _llama_cpp_slots(page: object) -> list[Stated] | None:
+    """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
+    if not isinstance(page, list) or not all(isinstance(slot, Mapping) and "n_ctx" in slot for slot in page):
+        return None
+    return [Stated(ANY_NAME, slot["n_ctx"]) for slot in page]
+
+
+def _ollama_running(page: object) -> list[Stated] | None:
+    """Ollama's `/api/ps`: the models that are loaded now, each with the window it was loaded with.
+
+    Requests may write a name with the tag `latest` or without. `/api/show` states a model's ceiling, and is not asked.
+    """
+    if not isinstance(page, Mapping) or not isinstance(page.get("models"), list):
+        return None
+    stated: list[Stated] = []
+    for row in _rows(page, "models"):
+        for name in (row.get("name"), row.get("model")):
+            names = (name, name.removesuffix(":latest")) if isinstance(name, str) else ()
+            stated += [Stated(each, row.get("context_length")) for each in names]
+    return stated
+
+
+def _lm_studio_models(page: object) -> list[Stated] | None:
+    """LM Studio's `/api/v0/models`: `loaded_context_length` of loaded models; `max_context_length` is the ceiling."""
+    rows = _rows(page, "data")
+    if not any("max_context_length" in row or "compatibility_type" in row for row in rows):
+        return None
+    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in rows]
+
+
+def _lm_studio_instances(page: object) -> list[Stated] | None:
+    """LM Studio's newer `/api/v1/models`: each loaded instance has a name and a window of its own."""
+    rows = _rows(page, "models")
+    if not any("loaded_instances" in row for row in rows):
+        return None
+    stated: list[Stated] = []
+    for row in rows:
+        for instance in _rows(row, "loaded_instances"):
+            window = (_object(instance, "config") or {}).get("context_length")
+            stated += [Stated(instance.get("id"), window), Stated(row.get("key"), window)]
+    return stated
+
+
+def _tgi_info(page: object) -> list[Stated] | None:
+    """TGI's `/info`: the window, and the maximum input; older versions give the latter another name."""
+    if not isinstance(page, Mapping) or "max_total_tokens" not in page:
+        return None
+    return [Stated(ANY_NAME, page["max_total_tokens"], page.get("max_input_tokens", page.get("max_input_length")))]
+
+
+def _litellm_deployments(page: object) -> list[Stated] | None:
+    """LiteLLM's `/model/info`: of several deployments of one name the smallest window counts.
+
+    What it calls the maximum input is, for nearly all models, the window that input and output share. It does not know
+    how a server behind it has loaded a model.
+    """
+    rows = [row for row in _rows(page, "data") if _object(row, "model_info") is not None]
+    if not rows or not all("model_name" in row for row in rows):
+        return None
+    targets = [str((_object(row, "litellm_params") or {}).get("model", "")) for row in rows]
+    known = [row for row, target in zip(rows, targets, strict=True) if not target.startswith(CEILINGS)]
+    return [Stated(row["model_name"], row["model_info"].get("max_input_tokens")) for row in known]
+
+
+class Page(NamedTuple):
+    """A page on which a server states what it has loaded."""
+
+    kind: ServerKind
+    path: str
+    stated_in: Callable[[object], list[Stated] | None]
+
+    def read(self, page: object) -> Reading | None:
+        """What the decoded page states, which may be no window yet; None if the page is not of this server."""
+        stated = self.stated_in(page)
+        return None if stated is None else _reading(self.kind, stated)
+
+
+PAGES = (
+    Page(ServerKind.LLAMA_CPP, "/props", _llama_cpp_properties),
+    Page(ServerKind.LLAMA_CPP, "/slots", _llama_cpp_slots),
+    Page(ServerKind.OLLAMA, "/api/ps", _ollama_running),
+    Page(ServerKind.LM_STUDIO, "/api/v0/models", _lm_studio_models),
+    Page(ServerKind.LM_STUDIO, "/api/v1/models", _lm_studio_instances),
+    Page(ServerKind.TGI, "/info", _tgi_info),
+    Page(ServerKind.LITELLM, "/model/info", _litellm_deployments),
+)
+"""In the order in which a server of unknown kind is asked; a page of one server means nothing to another."""
