@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
+from proxy.chat.deltas import StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.chat.values import ENDING_LENGTH, Usage, ending, json_or_none, usage_in
 from proxy.http.content_encoding import decoder_for, encoding_of
 from proxy.http.headers import Headers
@@ -46,6 +47,7 @@ _PROBE = b"no model says this"
 
 _DECODER = json.JSONDecoder()
 
+_STREAMED = ("content", "refusal", "function_call")
 _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio")
 
 
@@ -252,8 +254,8 @@ class StreamCapture:
 
     def __init__(self) -> None:
         self._events = EventReader()
-        self._message: dict[str, Any] = {"role": "assistant", "content": None}
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._members = StreamedMembers()
+        self._calls: list[StreamedCall] = []
         self._finished = False
         self._broken = False
 
@@ -267,8 +269,11 @@ class StreamCapture:
         """The message that the deltas add up to."""
         if self._broken or not self._finished:
             return None
-        calls = [call for _, call in sorted(self._calls.items())]
-        return sendable({**self._message, "tool_calls": calls or None})
+        calls = [
+            {"id": call.body.get("id", ""), "type": "function", "function": function_of(call.body)}
+            for call in self._calls
+        ]
+        return sendable(self._members.message(calls))
 
     def _add_event(self, data: str) -> None:
         try:
@@ -284,27 +289,13 @@ class StreamCapture:
                 self._finished = self._finished or choice.get("finish_reason") is not None
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        for key in ("content", "refusal"):
-            if isinstance(delta.get(key), str):
-                self._message[key] = (self._message.get(key) or "") + delta[key]
+        self._members.add({key: value for key, value in delta.items() if key in _STREAMED})
         for piece in delta.get("tool_calls") or []:
-            self._add_call(piece)
-        if isinstance(delta.get("function_call"), Mapping):
-            self._message["function_call"] = _joined(self._message.get("function_call") or {}, delta["function_call"])
-
-    def _add_call(self, piece: Mapping[str, Any]) -> None:
-        call = self._calls.setdefault(
-            piece.get("index", len(self._calls)), {"id": "", "type": "function", "function": {}}
-        )
-        call["id"] = piece.get("id") or call["id"]
-        call["function"] = _joined(call["function"], piece.get("function") or {})
-
-
-def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": piece.get("name") or so_far.get("name", ""),
-        "arguments": so_far.get("arguments", "") + (piece.get("arguments") or ""),
-    }
+            call = continued_call(self._calls, piece)
+            if call is None:
+                call = StreamedCall(piece.get("index"))
+                self._calls.append(call)
+            call.add(piece)
 
 
 def sendable(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.chat.values import json_or_none
 from proxy.http.sse import LineSplitter
 from proxy.overflow.reading import is_error_body
@@ -31,8 +32,6 @@ from strategies.core.messages import dump
 _DONE = b"[DONE]"
 
 _IDENTITY = ("id", "created", "model")
-
-Json = dict[str, Any]
 
 
 class Events:
@@ -215,33 +214,23 @@ def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
 
 
 @dataclass(slots=True)
-class _Call:
-    """A call as far as it has come: `index` is the upstream's number of it, `number` the client's.
+class _Call(StreamedCall):
+    """A call that the client may not see; `number` is the client's number of it.
 
     `hidden` is None until its name is known; until then it is held back.
     """
 
-    index: object
-    body: Json = field(default_factory=dict)
     hidden: bool | None = None
     number: object = None
 
-    def is_continued_by(self, piece: Mapping[str, Any]) -> bool:
-        """Whether a piece belongs to this call; some servers give all calls one number, and tell them apart by id."""
-        is_new = piece.get("id") not in (None, "", self.body.get("id")) and _function(piece).get("name")
-        return piece.get("index") == self.index and not is_new
-
-    def add(self, piece: Mapping[str, Any]) -> None:
+    def take(self, piece: Mapping[str, Any]) -> None:
         """Adds a piece to the call."""
-        function = _function(piece)
-        if function:
-            piece = {**piece, "function": _joined(_function(self.body), function)}
-        self.body |= {key: value for key, value in piece.items() if key != "index" and value not in (None, "")}
+        self.add(piece)
         if self.hidden is None:
             self.hidden = self._is_hidden()
 
     def _is_hidden(self) -> bool | None:
-        function = _function(self.body)
+        function = function_of(self.body)
         name = function.get("name", "")
         if name == NAME or "custom" in self.body:
             return bool(name == NAME)
@@ -260,23 +249,20 @@ class Choice:
     """Whether the client has text already, from an earlier reply of the same stream."""
     finish: str | None = None
     """The finish reason, once it has come."""
-    _texts: dict[str, list[str]] = field(default_factory=dict)
-    _others: Json = field(default_factory=dict)
+    _members: StreamedMembers = field(default_factory=StreamedMembers)
     _calls: list[_Call] = field(default_factory=list)
 
     @property
     def message(self) -> Json:
         """The message that the deltas add up to, so far."""
-        calls = {"tool_calls": [call.body for call in self._calls]} if self._calls else {}
-        texts = {key: "".join(parts) for key, parts in self._texts.items()}
-        return {"role": "assistant", "content": None, **self._others, **texts, **calls}
+        return self._members.message([call.body for call in self._calls])
 
     def take(self, choice: Mapping[str, Any]) -> Json | None:
         """Takes in a chunk's choice. Returns the part of it that goes to the client; None for nothing."""
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = {}
-        self._add(delta)
+        self._members.add(delta)
         finish = choice.get("finish_reason")
         passed = self._visible(delta, is_last=finish is not None)
         changes: Json = {}
@@ -312,29 +298,19 @@ class Choice:
             return delta, None
         client_calls = [call for call in self._calls if not call.hidden]
         reason = finish_for_client(finish, has_calls=bool(client_calls) or not self._calls)
-        if reason != finish and not (self.has_text or any(self._texts.get("content", ()))):
+        if reason != finish and not (self.has_text or any(self._members.texts.get("content", ()))):
             delta = {**delta, "content": NO_ANSWER}
         return delta, reason
 
-    def _add(self, delta: Mapping[str, Any]) -> None:
-        for key, value in delta.items():
-            if key in ("role", "tool_calls") or value is None:
-                continue
-            if isinstance(value, str):
-                self._texts.setdefault(key, []).append(value)
-                continue
-            before = self._others.get(key)
-            self._others[key] = before + value if isinstance(value, list) and isinstance(before, list) else value
-
     def _piece(self, piece: Mapping[str, Any]) -> Iterator[Json]:
         """The pieces of calls that go to the client when a piece of a call comes."""
-        call = next((each for each in reversed(self._calls) if each.is_continued_by(piece)), None)
+        call = continued_call(self._calls, piece)
         if call is None:
             yield from self._released()
             call = _Call(piece.get("index"))
             self._calls.append(call)
         was_held = call.hidden is None and bool(call.body)
-        call.add(piece)
+        call.take(piece)
         if call.hidden is False:
             yield self._numbered(call, call.body if was_held else piece)
 
@@ -354,16 +330,3 @@ class Choice:
         if is_first or piece.get("index", call.number) != call.number:
             return {**piece, "index": call.number}
         return dict(piece)
-
-
-def _function(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = body.get("function")
-    return function if isinstance(function, Mapping) else {}
-
-
-def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
-    """A function with one more piece; a server that repeats the whole name adds nothing to it."""
-    name, more = so_far.get("name") or "", piece.get("name") or ""
-    arguments = piece.get("arguments")
-    text = arguments if isinstance(arguments, str) else ""
-    return {"name": name if more == name else name + more, "arguments": so_far.get("arguments", "") + text}
