@@ -30,7 +30,7 @@ from typing import Any
 from proxy.calibration.anchor import Anchor
 from proxy.chat.values import Usage
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended
+from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended, written
 from proxy.condensing.case import Case
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, as_it_came, trial_of
@@ -41,7 +41,6 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
-from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
 from proxy.learning.profiles import Profile
@@ -79,7 +78,8 @@ class Condenser:
     def attempt(self, decision: Decision, case: Case) -> Attempt:
         """The attempt to send a decision, whose body is written here."""
         decision = written(decision, case, probe=self.usage_probe)
-        return attempt_of(decision, case, self.decider.keeper, self.searcher)
+        rounds = self.searcher.rounds(decision, case) if case.offer.is_made else None
+        return attempt_of(decision, case, self.decider.keeper, rounds)
 
     async def exchange(self, request: ChatRequest) -> Exchange:
         """The exchange for a request, decided on; raises `ProxyError`."""
@@ -266,7 +266,7 @@ class Exchange:
         if now.is_last or not (now.may_be_rewritten and is_unexplained(refused, offers_tool=now.rounds is not None)):
             return None
         try:
-            return original_of(now.decision, self._case, parts.decider.keeper, parts.searcher)
+            return original_of(now.decision, self._case, parts.decider.keeper)
         except Exception:  # noqa: BLE001
             # After an internal error the client gets the upstream's own error.
             _log.exception("a refused request was not sent as it came")

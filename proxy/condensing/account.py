@@ -1,6 +1,7 @@
-"""The accounts of a decision: response headers, a log line, the members of a JSON log line, and a dry run. No I/O.
+"""The accounts of a decision: response headers, a log line, the members of a JSON log line, a dry run, and the error
+for a request that cannot fit. No I/O.
 
-None but the dry run holds content, and none a credential.
+Only the dry run holds content, and none of them a credential.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import json
 from typing import Any
 
 from proxy.condensing.decision import Decision
-from proxy.condensing.policy import Policy
+from proxy.condensing.policy import REQUEST, Policy, Window
+from proxy.errors import ContextLengthExceeded
+from proxy.learning.learned_windows import Origin
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.runtime.clock import Timing
 from proxy.sessions.identity import MAX_SHOWN
 from proxy.sessions.session import with_depth
 from strategies.core.pieces import Literal, PieceKind
+from strategies.core.view import View
 
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
@@ -145,3 +149,64 @@ def budget_document(policy: Policy) -> dict[str, int] | None:
 def short(tokens: int) -> str:
     """27,912 as `27.9k`."""
     return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
+
+
+_LEARNED = {
+    Origin.OVERFLOW: "as the upstream said when it refused a longer prompt",
+    Origin.GUESS: "guessed when the upstream refused a longer prompt",
+    Origin.TRUNCATION: "learned when the upstream read only a part of a longer prompt",
+}
+
+
+def where_tokens_are(decision: Decision) -> str:
+    """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
+    policy, view = decision.policy, decision.view
+    window = policy.window.tokens or 0
+    reserve = (policy.budget.nominal or policy.budget).reserve if policy.budget else 0
+    parts = {
+        "tools and framing": decision.overhead,
+        "system messages": view.transcript.system_tokens,
+        "the first and the last user message": _users(view),
+        "the newest round": _newest_round(view),
+    }
+    parts["other messages"] = view.tokens - sum(parts.values())
+    listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens > 0)
+    return (
+        f"This model's context length is {window:,} tokens ({_origin(policy.window)}). After condensing, the request"
+        f" still has {view.tokens:,} tokens that cannot be condensed: {listed}. Another {reserve:,} are reserved for"
+        " the reply. Please shorten these parts."
+    )
+
+
+def _origin(window: Window) -> str:
+    """Where the window is known from, as a user would say it."""
+    if window.learned_by is not None:
+        return _LEARNED[window.learned_by]
+    if window.source == REQUEST:
+        return "from this request's X-Condenser-Window header or condenser.window member"
+    return window.source if window.source.startswith("stated") else f"from the {window.source}"
+
+
+def _users(view: View) -> int:
+    indices = {index for index in (view.task, view.last_user) if index is not None}
+    return sum(view.items[index].message.tokens for index in indices)
+
+
+def _newest_round(view: View) -> int:
+    newest = view.structure.newest_round
+    return sum(item.message.tokens for item in view.items[newest.start : newest.end]) if newest else 0
+
+
+EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
+"""The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
+
+
+def refuse_if_hopeless(decision: Decision) -> None:
+    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
+    budget = decision.policy.budget
+    if budget is None:
+        return
+    most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
+    if decision.view.tokens > budget.window * (1 + error):
+        raise ContextLengthExceeded(where_tokens_are(decision), param="messages")

@@ -1,21 +1,22 @@
-"""An attempt: what is sent for a request, and what its success will store. No I/O; an attempt never changes."""
+"""An attempt: the body that is sent for a request, and what its success stores. No I/O; an attempt never changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision, undecided
 from proxy.condensing.policy import requested_reply_length
-from proxy.condensing.searching import Searcher, with_offer_reason
-from proxy.condensing.viewing import written
 from proxy.errors import HistoryUnavailable
-from proxy.reasons import Action, Reason
+from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.searching.rounds import Rounds
+from proxy.searching.tool import ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.append import Append
 from proxy.sessions.keeping import Keeper, SessionUpdate
+from strategies.core.view import View
 
 
 class Attempt(NamedTuple):
@@ -42,12 +43,14 @@ class Attempt(NamedTuple):
         return self.case is not None and not (pipeline.is_off or pipeline.observe)
 
 
-def attempt_of(decision: Decision, case: Case, keeper: Keeper, searcher: Searcher) -> Attempt:
-    """An attempt to send a decision whose body is written; names its branch. Raises `HistoryUnavailable`."""
+def attempt_of(decision: Decision, case: Case, keeper: Keeper, rounds: Rounds | None) -> Attempt:
+    """An attempt to send a decision whose body is written, with the hidden `rounds` that may follow; names its branch.
+
+    Raises `HistoryUnavailable`.
+    """
     failure, may_store = case.recognised.failure, case.may_store
     if case.append is not None and failure and not case.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
-    rounds = searcher.rounds(decision, case) if case.offer.is_made else None
     if case.offer.reason:
         decision = with_offer_reason(decision, case)
     if not case.history.chain:
@@ -65,14 +68,14 @@ def attempt_of(decision: Decision, case: Case, keeper: Keeper, searcher: Searche
     return Attempt(decision, case, rounds, update, is_small)
 
 
-def original_of(refused: Decision, case: Case, keeper: Keeper, searcher: Searcher) -> Attempt | None:
+def original_of(refused: Decision, case: Case, keeper: Keeper) -> Attempt | None:
     """The attempt to send a request as it came; None if that is what was refused, or does not fit."""
     case = case.as_it_came()
     decision = undecided(case)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
     decision = written(decision, case, probe=False)
     if decision.body == refused.body or not _fits(decision, case):
         return None
-    return attempt_of(decision, case, keeper, searcher)
+    return attempt_of(decision, case, keeper, None)
 
 
 def _fits(decision: Decision, case: Case) -> bool:
@@ -130,3 +133,55 @@ def _is_too_small(decision: Decision, case: Case) -> bool:
     found = case.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
     return is_new and not _is_refused(decision) and keeping.is_small(decision.tokens_before, case.policy.window.tokens)
+
+
+def with_offer_reason(decision: Decision, case: Case) -> Decision:
+    """The decision with the reason why no tool is offered, if nothing else is said."""
+    says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
+    return decision._replace(reason=case.offer.reason) if says_nothing else decision
+
+
+def _probes(decision: Decision, case: Case) -> bool:
+    """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
+    body, is_trial = case.request.body, decision.reason == Reason.WINDOW_TRIAL
+    if body.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
+        return False
+    options = body.get("stream_options")
+    has_place = options is None or isinstance(options, Mapping)
+    asks = isinstance(options, Mapping) and options.get("include_usage") is True
+    return case.policy.profile.stream_options and has_place and not asks
+
+
+def spliced(
+    view: View,
+    case: Case,
+    hidden: Sequence[str] = (),
+    tool_state: ToolState = ToolState.OFFERED,
+    *,
+    probe: bool = False,
+) -> bytes:
+    """The bytes to forward: the view, followed by `hidden` messages as JSON text.
+
+    With `probe` they ask for the usage of the stream.
+    """
+    request = case.request
+    messages = view.encoded() if view.is_changed or case.is_rewritten or hidden else None
+    if hidden and messages is not None:
+        messages = messages[:-1] + b"".join(b"," + each.encode() for each in hidden) + b"]"
+    return request.body.spliced(
+        messages=messages,
+        model=request.model if request.has_suffix else None,
+        members=(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {})
+        | (_probe(case) if probe else {}),
+    )
+
+
+def written(decision: Decision, case: Case, *, probe: bool) -> Decision:
+    """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
+    probed = probe and _probes(decision, case)
+    return decision._replace(probed=probed, body=spliced(decision.view, case, probe=probed))
+
+
+def _probe(case: Case) -> dict[str, str]:
+    options = case.request.body.get("stream_options") or {}
+    return {"stream_options": json.dumps({**options, "include_usage": True})}

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from proxy.condensing.account import refuse_if_hopeless
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision, fold_view, trigger_of, undecided
 from proxy.condensing.inject import Injector
@@ -29,7 +30,6 @@ from proxy.condensing.requiring import (
     waits_to_pay_back,
     why_not_prepared,
 )
-from proxy.condensing.token_account import refuse_if_hopeless
 from proxy.errors import ProxyError
 from proxy.learning.learned_windows import Origin
 from proxy.reasons import Action, Reason, Trigger

@@ -14,17 +14,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.chat.values import json_or_none
+from proxy.condensing.attempt import spliced
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
-from proxy.condensing.viewing import spliced
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first, is_success
 from proxy.learning.learned_windows import LearnedWindows
 from proxy.learning.profiles import MAX_READ
 from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
-from proxy.reasons import NOTHING_CONDENSED, Action
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
 from proxy.searching.rounds import Rounds
@@ -45,12 +44,6 @@ class SearchedReply(NamedTuple):
 
     reply: UpstreamReply
     refuses_tool: bool = False
-
-
-def with_offer_reason(decision: Decision, case: Case) -> Decision:
-    """The decision with the reason why no tool is offered, if nothing else is said."""
-    says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
-    return decision._replace(reason=case.offer.reason) if says_nothing else decision
 
 
 class Searcher:

@@ -1,56 +1,256 @@
-"""What a decision says of itself: headers, a log line, a dry run. Only the dry run holds content."""
+"""The accounts of a decision: headers, log line, dry run, and our own refusal."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from proxy.condensing import account
+from proxy.calibration.anchor import Calibration
+from proxy.condensing.account import budget_document, dry_run, fields, headers, log_line, short, where_tokens_are
+from proxy.condensing.decision import Decision
+from proxy.condensing.policies import Policies
+from proxy.learning.proof import Scope
+from proxy.reasons import Action, Trigger
+from proxy.request.controls import Controls
+from proxy.resources import config_directory
 from proxy.runtime.clock import Timing
+from proxy.settings import Settings
+from proxy.tokens.counter import Tokenizers
+from proxy.tokens.windows import ModelTable
+from strategies.core.budget import Scale
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Reader
+from strategies.core.pieces import Literal, PieceKind
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
 from tests.support.driver import Message, decided, talk
 
-pytestmark = pytest.mark.anyio
+TABLE = ModelTable.load(config_directory() / "models.toml")
+MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
+
+
+def view(*messages: dict[str, Any], overhead: int = 50) -> View:
+    counter, reader = Tokenizers().for_model("m"), Reader()
+    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in messages]
+    return fold(Transcript.of(read), (), overhead, counter)
+
+
+def decision(window: int | None = 8_000, **given: Any) -> Decision:
+    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, Scope("m"), {})
+    known: dict[str, Any] = {
+        "session": "conversation-4f2a",
+        "session_source": "derived",
+        "branch": "main",
+        "policy": policy,
+        "view": view({"role": "user", "content": "hello"}),
+        "tokens_before": 27_912,
+        "tokens_after": 412,
+        "exact": True,
+        "overhead": 3_120,
+    }
+    return Decision(**{**known, **given})
+
+
+def headers_of(made: Decision) -> dict[str, str]:
+    return dict(headers(made, Timing()))
+
+
+def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() -> None:
+    headers = headers_of(decision())
+    assert headers["X-Condenser-Action"] == "passed"
+    assert headers["X-Condenser-Trigger"] == "none"
+    assert headers["X-Condenser-Headroom"] == str(7_000 - 412)
+    assert headers["X-Condenser-Count"] == "exact"
+    assert not headers.keys() & {"X-Condenser-Condensation", "X-Condenser-Reason", "X-Condenser-Head"}
+
+
+def test_a_condensation_is_named_and_its_depth_shown() -> None:
+    headers = headers_of(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE, branch="b2"))
+    assert headers["X-Condenser-Condensation"] == "c1"
+    assert headers["X-Condenser-Branch"] == "b2++"
+
+
+def test_a_negative_headroom_is_shown_as_it_is() -> None:
+    assert headers_of(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
+
+
+def test_an_unknown_window_has_no_headroom() -> None:
+    headers = headers_of(decision(window=None))
+    assert headers["X-Condenser-Window"] == "unknown"
+    assert "X-Condenser-Headroom" not in headers
+
+
+def test_the_line_is_the_one_that_the_design_shows() -> None:
+    prepared = replace(MADE, pieces=(Literal("{}", PieceKind.REPLACEMENT),), own_tokens=2_134)
+    made = decision(
+        window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True
+    )
+    assert log_line(made._replace(tokens_after=12_400), Timing(1.0, 1.2, 0.9, 500.0)) == (
+        "conversation-4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) "
+        "threshold, summary ready, +3 ms, own 2.1k tok"
+    )
+
+
+def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
+    assert " replayed, +0 ms" in log_line(decision(applied=MADE, action=Action.REPLAYED), Timing())
+    made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
+    assert " would-condense by threshold, +0 ms" in log_line(made, Timing())
+
+
+def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
+    made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True)
+    assert " threshold, ready, +0 ms" in log_line(made, Timing())
+
+
+def test_the_line_names_a_reason_and_an_unknown_window() -> None:
+    line = log_line(decision(window=None, action=Action.DEGRADED, reason="store-timeout"), Timing())
+    assert "of unknown" in line
+    assert "degraded, store-timeout, +0 ms" in line
+    assert ", own" not in line
+
+
+def test_the_timing_of_the_upstream_is_not_ours() -> None:
+    timing = Timing(session=1.5, count=2.25, condense=3.0, upstream=400.0)
+    assert timing.header() == "session;dur=1.50, count;dur=2.25, condense;dur=3.00, upstream;dur=400.00"
+    assert timing.ours == 6.75
+
+
+def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
+    document = json.loads(dry_run(decision(metadata={"stages": ["mask"]})))
+    assert document["messages"] == [{"role": "user", "content": "hello"}]
+    assert document["plan"] == {"stages": ["mask"]}
+    assert document["window_source"] == "settings"
+    assert document["budget"] == {
+        "reserve": 1_000,
+        "usable": 7_000,
+        "prepare": 4_900,
+        "trigger": 5_950,
+        "target": 3_500,
+        "step": 1_050,
+        "least_headroom": 500,
+    }
+
+
+def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
+    calibrated = Calibration(Scale(200, 1.25))
+    made = decision(calibrated=calibrated, tokens_after=4_000)
+    made = made._replace(policy=made.policy.scaled(calibrated.scale))
+    document = json.loads(dry_run(made))
+    assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
+    assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000
+    assert document["headroom"] == document["budget"]["usable"] - document["upstream_tokens"]
+    assert document["headroom"] == int(headers_of(made)["X-Condenser-Headroom"])
+
+
+def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
+    assert json.loads(dry_run(decision()))["floor"] is None
+    assert json.loads(dry_run(decision(floor=3_900)))["floor"] == 3_900
+
+
+def test_a_dry_run_without_a_window_has_nulls() -> None:
+    document = json.loads(dry_run(decision(window=None)))
+    assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
+    assert budget_document(decision(window=None).policy) is None
+
+
+def test_a_dry_run_can_show_any_text() -> None:
+    odd = view({"role": "user", "content": "\ud800 é 会"})
+    assert json.loads(dry_run(decision(view=odd)))["messages"][0]["content"] == "\ud800 é 会"
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")])
+def test_large_numbers_are_short(tokens: int, text: str) -> None:
+    assert short(tokens) == text
+
+
+# -- the account -------------------------------------------------------------------------------------------
+
+
+def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "rule " * 300},
+        {"role": "user", "content": "task " * 200},
+        {"role": "assistant", "content": "old " * 50},
+        {"role": "user", "content": "more " * 40},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "out " * 500},
+    ]
+    text = where_tokens_are(decision(view=view(*messages, overhead=3_120)))
+    assert "context length is 8,000 tokens (from the settings)" in text
+    for part in (
+        "tools and framing 3,120",
+        "system messages 30",
+        "user message 250",
+        "newest round 511",
+        "other messages 55",
+    ):
+        assert part in text
+    assert "1,000 are reserved" in text
+
+
+def test_parts_that_are_empty_are_not_named() -> None:
+    text = where_tokens_are(decision(view=view({"role": "user", "content": "word " * 9_000}), overhead=0))
+    assert "tools" not in text
+    assert "system" not in text
+    assert "newest round" not in text
+
+
+def test_one_message_that_is_first_and_last_is_counted_once() -> None:
+    only = view({"role": "user", "content": "word " * 900}, overhead=0)
+    text = where_tokens_are(decision(view=only, overhead=0))
+    assert f"the first and the last user message {only.tokens:,}" in text
+    assert "other messages" not in text
+
+
+# -- of requests to the real driver ---------------------------------------------------------------------------
+
+
 SECRET = "the combination is 4711"
 
 
-def asked() -> list[Message]:
+def with_secret() -> list[Message]:
     return [*talk(40)[:-1], {"role": "user", "content": SECRET}]
 
 
+@pytest.mark.anyio
 async def test_headers_say_what_was_condensed_and_by_how_much() -> None:
-    exchange = await decided(asked())
-    headers = dict(exchange.headers())
-    assert (headers["X-Condenser-Action"], headers["X-Condenser-Strategy"]) == ("condensed", "extract")
-    assert int(headers["X-Condenser-Tokens-After"]) < int(headers["X-Condenser-Tokens-Before"])
-    assert headers["X-Condenser-Stages"] == "extract"
+    exchange = await decided(with_secret())
+    named = dict(exchange.headers())
+    assert (named["X-Condenser-Action"], named["X-Condenser-Strategy"]) == ("condensed", "extract")
+    assert int(named["X-Condenser-Tokens-After"]) < int(named["X-Condenser-Tokens-Before"])
+    assert named["X-Condenser-Stages"] == "extract"
     applied = exchange.decision.applied
     assert applied is not None
-    assert headers["X-Condenser-Condensation"] == applied.id
+    assert named["X-Condenser-Condensation"] == applied.id
 
 
+@pytest.mark.anyio
 async def test_a_request_below_the_marks_says_why_nothing_was_done() -> None:
-    headers = dict((await decided(talk(1))).headers())
-    assert (headers["X-Condenser-Action"], headers["X-Condenser-Reason"]) == ("passed", "below-marks")
-    assert "X-Condenser-Condensation" not in headers
+    named = dict((await decided(talk(1))).headers())
+    assert (named["X-Condenser-Action"], named["X-Condenser-Reason"]) == ("passed", "below-marks")
+    assert "X-Condenser-Condensation" not in named
 
 
+@pytest.mark.anyio
 async def test_neither_headers_nor_log_lines_hold_content() -> None:
-    exchange = await decided(asked())
-    said = [*map(str, exchange.headers()), account.log_line(exchange.decision, Timing())]
-    said.append(json.dumps(account.fields(exchange.decision, Timing())))
+    exchange = await decided(with_secret())
+    said = [*map(str, exchange.headers()), log_line(exchange.decision, Timing())]
+    said.append(json.dumps(fields(exchange.decision, Timing())))
     assert [text for text in said if "4711" in text or "frost" in text] == []
 
 
+@pytest.mark.anyio
 async def test_a_dry_run_shows_the_list_that_would_be_forwarded() -> None:
-    exchange = await decided(asked(), dry_run="true")
-    document = json.loads(account.dry_run(exchange.decision))
+    exchange = await decided(with_secret(), dry_run="true")
+    document = json.loads(dry_run(exchange.decision))
     assert document["action"] == "condensed"
     assert document["messages"] == json.loads(exchange.decision.body)["messages"]
     assert document["messages"][-1]["content"] == SECRET
     assert document["tokens_after"] < document["budget"]["usable"]
-
-
-@pytest.mark.parametrize(("tokens", "shown"), [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")])
-def test_tokens_are_shown_in_thousands_from_a_thousand_on(tokens: int, shown: str) -> None:
-    assert account.short(tokens) == shown

@@ -24,7 +24,7 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
         for turns in (10, 400):
             case = await parts.intake.build_case(request(talk(turns), force="true"), Timing())
             refused = parts.attempt(await parts.decider.decide(case), case)
-            found.append(original_of(refused.decision, case, parts.decider.keeper, parts.searcher))
+            found.append(original_of(refused.decision, case, parts.decider.keeper))
     original, too_long = found
     assert original is not None
     assert original.decision.body == original.case.request.body.data if original.case else False
@@ -36,7 +36,7 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
         parts = services.condenser
         case = await parts.intake.build_case(request(talk(40)), Timing())
         decision = await parts.decider.decide(case)
-        update = attempt_of(decision, case, parts.decider.keeper, parts.searcher).update
+        update = attempt_of(decision, case, parts.decider.keeper, None).update
     assert update is not None
     assert decision.applied is not None
     assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.condensing.account import where_tokens_are
 from proxy.condensing.policy import Window
-from proxy.condensing.token_account import account
 from proxy.learning.learned_windows import Origin
-from tests.proxy.condensing.test_decision import decision
+from tests.proxy.condensing.test_account import decision
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tests.proxy.condensing.test_decision import decision
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
     made = made._replace(policy=made.policy._replace(window=Window(8_000, source)))
-    assert f"context length is 8,000 tokens {says}. " in account(made)
+    assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)
 
 
 @pytest.mark.parametrize("origin", Origin)
@@ -31,4 +31,4 @@ def test_a_window_that_the_upstream_has_taught_is_named_as_such(origin: Origin) 
     made = decision()
     window = Window(8_000, f"learned: {origin}", learned_by=origin)
     made = made._replace(policy=made.policy._replace(window=window))
-    assert "8,000 tokens (as the upstream" in account(made) or "when the upstream" in account(made)
+    assert "8,000 tokens (as the upstream" in where_tokens_are(made) or "when the upstream" in where_tokens_are(made)
