@@ -92,7 +92,7 @@ def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
         return ModelCall(ask.role, roles[ask.role], _isolated(ask), ask.max_tokens)
     # The upstream has cached the view for the model and the account of the request only.
     model = roles[ask.role].model_copy(update={"base_url": None, "api_key": None, "model": None})
-    messages = with_user_message(ask.view, ask.user, alternates=caller.profile.messages.alternate_roles)
+    messages = with_user_message(ask.view, ask.user, alternates=caller.profile.alternate_roles)
     return ModelCall(ask.role, model, messages, ask.max_tokens, caller.tools)
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
 
 from proxy.learning.proof import CallersText, Scope
 from proxy.quoting import label
@@ -25,26 +27,36 @@ STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
 
-_PLAIN = Form()
-
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The form of requests that one upstream accepts."""
+class Profile(BaseModel):
+    """The form of requests that one upstream accepts; also the table `profile` of the settings."""
 
-    messages: Form = _PLAIN
-    """The form of messages."""
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    alternate_roles: bool = False
+    """User and assistant messages must take turns."""
+    assistant_name: bool = True
+    """An assistant message may have a name."""
+    empty_assistant: bool = True
+    """An assistant message may have no content."""
+    middle_system: bool = True
+    """A system message may follow other messages."""
     stream_options: bool = True
-    """Whether it knows `stream_options`."""
-    token_limit: str | None = None
-    """The name of the member that limits the length of a reply, if that is known."""
+    """`stream_options` is accepted, which `usage_probe` adds."""
+    token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
+    """The parameter that bounds our own calls. None: the first, and the second if the first is refused."""
 
-    @property
+    @cached_property
     def form(self) -> Form | None:
         """The form that messages must have; None if the upstream accepts any."""
-        return None if self.messages == _PLAIN else self.messages
+        form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
+        return None if form == Form() else form
+
+    def learned(self, key: str, *, value: bool) -> Profile:
+        """The profile with one thing more learned; a copy would keep the form that was made before."""
+        return Profile(**{**self.model_dump(), key: value})
 
 
 ANY = Profile()
@@ -54,12 +66,13 @@ ANY = Profile()
 class _Lesson(NamedTuple):
     """A restriction on the form of messages, and the words of the errors that teach it."""
 
+    key: str
+    value: bool
     words: re.Pattern[str]
-    learned: Callable[[Form], Form]
 
 
-def _lesson(learned: Callable[[Form], Form], *words: str) -> _Lesson:
-    return _Lesson(re.compile("|".join(words), re.IGNORECASE | re.DOTALL), learned)
+def _lesson(key: str, *words: str, value: bool = False) -> _Lesson:
+    return _Lesson(key, value, re.compile("|".join(words), re.IGNORECASE | re.DOTALL))
 
 
 _REFUSED = r"(?:unsupported|not supported|not permitted|not allowed|forbidden|unknown|unrecognized|unexpected|extra)"
@@ -71,26 +84,27 @@ _NO_OPTIONS = re.compile(
 )
 _LESSONS = (
     _lesson(
-        lambda form: replace(form, alternate_roles=True),
+        "alternate_roles",
         r"\b(?:roles?|turns?|requests?|messages?|conversations?|user)\b[^.]{0,80}\balternat",
         r"\balternat\w*[^.]{0,80}\b(?:roles?|user|assistant)\b",
         r"\b(?:successive|consecutive)\b[^.]{0,40}\b(?:user|assistant|role|messages?)\b",
         r"unexpected role\W{1,4}(?:user|assistant)\W{1,4}after role",
+        value=True,
     ),
     _lesson(
-        lambda form: replace(form, middle_system=False),
+        "middle_system",
         r"\bsystem\W{0,3}(?:message|role|prompt)s?\b[^.]{0,60}\b(?:beginning|first|start|precede)\b",
         r"unexpected role\W{1,4}system\W{1,4}after role",
         r"only the first message can\b[^.]{0,20}\bsystem",
     ),
     _lesson(
-        lambda form: replace(form, assistant_name=False),
+        "assistant_name",
         rf"\bmessages?\b.{{0,80}}\bname\b.{{0,80}}\b{_REFUSED}\b",
         rf"\b{_REFUSED}\b.{{0,60}}\bname\b.{{0,60}}\b(?:messages?|assistant)\b",
         rf"\b{_REFUSED}\b.{{0,60}}\bmessages?\b.{{0,40}}\bname\b",
     ),
     _lesson(
-        lambda form: replace(form, empty_assistant=False),
+        "empty_assistant",
         r"non-?empty content",
         r"content blocks? must be non-?empty",
         r"\bcontent\b.{0,80}\bis blank\b",
@@ -135,7 +149,7 @@ class Profiles:
         if taught != self.for_model(scope):
             self._learned.put(scope, taught)
             holds_for = "one tenant" if scope.tenant else "everyone"
-            refuses = "the upstream refuses the form of a request for %s; from now on, for %s: %s"
+            refuses = "the upstream refuses the form of a request for %s; from now on, for %s: %r"
             _log.info(refuses, label(scope.model), holds_for, taught)
 
 
@@ -162,9 +176,8 @@ def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bo
         return known
     text = body[:MAX_READ].decode("utf-8", "replace")
     if options and known.stream_options and _NO_OPTIONS.search(text):
-        return replace(known, stream_options=False)
+        return known.learned(STREAM_OPTIONS, value=False)
     for lesson in _LESSONS:
-        messages = lesson.learned(known.messages)
-        if messages != known.messages and lesson.words.search(text):
-            return replace(known, messages=messages)
+        if getattr(known, lesson.key) != lesson.value and lesson.words.search(text):
+            return known.learned(lesson.key, value=lesson.value)
     return known

@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     def profile_of(self, model: str) -> Profile:
         """Which forms of messages the server of a model accepts, by the settings."""
         entry = self.for_model(model)
-        return ((entry.profile if entry else None) or self.upstream.profile).to_profile()
+        return (entry.profile if entry else None) or self.upstream.profile
 
     @classmethod
     def settings_customise_sources(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from proxy.learning.profiles import Profile
+from proxy.learning.profiles import ANY, Profile
 from proxy.settings.values import (
     ControlNames,
     HeaderNames,
@@ -24,7 +24,6 @@ from proxy.settings.values import (
 )
 from proxy.store import SCHEMES
 from strategies.core.budget import Marks
-from strategies.core.form import Form
 from strategies.core.ledger import LedgerCaps
 
 
@@ -32,28 +31,6 @@ class Table(BaseModel):
     """The base of all tables: an unknown key is an error, and values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ProfileSettings(Table):
-    """Which forms of messages a server accepts. What it refuses is also learned from its errors."""
-
-    alternate_roles: bool = False
-    """User and assistant messages must take turns."""
-    assistant_name: bool = True
-    """An assistant message may have a name."""
-    empty_assistant: bool = True
-    """An assistant message may have no content."""
-    middle_system: bool = True
-    """A system message may follow other messages."""
-    stream_options: bool = True
-    """`stream_options` is accepted, which `usage_probe` adds."""
-    token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
-    """The parameter that bounds our own calls. None: the first, and the second where the first is refused."""
-
-    def to_profile(self) -> Profile:
-        """The profile as the rest of the proxy uses it."""
-        form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
-        return Profile(form, self.stream_options, self.token_limit)
 
 
 class UpstreamSettings(Table):
@@ -73,7 +50,7 @@ class UpstreamSettings(Table):
     """The server is asked which windows its models have."""
     learned_ttl: int = Field(24 * 3600, gt=0)
     """Seconds for which a learned window, or that a model accepts no tools, is believed."""
-    profile: ProfileSettings = ProfileSettings()
+    profile: Profile = ANY
     """Which forms of messages the server accepts."""
 
 
@@ -371,7 +348,7 @@ class ModelSettings(Table):
     judge: JudgeRole | None = None
     background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
     prices: Prices | None = None
-    profile: ProfileSettings | None = None
+    profile: Profile | None = None
 
 
 def data_directory() -> Path:

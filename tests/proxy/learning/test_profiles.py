@@ -9,12 +9,11 @@ import pytest
 
 from proxy.learning.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, profile_after, sends_options
 from proxy.learning.proof import Scope
-from strategies.core.form import Form
 
-ALTERNATING = Profile(Form(alternate_roles=True))
-NAMELESS = Profile(Form(assistant_name=False))
-NO_EMPTY = Profile(Form(empty_assistant=False))
-SYSTEMS_FIRST = Profile(Form(middle_system=False))
+ALTERNATING = Profile(alternate_roles=True)
+NAMELESS = Profile(assistant_name=False)
+NO_EMPTY = Profile(empty_assistant=False)
+SYSTEMS_FIRST = Profile(middle_system=False)
 NO_OPTIONS = Profile(stream_options=False)
 
 SAID: list[tuple[str, Profile]] = [
@@ -196,7 +195,7 @@ def test_who_was_under_way_when_it_was_learned_is_told_all_that_is_known() -> No
 def test_what_is_learned_adds_to_what_is_set() -> None:
     profiles = Profiles(lambda _: NAMELESS)
     taught = profiles.learn_from_refusal(Scope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}")
-    assert taught == Profile(Form(alternate_roles=True, assistant_name=False))
+    assert taught == Profile(alternate_roles=True, assistant_name=False)
 
 
 def test_only_so_many_scopes_are_remembered() -> None:
