@@ -1,4 +1,4 @@
-"""The proxy under load: throughput, latency and processor time beside no proxy, a naive one, and peers.
+"""The proxy under load: throughput and latency beside no proxy, a naive one, and peers.
 
 An upstream stub and a load generator run on the last core, each proxy on the first one, all of them up at once. For
 each kind of request every target is measured in turn, round by round, so that what the machine does beside it hits all
@@ -70,13 +70,14 @@ CELLS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A target in a cell, medians over the rounds: requests a second, milliseconds of processor time for each, and
-    milliseconds until a reply is complete and until its body begins."""
+    """A target in a cell: requests a second, and milliseconds until a reply is complete and until its body begins.
+
+    These are medians over the rounds.
+    """
 
     cell: str
     target: str
     rate: float
-    cpu: float | None
     complete: float
     first_byte: float
     requests: int
@@ -133,12 +134,10 @@ def in_turn(names: Sequence[str], rounds: int, once: Callable[[str], T]) -> dict
 
 
 def _once(cell: Cell, name: str, target: Served, seconds: float) -> Row:
-    before = target.cpu
     many = _load(job_for(cell, target.port, CONNECTIONS, seconds))
-    cpu = None if name == DIRECT else (target.cpu - before) * 1_000 / many.requests
     one = _load(job_for(cell, target.port, 1, seconds))
     times = median(one.completes), median(one.first_bytes)
-    return Row(str(cell), name, many.requests / many.seconds, cpu, *times, requests=many.requests)
+    return Row(str(cell), name, many.requests / many.seconds, *times, requests=many.requests)
 
 
 def job_for(cell: Cell, port: int, connections: int, seconds: float) -> Job:
@@ -179,15 +178,14 @@ def _middle(rows: Sequence[Row]) -> Row:
     """The medians of several rows of a target."""
     names = ("rate", "complete", "first_byte")
     medians = {name: median(getattr(row, name) for row in rows) for name in names}
-    used = [row.cpu for row in rows if row.cpu is not None]
-    return replace(rows[0], **medians, cpu=median(used) if used else None, requests=sum(row.requests for row in rows))
+    return replace(rows[0], **medians, requests=sum(row.requests for row in rows))
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """One line for each target in each cell."""
     others = [name for name in dict.fromkeys(row.target for row in rows) if name not in (DIRECT, *STORES)]
     ratios = [f"x {name}" for name in others]
-    head = ["request", "target", "a second", *ratios, "CPU", "added", "added to first byte"]
+    head = ["request", "target", "a second", *ratios, "added", "added to first byte"]
     lines = []
     for row in rows:
         beside = {each.target: each for each in rows if each.cell == row.cell}
@@ -197,8 +195,6 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _times(row: Row, direct: Row) -> list[str]:
-    cpu = "-" if row.cpu is None else f"{row.cpu:.2f} ms"
     if row.target == DIRECT:
-        return [cpu, *(f"({time:.2f} ms)" for time in (row.complete, row.first_byte))]
-    added = (row.complete - direct.complete, row.first_byte - direct.first_byte)
-    return [cpu, *(f"{time:.2f} ms" for time in added)]
+        return [f"({time:.2f} ms)" for time in (row.complete, row.first_byte)]
+    return [f"{time:.2f} ms" for time in (row.complete - direct.complete, row.first_byte - direct.first_byte)]

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from statistics import median
 from time import thread_time
 
-from proxy.replaying import planning, table
+from proxy.replaying import table
 from proxy.tokens.counter import Tokenizers
 from strategies import parse, stages
 from strategies.core.budget import Budget
 from strategies.core.protocol import Strategy
 from strategies.core.view import View, fold
 from strategies.pipeline import Outcome
+from tests.support import planning
 from tests.support.histories import agent_history
 
 STRATEGIES = (

@@ -152,23 +152,16 @@ def told(case: Case, content: str) -> set[int]:
     return {at for at, (text, message) in texts if f"[{at + 1}] {message.role.value}: {text}" in content}
 
 
-class Asked:
-    """The cases of one dialogue; indexes are built once."""
-
-    def __init__(self, dialogue: Dialogue, counter: Counter, weights: Weights = DEFAULT) -> None:
-        self.dialogue = dialogue
-        self._counter = counter
-        self._baseline = BM25(dialogue.texts)
-        self._index = Index(dialogue.entries, weights)
-
-    def cases(self, shares: Sequence[int]) -> Iterable[tuple[int, frozenset[int], Case]]:
-        """(share, evidence, case) for each question and share."""
-        total = sum(self.dialogue.tokens)
-        for question in self.dialogue.questions:
-            hits = self._index.search(question.text)
-            for share in shares:
-                case = Case(self.dialogue, self._baseline, hits, question.text, total // share, self._counter)
-                yield share, frozenset(question.places), case
+def cases_of(
+    dialogue: Dialogue, counter: Counter, shares: Sequence[int], weights: Weights = DEFAULT
+) -> Iterator[tuple[int, frozenset[int], Case]]:
+    """(share, evidence, case) for each question and share; indexes are built once."""
+    baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries, weights), sum(dialogue.tokens)
+    for question in dialogue.questions:
+        hits = index.search(question.text)
+        for share in shares:
+            case = Case(dialogue, baseline, hits, question.text, total // share, counter)
+            yield share, frozenset(question.places), case
 
 
 K1, B = 1.5, 0.75

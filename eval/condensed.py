@@ -13,10 +13,9 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from eval.arms import Asked, Case, among, block_of, found_by, told
+from eval.arms import Case, among, block_of, cases_of, found_by, told
 from eval.dialogues import SHARES, Dialogue
 from eval.measure import Cell, Figure, tally
-from proxy.replaying.planning import planned
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
 from strategies.core.messages import Counter, Reader
@@ -24,6 +23,7 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, appears_in
 from strategies.memory.passages import Entry
+from tests.support.planning import planned
 
 STRATEGIES = ("recent", "mask+half-window", "summary", "semantic", "rolling", "extract")
 SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
@@ -51,7 +51,7 @@ def _found(
 ) -> Iterator[tuple[str, str, int, frozenset[int], set[int]]]:
     """(strategy, arm, share, evidence, what is read) of each question."""
     whole = sum(dialogue.tokens)
-    cases = list(Asked(dialogue, counter).cases(SHARES))
+    cases = list(cases_of(dialogue, counter, SHARES))
     for name, arm, share in product(names, ARMS, SHARES):
         most = 0 if arm == "alone" else min(MAX_TOKENS, whole // share // 2)
         goal = whole // share // _SEARCH_VIEW if arm == "search" else whole // share - most

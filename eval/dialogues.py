@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from proxy.replaying import recorded
-from proxy.replaying.planning import counted
 from proxy.replaying.recorded import Conversation, Question
 from strategies.core.messages import Counter
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry, message_entries
+from tests.support.planning import counted
 
 MIN_TOKENS = 300
 """Dialogues whose sixteenth has fewer tokens are left out."""

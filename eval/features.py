@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from eval.arms import Asked, injected
+from eval.arms import cases_of, injected
 from eval.dialogues import Dialogue
 from eval.measure import Figure
 from strategies.core.messages import Counter
@@ -57,7 +57,7 @@ def by_dialogue(dialogues: Sequence[Dialogue], weights: Weights, counter: Counte
     """The figure of each dialogue."""
     found: dict[str, Figure] = {}
     for dialogue in dialogues:
-        cases = list(Asked(dialogue, counter, weights).cases((SHARE,)))
+        cases = list(cases_of(dialogue, counter, (SHARE,), weights))
         found[dialogue.id] = Figure(sum(evidence <= injected(case) for _, evidence, case in cases), len(cases))
     return found
 

@@ -7,7 +7,7 @@ from collections import Counter as Multiset
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eval.arms import Arm, Asked
+from eval.arms import Arm, cases_of
 from eval.dialogues import SHARES, Dialogue
 from strategies.core.messages import Counter
 
@@ -58,6 +58,6 @@ def measured(
     return tally(
         (Cell(name, dialogue.language, share), evidence <= arm(case))
         for dialogue in dialogues
-        for share, evidence, case in Asked(dialogue, counter).cases(shares)
+        for share, evidence, case in cases_of(dialogue, counter, shares)
         for name, arm in arms.items()
     )

@@ -3,7 +3,6 @@
 recorded   reads conversations from a file (JSON, JSONL, gzip)
 play       decides every request of a conversation with the real driver
 scripted   takes the place of the summarizer and the judges
-planning   plans without a driver
 measures   computes what a strategy sent, saved, kept and cost (pure)
 table      prints tables
 report     makes the table and the JSON document of a replay (pure)

@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 
 from bench.plan import STRATEGIES, filled_budget, pipeline_of, planned
-from proxy.replaying.planning import counted
 from strategies import TABLE
 from strategies.core.history import as_text
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from tests.support.histories import agent_history
+from tests.support.planning import counted
 from tests.support.transcripts import WORDS, Words
 
 SHORT, LONG = 500, 5_000

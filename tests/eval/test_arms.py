@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import ARMS
-from eval.arms import BM25, Asked, Case, block_of, found_by, newest, told
+from eval.arms import BM25, Case, block_of, cases_of, found_by, newest, told
 from eval.condensed import condensed
 from tests.eval.building import QUESTIONS, dialogues
 from tests.support.transcripts import WORDS
 
 
 def cases(folder: Path, share: int = 8) -> list[tuple[frozenset[int], Case]]:
-    return [(evidence, case) for _, evidence, case in Asked(dialogues(folder)[0], WORDS).cases((share,))]
+    return [(evidence, case) for _, evidence, case in cases_of(dialogues(folder)[0], WORDS, (share,))]
 
 
 def test_trimming_keeps_the_end_and_memory_finds_what_was_before(tmp_path: Path) -> None:
@@ -68,6 +68,6 @@ def test_a_strategy_brings_a_dialogue_to_its_goal(tmp_path: Path, name: str) -> 
 
 
 def test_every_question_is_asked_once_for_each_share(tmp_path: Path) -> None:
-    asked = list(Asked(dialogues(tmp_path)[0], WORDS).cases((4, 16)))
+    asked = list(cases_of(dialogues(tmp_path)[0], WORDS, (4, 16)))
 
     assert [share for share, _, _ in asked] == [4, 16] * len(QUESTIONS)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from eval.__main__ import PAGE, main, page
+from eval.__main__ import PAGE, ROWS, figure, main, page
 from eval.condensed import STRATEGIES
 from eval.features import FEATURES, cross_validated
 from eval.measure import Cell, Figure, tally
-from eval.report import ROWS, figure
 from tests.eval.building import dialogues, told, written
 from tests.support.transcripts import WORDS
 
