@@ -139,11 +139,6 @@ class Envelope:
     text: str
     members: Mapping[str, Member]
 
-    @classmethod
-    def parse(cls, text: str, tally: Tally) -> Envelope:
-        """Scans a text; raises what `scan_members` does."""
-        return cls(text, scan_members(text, tally))
-
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """The values of all members but `messages`."""
@@ -185,7 +180,8 @@ class Envelopes:
         if (kept := self._kept.use(key)) is not None:
             return kept
         opening = before.decode()
-        envelope = Envelope.parse(opening + after.decode(), tally)
+        text = opening + after.decode()
+        envelope = Envelope(text, scan_members(text, tally))
         messages = envelope.members.get("messages")
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None

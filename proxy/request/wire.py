@@ -22,7 +22,7 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import Element, MessageCache, Span, are_text
-from proxy.request.scanning import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Envelope, Member, Tally, skip_space
+from proxy.request.scanning import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Envelope, Member, Tally, scan_members, skip_space
 
 _MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
 EXTENSION = "condenser"
@@ -187,7 +187,7 @@ def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        envelope = Envelope.parse(text, Tally(bounds, len(data)))
+        envelope = Envelope(text, scan_members(text, Tally(bounds, len(data))))
         elements = _parsed_elements(envelope.members, owner)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
