@@ -92,7 +92,7 @@ class Discovered:
     @property
     def is_local(self) -> bool:
         """Whether the upstream is known to be a server that answers one or a few requests at a time."""
-        return self.kind is not None and self.kind.is_local
+        return self._reading is not None and self._reading.kind.is_local
 
     def _start(self) -> None:
         if self._enabled:
