@@ -12,8 +12,8 @@ from hypothesis import settings
 
 from proxy.log import JsonLines, TextLines
 from proxy.sessions.codec import decode_document
-from proxy.sessions.records import Records
 from proxy.sessions.session import Session
+from proxy.sessions.stored import Records
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 

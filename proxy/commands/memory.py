@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> None:
     cards = _request(arguments, "memory")["data"]
     if arguments.json:
-        print(to_json(from_json(json.dumps(cards))))
+        print(json.dumps(to_json(from_json(cards)), ensure_ascii=False, indent=1))
     else:
         print("\n".join(table([COLUMNS, *map(_row, cards)])))
 

@@ -7,7 +7,6 @@ the cards that it may see. A scope is read and changed like a session, by its ow
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch, has_node
-from proxy.sessions.editing import standing_for, with_card, without_cards
+from proxy.sessions.cards import standing_for, with_card, without_cards
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
@@ -73,7 +72,7 @@ class MemoryAdmin:
         session = await self._stored.in_time(self._stored.load(key))
         if session is None:
             return None
-        told = json.loads(to_json(card for card in await asyncio.to_thread(session.cards) if card.holds))
+        told = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
         return [{name: card[name] for name in EXPORTED if name in card} for card in told]
 
     async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
@@ -231,7 +230,7 @@ def _covered(session: Session) -> dict[str, int]:
 
 def card_document(card: MemoryCard, covered: Mapping[str, int]) -> Document:
     """A card with all its members, its id, whether it holds, and how many messages its condensation covers."""
-    (told,) = json.loads(to_json((card,)))
+    (told,) = to_json((card,))
     empty: Document = {"source": "", "condensation": "", "superseded_by": "", "messages": [], "places": []}
     return {"id": card.id, "holds": card.holds, "covered": covered.get(card.condensation), **empty, **told}
 

@@ -16,11 +16,11 @@ from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
 from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch
+from proxy.sessions.cards import SOURCE as SCOPE
+from proxy.sessions.cards import key_of_shown
 from proxy.sessions.codec import encode_condensation, encode_verdict
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.identity import session_key
-from proxy.sessions.scopes import SOURCE as SCOPE
-from proxy.sessions.scopes import key_of_shown
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
@@ -169,7 +169,7 @@ def session_document(key: SessionKey, session: Session, blocks: Mapping[str, byt
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
         "failed_try": session.failed_try and session.failed_try._asdict(),
-        "memory": json.loads(to_json(session.cards())),
+        "memory": to_json(session.cards()),
         "verdicts": [encode_verdict(each) for each in session.verdicts],
         "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
     }

@@ -59,7 +59,7 @@ def encode_session(session: Session) -> bytes:
             "judging": session.judging,
             "failed": session.failed_try,
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
-            "added": json.loads(to_json(session.added_cards)) if session.added_cards else [],
+            "added": to_json(session.added_cards),
             "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
             "forked": session.forked_after,
@@ -75,7 +75,7 @@ def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
         return None
     document["digest"] = bytes.fromhex(document["digest"])
     document["pieces"] = tuple(_decode_pieces(document["pieces"], document["covered"]))
-    document["cards"] = tuple(from_json(json.dumps(document.get("cards", []))))
+    document["cards"] = tuple(from_json(document.get("cards", [])))
     known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
     return replace(Condensation(**known), standing=standing)
 
@@ -101,7 +101,7 @@ def decode_document(meta: bytes) -> Session | None:
         judging=document.get("judging", {}),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         patches=tuple(_patch(*each) for each in document.get("patches", ())),
-        added_cards=tuple(from_json(json.dumps(document["added"]))) if document.get("added") else (),
+        added_cards=tuple(from_json(document.get("added", []))),
         forgotten_ids=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
         forked_after=document.get("forked", 0),
@@ -162,7 +162,7 @@ def encode_condensation(condensation: Condensation) -> bytes:
             "created_at": condensation.created_at,
             "own_tokens": condensation.own_tokens,
             "parent": condensation.parent,
-            "cards": json.loads(to_json(condensation.cards)),
+            "cards": to_json(condensation.cards),
             "metadata": condensation.metadata,
         }
     )

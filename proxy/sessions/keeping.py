@@ -13,13 +13,11 @@ a store that was slow and has recovered is still waited for. A session that is n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from proxy.calibration.anchor import Anchor
 from proxy.chat.values import Usage
@@ -27,9 +25,9 @@ from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock, openings
+from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.scopes import with_shared
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
 from proxy.store.base import SessionKey, StoreError
@@ -89,24 +87,23 @@ class SessionUpdate(NamedTuple):
     """Whether the upstream took the request only as it came."""
 
 
+@dataclass(slots=True)
 class Keeper:
-    """Stores sessions and condensations; one per app. `ttl` is in seconds; `keeps_text` keeps clients' messages."""
+    """Stores sessions and condensations; one per app."""
 
-    def __init__(
-        self, stored: StoredSessions, *, ttl: int, clock: Callable[[], float], keeps_text: bool = True
-    ) -> None:
-        self._stored = stored
-        self._ttl = ttl
-        self._clock = clock
-        self._keeps_text = keeps_text
-        # Writers of one process take turns, so a retry is needed only where another replica wrote first.
-        self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+    _stored: StoredSessions
+    _: KW_ONLY
+    ttl: int
+    """Seconds that a session lives after a write."""
+    clock: Callable[[], float]
+    keeps_text: bool = True
+    """Whether clients' messages are stored."""
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
         """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
         dated = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
-        return tuple(dated) if self._keeps_text else ()
+        return tuple(dated) if self.keeps_text else ()
 
     def pieces_to_record(self, view: View) -> tuple[Piece, ...]:
         """The pieces of a view's head as they are recorded.
@@ -115,7 +112,7 @@ class Keeper:
         trims it later. Otherwise the stored history has it.
         """
         pieces = head_pieces(view)
-        return pieces if self._keeps_text else with_task(pieces, view.transcript)
+        return pieces if self.keeps_text else with_task(pieces, view.transcript)
 
     async def record_standing(self, recognised: Recognised, condensation: Condensation) -> Condensation:
         """Records a condensation that a view applies; returns the one that is stored, ours or another writer's.
@@ -130,7 +127,7 @@ class Keeper:
 
     async def _put_standing(self, key: SessionKey, condensation: Condensation) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
-        data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self._ttl)
+        data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
         await self._stored.store.mark_standing(key, name)
         return self._stored.condensation(data, standing=True) or condensation
 
@@ -139,7 +136,7 @@ class Keeper:
         if recognised.trust.holds(self._logged(lambda: self.record_prepared(recognised, condensation))):
             return replace(condensation, standing=False)
         name, record = record_name(condensation.digest, condensation.depth), compress(encode_condensation(condensation))
-        putting = self._stored.store.put_record(recognised.key, name, record, self._ttl)
+        putting = self._stored.store.put_record(recognised.key, name, record, self.ttl)
         data = await self._stored.write(putting, recognised.patience)
         kept = self._stored.condensation(data, standing=False) or condensation
         await self._share(recognised, kept)
@@ -150,13 +147,13 @@ class Keeper:
         scope = recognised.scope
         if scope is None or not kept.cards:
             return
-        now = self._clock()
+        now = self.clock()
 
         def shared(stored: Session | None) -> Session:
             return with_shared(stored, scope.name, kept.cards, now)
 
         try:
-            await self._stored.write(self._stored.change(scope.key, shared, self._ttl), recognised.patience)
+            await self._stored.write(self._stored.change(scope.key, shared, self.ttl), recognised.patience)
         except StoreError as error:
             self._stored.outage.failed("cards were not shared", error)
 
@@ -196,8 +193,13 @@ class Keeper:
         """
         if recognised.trust.holds(lambda: self.amend(recognised, change, creates=creates)):
             return
+
+        def changed(stored: Session | None) -> Session | None:
+            session = stored or (self._new(recognised) if creates and not recognised.session else None)
+            return change(session) if session else None
+
         try:
-            amending = self._in_turn(recognised.key, lambda: self._amend(recognised, change, creates=creates))
+            amending = self._stored.change(recognised.key, changed, self.ttl)
             await self._stored.write(amending, recognised.patience)
         except StoreError as error:
             self._stored.outage.failed("a session was not amended", error)
@@ -213,17 +215,6 @@ class Keeper:
 
         return logged
 
-    async def _in_turn(self, key: SessionKey, work: Callable[[], Awaitable[None]]) -> None:
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            await work()
-
-    async def _amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
-        def changed(stored: Session | None) -> Session | None:
-            session = stored or (self._new(recognised) if creates and not recognised.session else None)
-            return change(session) if session else None
-
-        await self._stored.change(recognised.key, changed, self._ttl)
-
     def id_and_branch(self, recognised: Recognised, transcript: Transcript, *, has_tools: bool) -> tuple[str, str]:
         """The id of a request's session, and the name of the branch that its transcript continues or opens."""
         session = recognised.session
@@ -235,7 +226,7 @@ class Keeper:
         return Session(
             id=_new_id(recognised),
             source=recognised.identity.source,
-            created_at=self._clock(),
+            created_at=self.clock(),
             parent=recognised.parent,
             inherited=recognised.inherited,
             forked_after=recognised.inherited,
@@ -254,59 +245,55 @@ class Keeper:
         and completely.
         """
         try:
-            settling = self._in_turn(recognised.key, lambda: self._settle(recognised, turn))
-            await self._stored.write(settling, recognised.patience, is_last=True)
+            await self._stored.write(self._settle(recognised, turn), recognised.patience, is_last=True)
         except StoreError as error:
             self._stored.outage.failed("the session was not stored before the reply's last byte", error)
             return error.reason
         return ""
 
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
-        for _ in range(TRIES):
-            if _is_overtaken(recognised.session, turn):
-                raise StoreError("store-contended", "another append to this history was stored first")
-            before = recognised.session or self._new(recognised)
-            session = _session_after(before, turn, self._clock())
-            index = _nodes(turn) if session.is_derived else ()
-            if await self._save_first(recognised.key, self._variants(before, session, turn), index):
-                return
-            recognised = _forked_if_moved(recognised._replace(session=await self._stored.load(recognised.key)), turn)
+        async with self._stored.turn(recognised.key):
+            for _ in range(TRIES):
+                if _is_overtaken(recognised.session, turn):
+                    raise StoreError("store-contended", "another append to this history was stored first")
+                if await self._save(recognised, turn):
+                    return
+                stored = await self._stored.load(recognised.key)
+                recognised = _forked_if_moved(recognised._replace(session=stored), turn)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _save_first(self, key: SessionKey, variants: Sequence[_Variant], index: Sequence[str]) -> bool:
-        """Writes the first variant that is within the quotas; False where another writer was first."""
-        *others, last = variants
-        for session, blocks in others:
+    async def _save(self, recognised: Recognised, turn: SessionUpdate) -> bool:
+        """Writes the session after a turn, in the fullest form within the quotas; False where another was first."""
+        before = recognised.session or self._new(recognised)
+        session = _session_after(before, turn, self.clock())
+        index = _nodes(turn) if session.is_derived else ()
+        *fuller, (last, blocks) = self._forms(before, session, turn)
+        for form, added in fuller:
             try:
-                return await self._stored.save(key, session, self._ttl, blocks, index)
+                return await self._stored.save(recognised.key, form, self.ttl, added, index)
             except StoreError as error:
                 if error.reason != "store-quota":
                     raise
-        return await self._stored.save(key, last.session, self._ttl, last.blocks, index)
+        return await self._stored.save(recognised.key, last, self.ttl, blocks, index)
 
-    def _variants(self, before: Session, session: Session, turn: SessionUpdate) -> list[_Variant]:
-        """The forms in which a session may be stored, the fullest first: over its quota it is stored without blocks.
+    def _forms(
+        self, before: Session, session: Session, turn: SessionUpdate
+    ) -> list[tuple[Session, Mapping[str, bytes]]]:
+        """The forms in which a session may be stored, with the blocks to add, the fullest first.
 
-        In append mode there is only one form. A fork that goes on also stores the blocks that it shares with its
-        parent; where these exceed the quota, it goes on inheriting them.
+        Over its quota a session is stored without blocks; in append mode there is only one form. A fork that goes on
+        also stores the blocks that it shares with its parent; where these exceed the quota, it goes on inheriting them.
         """
         if turn.tip is not None:
-            return [_Variant(session, turn.blocks)]
+            return [(session, turn.blocks)]
         *shared, own = [
-            new_block(turn.transcript, run.start, run.stop, keeps_text=self._keeps_text)
+            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
             for run in before.unstored_in(turn.transcript)
         ]
         inheriting = session._replace(inherited=before.inherited)
         blocks = {name: data for block in (*shared, own) for name, data in block.items()}
-        without_shared = [_Variant(inheriting, own)] if any(shared) else []
-        return [_Variant(session, blocks), *without_shared, _Variant(inheriting, {})]
-
-
-class _Variant(NamedTuple):
-    """A session to be stored, with the blocks to add."""
-
-    session: Session
-    blocks: Mapping[str, bytes]
+        without_shared = [(inheriting, own)] if any(shared) else []
+        return [(session, blocks), *without_shared, (inheriting, {})]
 
 
 def _new_id(recognised: Recognised) -> str:

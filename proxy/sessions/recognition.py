@@ -18,9 +18,9 @@ from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
 from proxy.sessions.branch import has_node, is_answered_alike, openings
+from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
-from proxy.sessions.scopes import Scope, cards_of_scope, scope_key
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError

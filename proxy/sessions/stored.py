@@ -4,6 +4,10 @@ A request has one `Patience` for all its store work, from its arrival to the las
 patience is used up fails as if the store were down; what was read before stays valid. A write is always attempted, in
 a task that the app owns: patience bounds how long the request waits for it, and neither the end of patience nor a
 client that leaves cuts a write short. Stored bytes that cannot be decoded are reported as a failure of the store.
+
+`Records` keeps decoded documents and records by the bytes that they are stored in. The same bytes have the same
+content, so they are decoded and checked once, whichever process wrote them. When the cached ones exceed a number of
+bytes together, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -15,15 +19,16 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from proxy.sessions.codec import UNREADABLE, encode_session
-from proxy.sessions.records import Records
+from proxy.runtime.lru import SizedLru
+from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session
 from proxy.sessions.session import Session
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
-from proxy.store.compress import compress
+from proxy.store.compress import compress, decompress
 from proxy.store.facts import Facts
 from proxy.store.outage import Outage
 from proxy.store.patience import Patience, T
@@ -60,12 +65,15 @@ class StoredSessions:
         self._timeout = timeout
         self._records = Records()
         self._writes: set[asyncio.Task[Any]] = set()
-        # Writers of one process take turns, so a retry is needed only where another replica wrote first.
-        self._change_locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
 
     def patience(self) -> Patience:
         """The patience of a new piece of work."""
         return Patience(self._timeout)
+
+    def turn(self, key: SessionKey) -> asyncio.Lock:
+        """The lock under which this process writes a session, so that only another replica can have written first."""
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def blocks(self, key: SessionKey, session: Session) -> dict[str, bytes]:
         """All blocks of a session and of the parents that it inherits messages from; raises `StoreError`."""
@@ -142,7 +150,7 @@ class StoredSessions:
         `change` gets None where there is no session, and returns None where nothing is to be written; then this
         returns None too. Raises `StoreError`.
         """
-        async with self._change_locks.setdefault(key, asyncio.Lock()):
+        async with self.turn(key):
             for _ in range(TRIES):
                 session = await self.load(key)
                 # In a thread, since comparing memory cards with each other takes time.
@@ -212,3 +220,50 @@ class StoredSessions:
 def _packed(write: Write) -> Write:
     blocks = {name: compress(block) for name, block in write.blocks.items()}
     return replace(write, meta=compress(write.meta), blocks=blocks)
+
+
+MAX_BYTES = 2 * 1024 * 1024
+"""Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
+
+
+MAX_DOCUMENTS = 128 * 1024
+"""Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
+
+
+class Records:
+    """Reads sessions and records; one per app."""
+
+    def __init__(self, most_bytes: int = MAX_BYTES, most_documents: int = MAX_DOCUMENTS) -> None:
+        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(most_bytes)
+        self._documents: SizedLru[bytes, Session] = SizedLru(most_documents)
+
+    def session(self, snapshot: Snapshot) -> Session | None:
+        """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""
+        meta = decompress(snapshot.meta)
+        session = self._documents.use(meta)
+        if session is None:
+            session = decode_document(meta)
+            if session is None:
+                return None
+            self.put_session(meta, session)
+        standing = snapshot.standing
+        records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
+        readable = tuple(each for each in records if each is not None)
+        return session._replace(condensations=readable, revision=snapshot.revision)
+
+    def put_session(self, meta: bytes, session: Session) -> None:
+        """Caches a session whose document is `meta`, so that reading it again decodes nothing."""
+        self._documents.put(meta, session, len(meta))
+
+    def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
+        """The condensation in a record, None where a newer version wrote it; raises one of `UNREADABLE`."""
+        key = blake2b(data, digest_size=16).digest()
+        cached = self._records.use(key)
+        if cached is None:
+            record = decompress(data)
+            cached = (decode_condensation(record, standing=standing),)
+            self._records.put(key, cached, len(record))
+        (condensation,) = cached
+        if condensation is None or condensation.standing is standing:
+            return condensation
+        return replace(condensation, standing=standing)

@@ -5,19 +5,23 @@ Nothing waits for them: a fact that cannot be read is unknown, one that cannot b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from proxy.store.base import SessionStore, StoreError
 from proxy.store.compress import compress, decompress
 from proxy.store.outage import Outage
 from proxy.store.patience import Patience
 
 
+@dataclass(slots=True)
 class Facts:
-    """The facts of one store. `timeout` is how many seconds each access may take, `outage` notes failures."""
+    """The facts of one store."""
 
-    def __init__(self, store: SessionStore, timeout: float, outage: Outage) -> None:
-        self._store = store
-        self._timeout = timeout
-        self._outage = outage
+    _store: SessionStore
+    _timeout: float
+    """Seconds that each access may take."""
+    _outage: Outage
+    """Notes failures."""
 
     async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:
         """The value of a fact; None if there is none or it cannot be read, which the log calls `what`."""

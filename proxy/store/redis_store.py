@@ -38,9 +38,8 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import FindResult, Lease, SessionKey, Snapshot, StoreError, Write
-from proxy.store.breaker import Breaker
-from proxy.store.quotas import Quotas
+from proxy.store.base import FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
+from proxy.store.outage import Breaker
 from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, cause_of, store_error
 from proxy.store.redis_urls import open_client
 
@@ -283,8 +282,7 @@ def _read(name: str) -> tuple[str, str]:
 
 
 _SCRIPTS = {
-    name: _read(name)
-    for name in ("load", "save", "point", "put_record", "stand", "lease", "release", "delete", "usage")
+    name: _read(name) for name in ("load", "save", "put_record", "stand", "lease", "release", "delete", "usage")
 }
 
 
@@ -316,8 +314,9 @@ def _fact(name: str) -> str:
 
 
 def _pointers(key: SessionKey, write: Write) -> list[Command]:
-    groups = ([_chain(key.tenant, digest) for digest in group] for group in _groups(write.index, together=False))
-    return [_script("point", group, key.session, _ms(write.ttl)) for group in groups]
+    """The commands that make the entries of the index lead to a session."""
+    entries = [_chain(key.tenant, digest) for digest in write.index]
+    return [Command(("SET", entry, key.session, "PX", _ms(write.ttl)), entry) for entry in entries]
 
 
 def _usage(key: SessionKey, size: int, ttl: int) -> Command:

@@ -26,19 +26,21 @@ from json import dumps
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from proxy.store import sqlite_leases
-from proxy.store.base import FindResult, Lease, SessionKey, Snapshot, StoreError, Write
-from proxy.store.quotas import UNBOUNDED, Quotas
+from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
 from proxy.store.sqlite_file import open_database, rows_of, transaction
-from proxy.store.sqlite_leases import Claim
 from proxy.store.sqlite_rows import (
+    Claim,
     ensure_row,
     find_live_row,
     insert_row,
+    purge_leases,
     put_block,
     read_document,
+    read_lease,
+    release_lease,
     size_of,
     size_of_others,
+    take_lease,
 )
 
 P = ParamSpec("P")
@@ -116,14 +118,14 @@ class SqliteStore:
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         self._count_write()
         claim = Claim(tenant, name, holder, ttl)
-        return await self._call(lambda connection, now: sqlite_leases.lease(connection, claim, now))
+        return await self._call(lambda connection, now: take_lease(connection, claim, now))
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
-        return await self._call(lambda connection, now: sqlite_leases.read_lease(connection, tenant, name, now))
+        return await self._call(lambda connection, now: read_lease(connection, tenant, name, now))
 
     async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         claim = Claim(tenant, name, holder, ttl)
-        await self._call(lambda connection, now: sqlite_leases.release(connection, claim, handover, now))
+        await self._call(lambda connection, now: release_lease(connection, claim, handover, now))
 
     async def get_fact(self, name: str) -> bytes | None:
         return await self._call(lambda connection, now: _get_fact(connection, name, now))
@@ -347,7 +349,7 @@ def _purge(connection: sqlite3.Connection, now: float) -> None:
         )
         # No limit: there are only a few facts for each model of an upstream.
         connection.execute("DELETE FROM facts WHERE expires_at <= ?", (now,))
-        sqlite_leases.purge(connection, now)
+        purge_leases(connection, now)
 
 
 # Parts

@@ -199,17 +199,16 @@ def _tags(value: object) -> tuple[str, ...]:
 # -- JSON ----------------------------------------------------------------------------------------------------------
 
 
-def to_json(cards: Iterable[MemoryCard]) -> str:
-    """Cards as a JSON array: the members that the source document names, and of the others those that are not empty."""
-    return json.dumps([_to_object(card) for card in cards], ensure_ascii=False, indent=1)
+def to_json(cards: Iterable[MemoryCard]) -> list[dict[str, Any]]:
+    """Cards as JSON objects: the members that the source document names, and of the others those that are not empty."""
+    return [_to_object(card) for card in cards]
 
 
-def from_json(text: str) -> list[MemoryCard]:
-    """The cards of such an array, or of one with the document's members only; raises `ValueError`."""
-    match json.loads(text):
-        case list(listed):
-            return [_from_object(each) for each in listed]
-    raise ValueError("cards are a JSON array")
+def from_json(objects: object) -> list[MemoryCard]:
+    """The cards of such objects, or of objects with the document's members only; raises `ValueError`."""
+    if not isinstance(objects, list):
+        raise ValueError("cards are a JSON array")  # noqa: TRY004 - the file is wrong, not the program
+    return [_from_object(each) for each in objects]
 
 
 def _to_object(card: MemoryCard) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_an_export_of_memory_is_the_documents_array_and_nothing_else(stage: Stag
     assert [list(card) for card in exported] == [["content", "type", "tags", "created_at", "source"]] * 2
     holding = [each for each in listed(stage, place(stage)) if each["holds"]]
     assert exported == [{name: each[name] for name in exported[0]} for each in holding]
-    assert [card.content for card in from_json(json.dumps(exported))] == contents(holding)
+    assert [card.content for card in from_json(exported)] == contents(holding)
 
 
 def test_a_search_finds_cards_and_messages_with_their_role_and_place(stage: Stage) -> None:

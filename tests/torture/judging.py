@@ -123,9 +123,9 @@ def _judged(run: Run, alone: Run, talk: Talk, reference: Reference) -> dict[tupl
     for end in talk.ends:
         outcome = run.outcomes[talk.index, end]
         extended = told.extended(outcome, end)
-        if outcome.body == alone.outcomes[talk.index, end].body:
-            verdict, asked_at = "same", [each for each in talk.ends if each <= end]
-        else:
+        asked_at: Sequence[int] = [each for each in talk.ends if each <= end]
+        verdict = "same"
+        if outcome.body != alone.outcomes[talk.index, end].body:
             verdict, asked_at = _verdict(outcome, end, told, reference, is_extended=extended is not None)
         verdicts[talk.index, end] = verdict
         if verdict != WRONG:

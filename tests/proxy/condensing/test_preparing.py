@@ -20,7 +20,7 @@ from proxy.request.chat import ChatRequest
 from proxy.runtime.clock import Timing
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
-from proxy.sessions.records import Records
+from proxy.sessions.stored import Records
 from proxy.settings import Settings
 from proxy.store.base import Lease, SessionKey
 from proxy.store.sqlite import SqliteStore

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from proxy.sessions.cards import standing_for, with_card, without_cards
 from proxy.sessions.codec import encode_session
-from proxy.sessions.editing import standing_for, with_card, without_cards
-from proxy.sessions.records import Records
 from proxy.sessions.session import Session
+from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
@@ -93,7 +93,7 @@ def test_a_list_says_of_which_messages_a_card_is_and_of_none_where_a_person_wrot
 def test_a_list_as_json_is_the_array_that_the_export_has(memory: Command, capsys: pytest.CaptureFixture[str]) -> None:
     array = json.loads(memory("list", "mine", "--json"))
     assert [{key: card[key] for key in ("content", "type", "tags")} for card in array] == CARDS
-    assert [card.content for card in from_json(json.dumps(array))] == [card["content"] for card in CARDS]
+    assert [card.content for card in from_json(array)] == [card["content"] for card in CARDS]
     exported = run(capsys, "sessions", "export", "mine", "--url", memory._url)[1]
     assert json.loads(exported)["memory"] == array
 

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.condensing.searching import standing_patches
 from proxy.sessions.codec import encode_session
-from proxy.sessions.records import Records
 from proxy.sessions.session import MAX_PATCH_CHARS, MAX_PATCHES, Session
+from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.pieces import Overlay
 from tests.strategies.test_hidden_rounds import patch_at

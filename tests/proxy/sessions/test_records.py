@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session, record_name
-from proxy.sessions.records import MAX_BYTES, Records
 from proxy.sessions.session import Session
-from proxy.sessions.stored import StoredSessions
+from proxy.sessions.stored import MAX_BYTES, Records, StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Snapshot, StoreError, Write
 from strategies.core.condensation import Condensation

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from proxy.chat.values import ending
 from proxy.sessions.branch import is_answered_alike, node_before
 from proxy.sessions.codec import encode_session
-from proxy.sessions.records import Records
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
+from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict

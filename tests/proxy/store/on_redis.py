@@ -11,8 +11,7 @@ import pytest
 
 from proxy.quoting import redacted
 from proxy.store import REASONS
-from proxy.store.base import SessionKey, SessionStore, StoreError
-from proxy.store.quotas import Quotas
+from proxy.store.base import Quotas, SessionKey, SessionStore, StoreError
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.saving import TTL, write

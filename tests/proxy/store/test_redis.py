@@ -9,8 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from proxy.store.base import Snapshot, StoreError
-from proxy.store.quotas import Quotas
+from proxy.store.base import Quotas, Snapshot, StoreError
 from proxy.store.redis import Limits, Server, server_options
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of

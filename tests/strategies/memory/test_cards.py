@@ -130,7 +130,7 @@ def test_a_card_may_quote_the_end_of_a_block() -> None:
 
 
 def test_cards_are_written_as_the_document_shows() -> None:
-    (told,) = json.loads(to_json([MemoryCard("用 A100", "decision", ("GPU",), "2024-05-08T10:00:00Z")]))
+    (told,) = to_json([MemoryCard("用 A100", "decision", ("GPU",), "2024-05-08T10:00:00Z")])
 
     expected = {"content": "用 A100", "type": "decision", "tags": ["GPU"], "created_at": "2024-05-08T10:00:00Z"}
     assert told == expected | {"role": "user"}
@@ -142,19 +142,19 @@ def test_cards_are_read_as_they_were_written() -> None:
         MemoryCard("Use MySQL", "decision", superseded_by="0123"),
     ]
 
-    assert from_json(to_json(cards)) == cards
+    assert from_json(json.loads(json.dumps(to_json(cards)))) == cards
 
 
 def test_cards_of_the_document_alone_are_read_too() -> None:
-    assert from_json('[{"content": "a", "type": "goal", "tags": [], "created_at": "x"}]') == [
+    assert from_json([{"content": "a", "type": "goal", "tags": [], "created_at": "x"}]) == [
         MemoryCard("a", "goal", (), "x")
     ]
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", '[{"type": "fact"}]', "[", '[{"content": "a", "role": "king"}]'])
-def test_what_are_no_cards_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - JSON's own errors are among them
-        from_json(text)
+@pytest.mark.parametrize("told", [{}, [1], [{"type": "fact"}], "[", [{"content": "a", "role": "king"}]])
+def test_what_are_no_cards_cannot_be_read(told: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - those of an unknown role are among them
+        from_json(told)
 
 
 def test_a_cards_id_is_that_of_content_type_and_condensation() -> None:

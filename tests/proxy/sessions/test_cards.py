@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.identity import Identity
-from proxy.sessions.keeping import Keeper
-from proxy.sessions.recognition import Recognised, Recogniser
-from proxy.sessions.scopes import (
+from proxy.sessions.cards import (
     MAX_CARDS,
     MAX_SUPERSEDED,
     cards_of_scope,
@@ -21,6 +18,9 @@ from proxy.sessions.scopes import (
     scope_key,
     with_shared,
 )
+from proxy.sessions.identity import Identity
+from proxy.sessions.keeping import Keeper
+from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Write
