@@ -55,7 +55,7 @@ def attempt_of(decision: Decision, case: Case, keeper: Keeper, rounds: Rounds | 
         decision = with_offer_reason(decision, case)
     if not case.history.chain:
         return Attempt(decision, case, rounds)
-    session, branch = keeper.id_and_branch(case.recognised, case.history, has_tools=case.has_tools)
+    session, branch = keeper.id_and_branch(case.recognised, case.branch, has_tools=case.has_tools)
     decision = decision._replace(branch=branch)
     is_small = _is_too_small(decision, case)
     if not may_store or (is_small and rounds is None):
@@ -108,7 +108,7 @@ def _last_applied(decision: Decision, case: Case) -> str:
     """
     pipeline = case.policy.pipeline
     if decision.applied is None and (pipeline.is_off or pipeline.observe):
-        return case.recognised.last_applied(case.history) or ""
+        return case.recognised.last_applied(case.branch) or ""
     return decision.applied.id if decision.applied else ""
 
 

@@ -234,7 +234,7 @@ def _replayed(decision: Decision, case: Case) -> Decision:
         case.overhead,
         case.counter,
         case.policy.budget,
-        case.recognised.last_applied(case.history),
+        case.recognised.last_applied(case.branch),
     )
     decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
     return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)

@@ -87,10 +87,8 @@ class Intake:
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         has_tools = bool(request.body.get("tools") or request.body.get("functions"))
-        case = Case(request, measured, recognised, policy, counter, measured, has_tools, append)
+        case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
-        session = recognised.session
-        case = case._replace(branch=session.find_branch(case.history) if session else None)
         case = case.for_profile(policy.profile).with_newest_turn()
         case = self._calibrate(self._add_offer(case) if policy.memory.tool else case)
         timing.session = milliseconds_since(started) + spent_on_history
@@ -127,6 +125,8 @@ class Intake:
         )
         if restored is None:
             return case
+        session = case.recognised.session
+        case = case._replace(branch=session.find_branch(restored.transcript) if session else None)
         if case.policy.pipeline.is_off or case.policy.pipeline.observe:
             return case._replace(full_transcript=restored.transcript)
         policy = case.policy.with_dropping() if restored.restored else case.policy

@@ -364,7 +364,7 @@ def applied_id(base: Replayed) -> str:
 def branch_of(case: Case) -> str:
     """The name of the branch that a request continues or opens."""
     session = case.recognised.session
-    return session.branch_name_for(case.history, has_tools=case.has_tools) if session else MAIN
+    return session.name_for(case.branch, has_tools=case.has_tools) if session else MAIN
 
 
 def work_key(case: Case) -> Hashable:

@@ -95,7 +95,7 @@ def why_no_record(decision: Decision, case: Case) -> str:
     failed = session.failed_try if session else None
     if failed is None or not failed.judged or session is None:
         return ""
-    same = failed.branch == session.branch_name_for(case.history, has_tools=case.has_tools)
+    same = failed.branch == session.name_for(case.branch, has_tools=case.has_tools)
     return failed.reason if same and failed.applied == (decision.applied.id if decision.applied else "") else ""
 
 

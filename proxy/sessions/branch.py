@@ -130,7 +130,7 @@ def _opening_in(branch: Branch, digests: Sequence[bytes]) -> int:
 def openings(transcript: Transcript) -> tuple[Opening, ...]:
     """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
     places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
-    return tuple(Opening(place, transcript.digests[place - 1]) for place in places if place)
+    return tuple([Opening(place, transcript.digests[place - 1]) for place in places if place])
 
 
 def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:

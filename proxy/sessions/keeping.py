@@ -24,7 +24,7 @@ from proxy.chat.values import Usage
 from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.blocks import new_block
-from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock, openings
+from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, openings
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.recognition import Recognised
@@ -215,12 +215,12 @@ class Keeper:
 
         return logged
 
-    def id_and_branch(self, recognised: Recognised, transcript: Transcript, *, has_tools: bool) -> tuple[str, str]:
-        """The id of a request's session, and the name of the branch that its transcript continues or opens."""
+    def id_and_branch(self, recognised: Recognised, branch: Branch | None, *, has_tools: bool) -> tuple[str, str]:
+        """The id of a request's session, and the name of the branch that it continues, or opens if that is None."""
         session = recognised.session
         if session is None:
             return _new_id(recognised), MAIN
-        return session.id, session.branch_name_for(transcript, has_tools=has_tools)
+        return session.id, session.name_for(branch, has_tools=has_tools)
 
     def _new(self, recognised: Recognised) -> Session:
         return Session(
@@ -263,37 +263,30 @@ class Keeper:
         raise StoreError("store-contended", "other writers were always first")
 
     async def _save(self, recognised: Recognised, turn: SessionUpdate) -> bool:
-        """Writes the session after a turn, in the fullest form within the quotas; False where another was first."""
+        """Writes the session after a turn with its new blocks; False where another writer was first.
+
+        A session that is over its quota is stored without blocks, but not in append mode. A fork that goes on also
+        stores the blocks that it shares with its parent; where these exceed the quota, it goes on inheriting them.
+        """
         before = recognised.session or self._new(recognised)
-        session = _session_after(before, turn, self.clock())
+        branch = before.find_branch(turn.transcript)
+        session = _session_after(before, branch, turn, self.clock())
         index = _nodes(turn) if session.is_derived else ()
-        *fuller, (last, blocks) = self._forms(before, session, turn)
-        for form, added in fuller:
+        if turn.tip is not None:
+            return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
+        *shared, own = [
+            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
+            for run in before.unstored_in(turn.transcript, branch)
+        ]
+        inheriting = session._replace(inherited=before.inherited)
+        forms = [(session, {**shared[0], **own}), (inheriting, own)] if any(shared) else [(session, own)]
+        for form, blocks in forms:
             try:
-                return await self._stored.save(recognised.key, form, self.ttl, added, index)
+                return await self._stored.save(recognised.key, form, self.ttl, blocks, index)
             except StoreError as error:
                 if error.reason != "store-quota":
                     raise
-        return await self._stored.save(recognised.key, last, self.ttl, blocks, index)
-
-    def _forms(
-        self, before: Session, session: Session, turn: SessionUpdate
-    ) -> list[tuple[Session, Mapping[str, bytes]]]:
-        """The forms in which a session may be stored, with the blocks to add, the fullest first.
-
-        Over its quota a session is stored without blocks; in append mode there is only one form. A fork that goes on
-        also stores the blocks that it shares with its parent; where these exceed the quota, it goes on inheriting them.
-        """
-        if turn.tip is not None:
-            return [(session, turn.blocks)]
-        *shared, own = [
-            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
-            for run in before.unstored_in(turn.transcript)
-        ]
-        inheriting = session._replace(inherited=before.inherited)
-        blocks = {name: data for block in (*shared, own) for name, data in block.items()}
-        without_shared = [(inheriting, own)] if any(shared) else []
-        return [(session, blocks), *without_shared, (inheriting, {})]
+        return await self._stored.save(recognised.key, inheriting, self.ttl, {}, index)
 
 
 def _new_id(recognised: Recognised) -> str:
@@ -331,12 +324,12 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
     return recognised._replace(key=key, session=None, parent=session.id, inherited=0)
 
 
-def _session_after(session: Session, turn: SessionUpdate, now: float) -> Session:
-    """The session after a turn."""
+def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate, now: float) -> Session:
+    """The session after a turn that continues `branch`, or opens a new one."""
     digests = turn.transcript.digests
     patched = session.with_patch(turn.patch, digests, turn.covered)
     what = turn.applied, turn.block, turn.anchor, turn.reply
-    moved, _branch = patched.with_turn(turn.transcript, now, *what, has_tools=turn.has_tools)
+    moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings
     saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
     totals = session.totals_with(

@@ -17,7 +17,7 @@ from proxy.request.trust import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
-from proxy.sessions.branch import has_node, is_answered_alike, openings
+from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
@@ -51,6 +51,8 @@ class Recognised(NamedTuple):
     """How long the request may still wait for the store."""
     session: Session | None = None
     """None where the session is new, or could not be read."""
+    branch: Branch | None = None
+    """The branch that the transcript continues; None where it opens a new one."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
@@ -70,15 +72,14 @@ class Recognised(NamedTuple):
     trust: Trust = ALWAYS
     """Whether anything may be stored yet."""
 
-    def last_applied(self, transcript: Transcript) -> str | None:
-        """The id of the condensation in the last view of this transcript's branch; None where that is not known.
+    def last_applied(self, branch: Branch | None) -> str | None:
+        """The id of the condensation in the last view of the request's branch; None where that is not known.
 
         It is "" for a new derived conversation: its requests were sent uncondensed until now, and the condensations of
         others that begin alike are used only where it must be condensed anyway.
         """
         if self.session is None:
             return "" if self.is_derived else None
-        branch = self.session.find_branch(transcript)
         return branch.applied if branch else None
 
     def with_fresh_patience(self) -> Recognised:
@@ -151,21 +152,23 @@ class Recogniser:
         session = await self._loaded(blank.key)
         if session is None:
             return blank
-        if blank.identity.weak and session.find_branch(transcript) is None:
+        branch = session.find_branch(transcript)
+        if blank.identity.weak and branch is None:
             derived = self._blank(tenant, Identity(), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
         found = blank._replace(
             session=session,
+            branch=branch,
             condensations=session.condensations,
             patches=session.patches,
-            newest_turn=newest_turn(session, transcript),
+            newest_turn=newest_turn(session, branch, transcript),
         )
-        if not _may_be_a_window(session, transcript):
+        if not _may_be_a_window(session, branch, transcript):
             return found
         try:
             return found._replace(missing=await self._align(found, session, transcript))
         except StoreError as error:
-            if session.find_branch(transcript) is None:
+            if branch is None:
                 raise
             self._stored.outage.failed("a history was not aligned", error)
             return found
@@ -221,8 +224,8 @@ class Recogniser:
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
             if branch is not None and is_answered_alike(branch, transcript, must_be_known=nearest is not None):
                 recognised = await _with_records(lookup, blank, session)
-                key, newest = SessionKey(lookup.tenant, name), newest_turn(session, transcript)
-                return recognised._replace(key=key, shown_id=name, session=session, newest_turn=newest)
+                key, newest = SessionKey(lookup.tenant, name), newest_turn(session, branch, transcript)
+                return recognised._replace(key=key, shown_id=name, session=session, branch=branch, newest_turn=newest)
             # Not continued: another conversation may have sent the same messages and be ahead of this one.
             nearest = nearest or (name, session)
         if nearest is None:
@@ -234,7 +237,7 @@ class Recogniser:
         # A fork links to the nearest session that has more for it, so that chains of forks of conversations that begin
         # alike stay short.
         parent = name if session.has_more_for_fork(inherited) else session.parent
-        newest = newest_turn(session, transcript, inherited)
+        newest = newest_turn(session, session.find_branch(transcript), transcript, inherited)
         return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
 
     async def appended_history(
@@ -264,13 +267,12 @@ class Recogniser:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
 
 
-def _may_be_a_window(session: Session, transcript: Transcript) -> bool:
+def _may_be_a_window(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
     """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
 
-    It may also be one if it continues a branch with the last message rewritten, beside other branches: that branch may
-    have begun as such a window itself.
+    It may also be one if it continues `branch` with the last message rewritten, and the session has other branches:
+    that branch may have begun as such a window itself.
     """
-    branch = session.find_branch(transcript)
     if branch is None:
         return bool(session.branches)
     return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)

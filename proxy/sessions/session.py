@@ -120,28 +120,27 @@ class Session(NamedTuple):
 
     def find_branch(self, transcript: Transcript) -> Branch | None:
         """The branch that a transcript continues; None where it opens a new one."""
-        continued = [branch for branch in self.branches if continues(branch, transcript, answered=self.is_derived)]
+        answered = self.is_derived
+        continued = [branch for branch in self.branches if continues(branch, transcript, answered=answered)]
         if len(continued) < 2:
             return continued[0] if continued else None
         return max(continued, key=lambda branch: (common_length(branch, transcript.digests), branch.last_used))
 
-    def branch_name_for(self, transcript: Transcript, *, has_tools: bool) -> str:
-        """The name of the branch that a transcript continues, or opens."""
-        return self._name_of(self.find_branch(transcript), has_tools=has_tools)
-
-    def _name_of(self, branch: Branch | None, *, has_tools: bool) -> str:
+    def name_for(self, branch: Branch | None, *, has_tools: bool) -> str:
+        """The name of the branch that a request continues, or of the one that it opens if that is None."""
         if branch is not None:
             return branch.name
         # A side call that came first gives the name up to the conversation.
-        is_free = has_tools and any(each.name == MAIN and each.may_be_side for each in self.branches)
+        is_free = has_tools and any(branch.name == MAIN and branch.may_be_side for branch in self.branches)
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
-    def unstored_in(self, transcript: Transcript) -> tuple[range, ...]:
+    def unstored_in(self, transcript: Transcript, branch: Branch | None) -> tuple[range, ...]:
         """Which messages of a transcript have no blocks in this session yet, as ranges; each is stored as one block.
 
-        The last range ends with the transcript; one before it holds the messages that are inherited from the parent.
+        `branch` is the one that the transcript continues. The last range ends with the transcript; one before it holds
+        the messages that are inherited from the parent.
         """
-        end, branch = len(transcript.chain), self.find_branch(transcript)
+        end = len(transcript.chain)
         if branch is None:
             return (range(0 if self.branches else self.inherited, end),)
         return range(self.inherited), range(common_length(branch, transcript.digests), end)
@@ -149,6 +148,7 @@ class Session(NamedTuple):
     def with_turn(
         self,
         transcript: Transcript,
+        old: Branch | None,
         now: float,
         applied: str = "",
         block: MemoryBlock = NO_MEMORY_BLOCK,
@@ -156,15 +156,15 @@ class Session(NamedTuple):
         reply: str = "",
         *,
         has_tools: bool = False,
-    ) -> tuple[Session, Branch]:
-        """The session with the transcript's branch moved to its end, or opened, and that branch.
+    ) -> Session:
+        """The session with the branch that the transcript continues moved to its end, or with a new one.
 
-        `reply` is how the reply to the transcript ends; `has_tools` says that the request offered tools.
+        `old` is that branch, None for a new one. `reply` is how the reply to the transcript ends; `has_tools` says that
+        the request offered tools. The moved branch is the last one, unless another was used later.
         """
         digests = transcript.digests
-        old = self.find_branch(transcript)
         opened = self.branches_opened + (old is None)
-        name = self._name_of(old, has_tools=has_tools)
+        name = self.name_for(old, has_tools=has_tools)
         seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
         head, last = (digests[-1], node_before(digests), len(digests)), transcript.chain[-1].digest
@@ -175,7 +175,7 @@ class Session(NamedTuple):
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MAX_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0
-        return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited), branch
+        return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited)
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default of all of the session's, and those that a person wrote.
@@ -226,15 +226,15 @@ class Session(NamedTuple):
         return self._replace(totals=self.totals_with(**more))
 
 
-def newest_turn(session: Session, transcript: Transcript, inherited: int = 0) -> int:
-    """How many of its last messages are the newest turn of a transcript that continues a session.
+def newest_turn(session: Session, branch: Branch | None, transcript: Transcript, inherited: int = 0) -> int:
+    """How many of its last messages are the newest turn of a transcript that continues a session, on this branch.
 
     The turn begins with the first user message that the last request did not have, or where it began at that request.
     0 where the transcript does not have the last message of that request. A fork shares its first `inherited` messages
     with the session.
     """
     digests = transcript.digests
-    branch = session.find_branch(transcript) or max(session.branches, key=lambda each: each.last_used, default=None)
+    branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
     if branch is None:
         return 0
     shared = max(common_length(branch, digests), inherited)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from strategies.core.digest import ROOT, chain
@@ -116,8 +115,13 @@ class Transcript:
 
     def last_users(self, most: int) -> list[int]:
         """The chain indices of the last user messages, at most `most`, in order."""
-        backwards = range(len(self.chain) - 1, -1, -1)
-        return list(islice((i for i in backwards if self.chain[i].role is Role.USER), most))[::-1]
+        places: list[int] = []
+        for i in range(len(self.chain) - 1, -1, -1):
+            if len(places) == most:
+                break
+            if self.chain[i].role is Role.USER:
+                places.append(i)
+        return places[::-1]
 
     @property
     def opening(self) -> int | None:

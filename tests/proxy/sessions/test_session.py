@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.values import ending
-from proxy.sessions.branch import is_answered_alike, node_before
+from proxy.sessions.branch import Branch, is_answered_alike, node_before
 from proxy.sessions.codec import encode_session
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
 from proxy.sessions.stored import Records
@@ -37,13 +37,23 @@ def nodes(text: str) -> list[bytes]:
 
 def after(*histories: str, session: Session = NEW) -> Session:
     for now, history in enumerate(histories):
-        session, _ = session.with_turn(said(history), float(now))
+        session, _ = moved(session, said(history), float(now))
     return session
+
+
+def moved(
+    session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
+) -> tuple[Session, Branch]:
+    """The session after a turn, and the branch of that turn."""
+    session = session.with_turn(transcript, session.find_branch(transcript), now, applied, reply=reply)
+    return session, session.branches[-1]
 
 
 def unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
-    return "".join(history[i] for run in session.unstored_in(said(history)) for i in run)
+    transcript = said(history)
+    runs = session.unstored_in(transcript, session.find_branch(transcript))
+    return "".join(history[i] for run in runs for i in run)
 
 
 def branch(session: Session, history: str) -> str | None:
@@ -53,7 +63,7 @@ def branch(session: Session, history: str) -> str | None:
 
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
-    session, opened = NEW.with_turn(said("a"), 1.0)
+    session, opened = moved(NEW, said("a"), 1.0)
     assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
@@ -98,18 +108,18 @@ def test_names_count_on_when_branches_have_been_forgotten() -> None:
 def test_the_branches_used_last_are_kept() -> None:
     histories = [f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES)]
     session = after(*histories)
-    session, _ = session.with_turn(said(histories[0] + "c"), 1_000.0)
-    session, _ = session.with_turn(said("new"), 1_001.0)
+    session, _ = moved(session, said(histories[0] + "c"), 1_000.0)
+    session, _ = moved(session, said("new"), 1_001.0)
     assert branch(session, histories[0] + "cd") == "main"
     assert branch(session, histories[1] + "c") is None
 
 
 def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
-    session, _ = NEW.with_turn(said("ab"), 0.0, "c1")
+    session, _ = moved(NEW, said("ab"), 0.0, "c1")
     found = session.find_branch(said("abc"))
     assert found is not None
     assert found.applied == "c1"
-    assert session.with_turn(said("abc"), 1.0)[1].applied == ""
+    assert moved(session, said("abc"), 1.0)[1].applied == ""
 
 
 def test_totals_add_up() -> None:
@@ -172,10 +182,10 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])
-    moved, branch = DERIVED.with_turn(before, 0.0, reply=ending(reply))
+    session, branch = moved(DERIVED, before, 0.0, reply=ending(reply))
     assert is_answered_alike(branch, before)
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
-    assert moved.find_branch(later) == branch
+    assert session.find_branch(later) == branch
     assert is_answered_alike(branch, later) == alike
 
 
@@ -192,7 +202,7 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
 
 
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
-    session, branch = DERIVED.with_turn(said("abc"), 1.0, reply="0123456789abcdef")
+    session, branch = moved(DERIVED, said("abc"), 1.0, reply="0123456789abcdef")
     document = json.loads(encode_session(session))
     assert Records().session(Snapshot(json.dumps(document).encode(), 1)) == session._replace(revision=1)
     del document["branches"][0][9:]
