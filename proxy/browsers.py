@@ -47,7 +47,7 @@ class _Guard:
         self._app = app
         self._is_strict = bool(hosts) or is_loopback(settings.host)
         self._names = {"localhost", settings.host.lower(), *hosts}
-        self._endings = (".localhost", *(each[1:] for each in hosts if each.startswith("*")))
+        self._endings = (".localhost", *(host[1:] for host in hosts if host.startswith("*")))
         self._origins = set(settings.server.origins)
         self._known = {b""}  # HTTP/1.0 has no host, and no browser speaks it
 

@@ -77,7 +77,7 @@ def _settings_file() -> dict[str, Any]:
 def find_proxy() -> Note | None:
     """The proxy of this user at the configured address, else the newest one with the same configuration."""
     here = configured_url()
-    found = sorted((each for each in _living() if here in each[:2]), key=lambda note: (note.url == here, note.started))
+    found = sorted((note for note in _living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
     return found[-1] if found else None
 
 
@@ -104,9 +104,9 @@ def _write(note: Note) -> tuple[Path, int]:
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_owner(folder)
-    for each in folder.glob("*.json"):
-        if not _text(each):
-            each.unlink(missing_ok=True)
+    for other in folder.glob("*.json"):
+        if not _text(other):
+            other.unlink(missing_ok=True)
     path = folder / f"{os.getpid()}.json"
     # It gets its name once it is locked and whole.
     written = path.with_suffix(".new")

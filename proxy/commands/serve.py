@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket at an address, of IPv4 where the host has both kinds; raises `OSError`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     bound = socket.socket(family)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -116,7 +116,7 @@ def _note(settings: Settings, configured: str, port: int) -> Note:
 
 
 async def store_problem(settings: Settings) -> str:
-    """Why the store, or a secret file beside it, cannot be opened; "" where all of them can be.
+    """Why the store, or a secret file next to it, cannot be opened; "" if all of them can be.
 
     This is checked before the port is taken, because an error within the server would print a traceback.
     """
@@ -172,7 +172,7 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
     print(announced, flush=True)
     watch = Supervisor(config, [listening])
     watch.run()
-    return NOT_STARTED if any(each.exitcode == NOT_STARTED for each in watch.processes) else 0
+    return NOT_STARTED if any(worker.exitcode == NOT_STARTED for worker in watch.processes) else 0
 
 
 class _Server(Server):
@@ -247,7 +247,7 @@ def worker_app(settings: Settings, drain: Drain) -> FastAPI:
 
 
 def banner(settings: Settings, port: int) -> str:
-    """What a person wants to see first: where the proxy listens, what is behind it, and what a client must be given."""
+    """What a person wants to see first: where the proxy listens, what it uses, and what a client must be given."""
     return (
         f"condenser listens on {listening_url(settings.host, port)}/v1\n"
         f"  upstream   {redacted(settings.upstream.base_url)}\n"

@@ -64,7 +64,7 @@ def _list(arguments: argparse.Namespace) -> None:
     rows = list_sessions(arguments)
     print("\n".join(table([COLUMNS, *map(_row, rows["data"])])))
     if rows["unreadable"]:
-        keys = ", ".join(f"{each['tenant']}/{each['session']}" for each in rows["unreadable"])
+        keys = ", ".join(f"{row['tenant']}/{row['session']}" for row in rows["unreadable"])
         print(f"not readable: {keys}", file=sys.stderr)
 
 
@@ -150,22 +150,22 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _message_lines(session["appended"])
 
 
-def _condensation_lines(each: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:
-    duration = each["metadata"].get("compressionDuration")
+def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:
+    duration = record["metadata"].get("compressionDuration")
     took = f", took {duration:,} ms" if duration is not None else ""
     yield ""
     yield from _wrapped(
-        f"condensation {each['id']}{' (latest)' if is_latest else ''}: {each['strategy']} by {each['trigger']},"
-        f" {each['covered']} messages, {each['tokens_before']:,} -> {each['tokens_after']:,} tokens of"
-        f" {each['window']:,}, {'standing' if each['standing'] else 'prepared'}, {_moment(each['created_at'])}"
+        f"condensation {record['id']}{' (latest)' if is_latest else ''}: {record['strategy']} by {record['trigger']},"
+        f" {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,} tokens of"
+        f" {record['window']:,}, {'standing' if record['standing'] else 'prepared'}, {_moment(record['created_at'])}"
     )
-    yield f"  saved {each['saved_tokens']:,} tokens so far, cost {each['own_tokens']:,} tokens{took}"
-    for piece in each["pieces"]:
+    yield f"  saved {record['saved_tokens']:,} tokens so far, cost {record['own_tokens']:,} tokens{took}"
+    for piece in record["pieces"]:
         if isinstance(piece, list):
             yield f"  kept {piece[0]} to {piece[1] - 1}"
         else:
             yield f"  {piece['kind']}: {_cut(piece['raw'])}"
-    for stage, telemetry in each["metadata"].items():
+    for stage, telemetry in record["metadata"].items():
         if isinstance(telemetry, Mapping) and telemetry:
             yield from _telemetry_lines(f"  {stage}: ", telemetry)
 
@@ -182,7 +182,7 @@ def _members(values: Mapping[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    """A value on one line. What judges said is left out: it stands with their votes."""
+    """A value on one line. What judges said is left out: it is shown with their votes."""
     if isinstance(value, Mapping):
         return f"({_members({name: each for name, each in value.items() if name != REASONING})})"
     return _cut(json.dumps(value, ensure_ascii=False))
@@ -206,12 +206,12 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
     if session["judging"]:
         yield ""
         yield from _telemetry_lines("judging: ", session["judging"])
-    for each in session["verdicts"]:
+    for verdict in session["verdicts"]:
         yield (
-            f"verdict {'YES' if each['yes'] else 'NO'} on {each['count']} messages of {each['tokens']:,} tokens,"
-            f" {_moment(each['at'])}"
+            f"verdict {'YES' if verdict['yes'] else 'NO'} on {verdict['count']} messages"
+            f" of {verdict['tokens']:,} tokens, {_moment(verdict['at'])}"
         )
-        yield from _vote_lines(each["metadata"])
+        yield from _vote_lines(verdict["metadata"])
 
 
 def _message_lines(messages: Sequence[Any]) -> Iterator[str]:

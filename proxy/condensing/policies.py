@@ -158,7 +158,7 @@ class Policies:
     def _memory(
         self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline, injection: Injection
     ) -> Memory:
-        """The uses of memory that are allowed; none if the store keeps no text: a block must stand for a whole turn."""
+        """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn."""
         if not self._settings.store.keeps_text or controls.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
         default = "inject" if injection.unasked else self._settings.memory.default
@@ -179,7 +179,8 @@ class Policies:
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
     ) -> tuple[list[Strategy], LedgerCaps]:
         """The stages, and the caps of the ledger, of which the options may switch the rules off."""
-        ledger, others = ({key: options[key] for key in options if (key == "rules") is own} for own in (True, False))
+        others = dict(options)
+        ledger = {"rules": others.pop("rules")} if "rules" in others else {}
         caps = self._settings.ledger.to_caps()
         try:
             if not fill_options(LedgerOptions(), ledger).rules:
@@ -304,7 +305,7 @@ def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
         "memory_max_tokens": settings.memory.max_tokens,
         **({} if settings.store.keeps_text else {"memory_cards": False}),
     }
-    known = {name: {each.name for each in fields(row.options)} for name, row in TABLE.items()}
+    known = {name: {option.name for option in fields(row.options)} for name, row in TABLE.items()}
     return {
         name: {key: value for key, value in memory.items() if key in options} | settings.options.get(name, {})
         for name, options in known.items()

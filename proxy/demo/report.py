@@ -27,7 +27,7 @@ _NEXT = 'To see for yourself: condenser serve --upstream URL, then OpenAI(base_u
 
 
 def _wrapped(*paragraphs: str) -> str:
-    return "\n".join(textwrap.fill(each, WIDTH) for each in paragraphs)
+    return "\n".join(textwrap.fill(text, WIDTH) for text in paragraphs)
 
 
 def opening(conversation: Conversation, window: int, size: int, ways: Sequence[Way], every: int) -> str:
@@ -75,7 +75,7 @@ def live_row(turn: int, number: int, fresh: Sequence[ReplayedRequest | None]) ->
     """The row of one request: its tokens when it left the client, and what each way did with it."""
     direct, *proxied = fresh
     word = _ABSENT if direct is None else "400" if direct.refused else "ok"
-    sent = next(each.sent_tokens for each in proxied if each)
+    sent = next(request.sent_tokens for request in proxied if request)
     return f"{turn:>4} {number:>7} {sent:>7,} {word:>7} | " + " | ".join(map(_cell, proxied))
 
 
@@ -99,8 +99,8 @@ def first_refusal(turn: int, number: int, tokens: int, window: int) -> str:
 def reach(conversation: Conversation, ways: Sequence[Way]) -> str:
     """The table of questions: whether the evidence of each was in the bytes that the model would get."""
     rows = [
-        [_told_in(each, conversation), each.text, *each.evidence, *(_yes(way.reached[i]) for way in ways)]
-        for i, each in enumerate(conversation.questions)
+        [_told_in(question, conversation), question.text, *question.evidence, *(_yes(way.reached[i]) for way in ways)]
+        for i, question in enumerate(conversation.questions)
     ]
     head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
     return "\n".join(["", *grid(head, rows, texts=3)])
@@ -126,7 +126,7 @@ def totals(conversation: Conversation, window: int, ways: Sequence[Way]) -> str:
 def _column(way: Way, window: int, planted: Sequence[bool]) -> dict[str, str]:
     figures = way.summary()
     answered = figures.requests - figures.refused
-    reached = sum(each is True for each, counts in zip(way.reached, planted, strict=True) if counts)
+    reached = sum(found is True for found, counts in zip(way.reached, planted, strict=True) if counts)
     ours = (f"{figures.own_calls} ({figures.own:,})", f"{figures.median_ms:.1f} / {figures.max_ms:.0f}")
     calls, spent = (_ABSENT, _ABSENT) if way.is_direct else ours
     return {
@@ -145,5 +145,5 @@ def _column(way: Way, window: int, planted: Sequence[bool]) -> dict[str, str]:
 def closing(problems: Sequence[str]) -> str:
     """The last text: what the demo shows and what it cannot show, or what went wrong."""
     if problems:
-        return "\n".join(["", "Not all went as it must:", *(_wrapped(f"  {each}") for each in problems)])
+        return "\n".join(["", "Not all went as it must:", *(_wrapped(f"  {problem}") for problem in problems)])
     return "\n" + _wrapped(*_SHOWN.splitlines(), _NEXT)

@@ -46,7 +46,7 @@ class ReplayedRequest:
 
     @property
     def degraded(self) -> bool:
-        """Whether something of ours failed."""
+        """Whether something in the proxy failed."""
         return self.action is Action.DEGRADED
 
     @property

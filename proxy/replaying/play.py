@@ -50,11 +50,11 @@ class ScriptedSummarizer:
         """Returns one result for each effect."""
         counter = self._tokenizers.for_model(caller.model)
         results = tuple(
-            scripted_answer(each, counter) if isinstance(each, Ask) else scripted_votes(each, counter)
-            for each in effects
+            scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
+            for effect in effects
         )
-        self.tokens += sum(each.tokens for each in results)
-        self.calls += sum(each.calls if isinstance(each, Votes) else 1 for each in results)
+        self.tokens += sum(result.tokens for result in results)
+        self.calls += sum(result.calls if isinstance(result, Votes) else 1 for result in results)
         return results
 
 
@@ -77,7 +77,7 @@ class RecordedClient:
         ]
 
     def request(self, end: int, *more: Message) -> ChatRequest:
-        """The request whose history are the first `end` messages, with `more` messages behind them."""
+        """The request whose history are the first `end` messages, followed by `more` messages."""
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
         data = f'{{"model":{json.dumps(self._model)},"messages":[{raws}]{self._tools}}}'.encode()
         return ChatRequest(
@@ -186,7 +186,7 @@ class Playing:
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
-        """Asks a question behind the whole history; returns whether its evidence was forwarded. Nothing is kept."""
+        """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = {"role": "user", "content": question.text}
         request = self._client.request(len(self._conversation.messages), asked)
         decided, sent = await self._player.decide(request, self._overhead, self._view)
@@ -195,8 +195,8 @@ class Playing:
     def result(self) -> ReplayedConversation:
         """The requests so far and the evidence in the last view; only questions about messages in it count."""
         view = "" if self.requests and self.requests[-1].refused else _text(self._view)
-        questions = [each for each in self._conversation.questions if max(each.places) < self._end]
-        return ReplayedConversation(self.requests, len(questions), sum(each.reaches(view) for each in questions))
+        questions = [asked for asked in self._conversation.questions if max(asked.places) < self._end]
+        return ReplayedConversation(self.requests, len(questions), sum(asked.reaches(view) for asked in questions))
 
 
 @asynccontextmanager
@@ -213,4 +213,4 @@ def request_ends(conversation: Conversation) -> Iterator[int]:
 
 
 def _text(view: Sequence[ForwardedMessage]) -> str:
-    return "\n".join(content_text(json.loads(each.raw).get("content")) for each in view)
+    return "\n".join(content_text(json.loads(message.raw).get("content")) for message in view)

@@ -78,7 +78,7 @@ def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
         yield from _lines(text, path, error)
         return
     if isinstance(document, list) and document and not _is_message(document[0]):
-        yield from ((f"{path}: conversation {number}", each) for number, each in enumerate(document, 1))
+        yield from ((f"{path}: conversation {number}", found) for number, found in enumerate(document, 1))
     elif document != []:
         yield str(path), document
 
@@ -116,8 +116,8 @@ def _conversation(place: str, document: Any) -> Conversation:
 
 
 def _questions(found: Any, messages: Sequence[Message]) -> Iterator[Question]:
-    for each in found if isinstance(found, list) else ():
-        places = each.get("evidence") if isinstance(each, Mapping) else None
+    for asked in found if isinstance(found, list) else ():
+        places = asked.get("evidence") if isinstance(asked, Mapping) else None
         if isinstance(places, list) and places and all(isinstance(i, int) and 0 <= i < len(messages) for i in places):
             evidence = [content_text(messages[i].get("content")) for i in places]
-            yield Question(str(each.get("question") or ""), evidence, places)
+            yield Question(str(asked.get("question") or ""), evidence, places)

@@ -33,8 +33,8 @@ class ReplayResults(NamedTuple):
 
 def table(replayed: ReplayResults) -> str:
     """An aligned text table, with a title above it and an explanation of the columns below it."""
-    lines = grid(_HEAD, [_row(each) for each in replayed.summaries])
-    warnings = [_warning(each) for each in replayed.summaries if each.degraded]
+    lines = grid(_HEAD, list(map(_row, replayed.summaries)))
+    warnings = [_warning(summary) for summary in replayed.summaries if summary.degraded]
     return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE])
 
 
@@ -47,7 +47,7 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
         "window": replayed.window.tokens,
         "window_source": replayed.window.source,
         "summarizer": "scripted",
-        "strategies": [asdict(each) for each in replayed.summaries],
+        "strategies": list(map(asdict, replayed.summaries)),
     }
 
 

@@ -26,15 +26,15 @@ _CARDS = "<memory>"
 
 def scripted_answer(ask: Ask, counter: Counter) -> Answer:
     """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is wanted."""
-    cap = int((ask.max_tokens - _beside(ask)) * 0.9)
+    cap = int((ask.max_tokens - _card_tokens(ask)) * 0.9)
     text = _within(scripted_lines(ask.user), cap, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user)
     answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
     return Answer(answer, "stop", prompt + counter.text(answer))
 
 
-def _beside(ask: Ask) -> int:
-    """The tokens that the answer may have for memory cards, if these are wanted. This summarizer writes none."""
+def _card_tokens(ask: Ask) -> int:
+    """The tokens of the answer that are kept for memory cards, if these are wanted. This summarizer writes none."""
     return min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
 
 
@@ -63,7 +63,7 @@ def _new_lines(prompt: str) -> Iterator[str]:
 
 
 def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
-    """The user's first lines that fit, then the newest calls that fit behind them, in order."""
+    """The user's first lines that fit, then the newest calls that fit after them, in order."""
     said = [line for line in lines if not line.startswith(_DID)]
     kept, left = _fitting(said, cap, counter)
     calls, _ = _fitting([line for line in reversed(lines) if line.startswith(_DID)], left, counter)

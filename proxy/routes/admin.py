@@ -49,8 +49,8 @@ async def admin(request: Request) -> Response:
 
 async def _answer(request: Request, services: Services) -> Document | list[Document] | None:
     """The document at the path, or None."""
-    # The raw path: an id may contain a slash, which stands there as %2F.
-    path = [unquote(each) for each in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
+    # The raw path: an id may contain a slash, which is %2F there.
+    path = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
     match path:
         case ["sessions", name] if request.method == "GET" and name:
             return await services.admin.find_session(name, request.query_params.get("tenant"))

@@ -1,7 +1,7 @@
 """Loads the settings: command line > environment (`CONDENSER_`, nested with `__`) > TOML file > defaults.
 
 Every key is declared here or in `tables`; any other key is an error. `CONDENSER_…_FILE` reads a value from a file, so
-that secrets need not stand in the environment. The tables of the strategies (`[mask]`, `[half-window]`, …) are checked
+that secrets need not be in the environment. The tables of the strategies (`[mask]`, `[half-window]`, …) are checked
 against the options that the strategies declare.
 """
 
@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     window: int | None = Field(None, ge=256)
     """The context length of every model, in tokens."""
     inline_timeout: float = Field(10.0, gt=0)
-    """Seconds that a client may wait for model calls of ours, all calls of one request together."""
+    """Seconds that a client may wait for the proxy's own model calls, all calls of one request together."""
     keepalive: Literal["comment", "chunk", "off"] = "comment"
     """What the client of a stream gets while it waits for the proxy."""
     keepalive_interval: float = Field(10.0, gt=0)

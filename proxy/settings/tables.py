@@ -45,7 +45,7 @@ class UpstreamSettings(Table):
     read_timeout: float = Field(600.0, gt=0)
     """Seconds for which the server may send nothing."""
     max_connections: int = Field(1_000, gt=0)
-    """The most connections to the server at the same time."""
+    """Maximum number of connections to the server at the same time."""
     discover: bool = True
     """The server is asked which windows its models have."""
     learned_ttl: int = Field(24 * 3600, gt=0)
@@ -66,9 +66,9 @@ class StoreSettings(Table):
     content: Literal["full", "digests"] = "full"
     """`digests` keeps no text of clients' messages: only digests, counts and pieces of our own."""
     max_session_bytes: int = Field(0, ge=0)
-    """The most bytes of one session, as they are stored; 0 means no limit."""
+    """Maximum size of one session as it is stored, in bytes; 0 means no limit."""
     max_tenant_bytes: int = Field(0, ge=0)
-    """The most bytes of all sessions of one tenant, as they are stored; 0 means no limit."""
+    """Maximum size of all sessions of one tenant as they are stored, in bytes; 0 means no limit."""
 
     @property
     def keeps_text(self) -> bool:
@@ -80,7 +80,7 @@ class StoreSettings(Table):
     def _known_scheme(cls, value: str) -> str:
         scheme, _, place = value.partition("://")
         if scheme not in SCHEMES:
-            raise ValueError(f"must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
+            raise ValueError(f"must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
         if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
             raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
         if scheme == "memory" and place:
@@ -116,16 +116,16 @@ class ModelRole(Table):
     timeout: float = Field(300.0, gt=0)
     """Seconds for one call."""
     temperature: float | None = Field(None, ge=0, le=2)
-    """Sent only where it is set."""
+    """Sent only if it is set."""
     max_tokens: int | None = Field(None, gt=0)
-    """The most tokens that an answer is allowed; sent only where it is set."""
+    """Maximum length of an answer in tokens; sent only if it is set."""
 
 
 class SummarizerRole(ModelRole):
     """The model that writes summaries."""
 
     window: int | None = Field(None, ge=256)
-    """Its context length in tokens, where that differs from the request's."""
+    """Its context length in tokens, if that differs from the request's."""
     form: Literal["isolated", "continue"] = "isolated"
     """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit."""
 
@@ -152,22 +152,22 @@ class BackgroundSettings(Table):
     mode: Mode = "on"
     """When they may be made; `idle`: only while no client's request is under way at that server."""
     concurrency: int = Field(8, gt=0)
-    """The most such calls at the same time to one server."""
+    """Maximum number of such calls at the same time to one server."""
     allowance: float = Field(0.10, ge=0)
-    """The share of a session's prompt tokens that votes and embeddings together may spend, besides one window."""
+    """The share of a session's prompt tokens that votes and embeddings together may spend, plus one window."""
 
 
 class MemorySettings(Table):
     """How messages that were condensed away reach the model again."""
 
     default: Literal["off", "inject", "tool", "inject+tool"] = "off"
-    """The mode where neither request nor session sets one."""
+    """The mode if neither request nor session sets one."""
     max_tokens: int = Field(800, ge=64)
-    """The most tokens of a block that is put before a user message."""
+    """Maximum size in tokens of a block that is put before a user message."""
     top_k: int = Field(5, gt=0)
-    """The most passages of such a block."""
+    """Maximum number of passages in such a block."""
     max_rounds: int = Field(3, gt=0)
-    """The most rounds of searches for one reply."""
+    """Maximum number of rounds of searches for one reply."""
     scopes: bool = False
     """Sessions of one tenant may share memory cards."""
     embeddings_model: str = ""
@@ -179,7 +179,7 @@ class MemorySettings(Table):
 
 
 class LedgerSettings(Table):
-    """The most tokens of rules and facts that replacements repeat word for word; see `strategies.core.ledger`."""
+    """Maximum tokens of rules and facts that replacements repeat word for word; see `strategies.core.ledger`."""
 
     rules_max_tokens: int = Field(1_000, ge=0)
     facts_max_tokens: int = Field(300, ge=0)
@@ -265,7 +265,7 @@ class ControlSettings(Table):
 
 
 class LogSettings(Table):
-    """The form of the log on standard error, and the least level that it has."""
+    """The form of the log on standard error, and its lowest level."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -281,7 +281,7 @@ class DrainSettings(Table):
 
 
 class LimitSettings(Table):
-    """What one request may be at most; docs/security.md has what each bound is for."""
+    """Upper bounds for one request; docs/security.md says what each is for."""
 
     body: int = Field(64 * 1024 * 1024, gt=0)
     """Bytes of a body, unpacked."""
@@ -297,7 +297,7 @@ class LimitSettings(Table):
     """Seconds that a body may take, with one more for each `body_rate` bytes of it."""
     body_rate: int = Field(8 * 1024, gt=0)
     connections: int = Field(1_000, gt=0)
-    """Open connections of clients, as far as the system gives so many descriptors."""
+    """Open connections of clients; fewer if the system gives fewer descriptors."""
     in_flight: int = Field(512, gt=0)
     """Requests under `/v1/` that are served at the same time, each until its reply has ended."""
     per_tenant: int = Field(256, gt=0)

@@ -1,4 +1,4 @@
-"""The token of the admin API: from the settings, else from a file beside the embedded store."""
+"""The token of the admin API: from the settings, else from a file next to the embedded store."""
 
 from __future__ import annotations
 

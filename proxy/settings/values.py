@@ -1,6 +1,6 @@
 """Checks of settings' values that go beyond types and bounds.
 
-No message quotes a value that may hold a secret. An empty value is refused and never stands for the default, since it
+No message quotes a value that may hold a secret. An empty value is refused and never means the default, since it
 mostly comes from a shell variable that is not set.
 """
 
@@ -108,8 +108,8 @@ def network_address(value: str) -> str:
 
 
 def split_at_commas(value: object) -> object:
-    """A text split at its commas; any other value as it is."""
-    return [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+    """Splits a text at its commas; returns any other value unchanged."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 HttpAddress = Annotated[str, AfterValidator(http_address)]
