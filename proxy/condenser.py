@@ -121,7 +121,7 @@ class Exchange:
         parts = self._parts
         case = await parts.intake.build_case(self.request, self.timing)
         case = with_standing_block(case) if case.policy.memory.inject else case
-        trial = trial_of(case, parts.knowledge.takes_trial) if case.policy.window.learned_by else None
+        trial = trial_of(case, parts.knowledge.learned.takes_trial) if case.policy.window.learned_by else None
         if trial is None:
             self._now = await self._decided(case)
         else:
@@ -296,7 +296,7 @@ class Exchange:
             return False
         case, started = self._case, perf_counter()
         reply_tokens = refusal.reply_tokens or requested_reply_length(request.body.values) or 0
-        passed = parts.knowledge.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         case = case._replace(policy=policy.scaled(case.calibrated.scale))
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)

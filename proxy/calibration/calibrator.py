@@ -12,7 +12,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -81,6 +81,7 @@ class _Known:
         return 1.0 if off > lesson.noise else _EXPECTED
 
 
+@dataclass(slots=True, eq=False)
 class Calibrator:
     """The calibration for one upstream; one per app.
 
@@ -88,27 +89,19 @@ class Calibrator:
     that changes. `truncated_at` gives the count of each prompt for a model that the upstream is proven to truncate.
     """
 
-    def __init__(
-        self,
-        upstream: str,
-        facts: Facts,
-        tasks: OwnedTasks,
-        *,
-        ttl: int,
-        clock: Callable[[], float],
-        report: Callable[[str, Progress], None],
-        truncated_at: Callable[[Scope], int | None] = lambda _: None,
-    ) -> None:
-        self._upstream = upstream
-        self._facts = facts
-        self._tasks = tasks
-        self._ttl = ttl
-        self._clock = clock
-        self._report = report
-        self._truncated_at = truncated_at
-        self._anchors = Anchors()
-        self._models: Callable[[str], defaultdict[str, _Known]] = lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
-        """By model and counter."""
+    upstream: str
+    facts: Facts
+    tasks: OwnedTasks
+    _: KW_ONLY
+    ttl: int
+    clock: Callable[[], float]
+    report: Callable[[str, Progress], None]
+    truncated_at: Callable[[Scope], int | None] = lambda _: None
+    _anchors: Anchors = field(default_factory=Anchors)
+    _models: Callable[[str], defaultdict[str, _Known]] = field(
+        default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
+    )
+    """By model and counter."""
 
     # -- before a request ----------------------------------------------------------------------------
 
@@ -117,7 +110,7 @@ class Calibrator:
 
         Returns the keys of those tasks that read for the first time.
         """
-        now, first = self._clock(), []
+        now, first = self.clock(), []
         for counter in counters:
             known, key = self._models(model)[counter], ("calibration-read", model, counter)
             if known.read_at is not None and 0 <= now - known.read_at < FRESH:
@@ -125,7 +118,7 @@ class Calibrator:
             if known.read_at is None:
                 first.append(key)
             known.read_at = now
-            self._tasks.start(self._read(model, counter), key)
+            self.tasks.start(self._read(model, counter), key)
         return first
 
     def hidden(self, model: str, *counters: str) -> int:
@@ -138,7 +131,7 @@ class Calibrator:
         scope, counter = prompt.scope, prompt.counter
         known = self._models(scope.model)[counter]
         anchor = self._anchors.longest(scope, prompt.transcript.digests, stored)
-        truncated_at = self._truncated_at(scope)
+        truncated_at = self.truncated_at(scope)
         if truncated_at is not None:
             samples = known.samples.without(truncated_at)
             if samples is not known.samples:
@@ -164,10 +157,10 @@ class Calibrator:
         since = calibration.growth_since(applied, own)
         least = _MIN_LEFT * min(since[0].counted, calibration.scale.upstream(own)) if since else 0
         whole = prompt.whole if view.is_verbatim else prompt.fixed.plus(of_messages(view.item_messages))
-        is_truncated = counted == self._truncated_at(scope)
+        is_truncated = counted == self.truncated_at(scope)
         if not digests or is_truncated or not could_be(counted, whole) or counted < least:
             return None
-        now = int(self._clock())
+        now = int(self.clock())
         if since is None:
             lesson = Observation(whole, counted, prompt.conversation, now)
         else:
@@ -192,7 +185,7 @@ class Calibrator:
             known.unfitted += weight
             known.unshared += weight
             self._fit_and_share(model, counter, known)
-        self._report(model, known.progress)
+        self.report(model, known.progress)
 
     def _fit_and_share(self, model: str, counter: str, known: _Known) -> None:
         """Fits and shares what is new: often while little is known, and seldom later."""
@@ -201,9 +194,9 @@ class Calibrator:
         if known.unfitted >= due and number < _FEW:
             self._fit(model, counter)
         elif known.unfitted >= due:
-            self._tasks.start(self._fit_later(model, counter), ("calibration-fit", model, counter))
+            self.tasks.start(self._fit_later(model, counter), ("calibration-fit", model, counter))
         if known.unshared >= due:
-            self._tasks.start(self._share(model, counter), ("calibration-share", model, counter))
+            self.tasks.start(self._share(model, counter), ("calibration-share", model, counter))
 
     async def _fit_later(self, model: str, counter: str) -> None:
         """Fits once the reply at hand has been sent, because a fit takes some milliseconds by then."""
@@ -228,11 +221,11 @@ class Calibrator:
         known = self._models(model)[counter]
         # Encoded only now: a lesson that comes while this is written is due again with the next reply.
         fact, known.unshared = encoded(known.samples), 0.0
-        await self._facts.put(self._name(model, counter), fact, self._ttl, "a calibration")
+        await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
 
     async def _read(self, model: str, counter: str) -> None:
         """Reads and merges what other processes have learned."""
-        fact = await self._facts.get(self._name(model, counter), "a calibration")
+        fact = await self.facts.get(self._name(model, counter), "a calibration")
         try:
             theirs = decoded(fact) if fact else None
         except (ValueError, LookupError, TypeError):
@@ -245,5 +238,5 @@ class Calibrator:
             self._fit(model, counter)
 
     def _name(self, model: str, counter: str) -> str:
-        named = json.dumps([self._upstream, model, counter]).encode()
+        named = json.dumps([self.upstream, model, counter]).encode()
         return f"calibration-{blake2b(named, digest_size=16).hexdigest()}"

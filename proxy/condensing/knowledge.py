@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from proxy.calibration.anchor import Anchor
 from proxy.calibration.calibrator import Calibrator
@@ -34,37 +35,27 @@ FIRST_LOOK = 0.25  # seconds
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Knowledge:
     """What is known of one upstream; one per app. `report` is called for each truncation, `upstream` is an address."""
 
-    def __init__(
-        self,
-        learned: LearnedWindows,
-        calibrator: Calibrator,
-        profiles: Profiles,
-        tasks: OwnedTasks,
-        report: Callable[[], None],
-        upstream: str,
-    ) -> None:
-        self.calibrator = calibrator
-        self.takes_trial = learned.takes_trial
-        self.longest_passed = learned.longest_passed
-        self._learned = learned
-        self._profiles = profiles
-        self._tasks = tasks
-        self._report = report
-        self._upstream = upstream
-        self._logged: Lru[str, int] = Lru(MAX_MODELS)
+    learned: LearnedWindows
+    calibrator: Calibrator
+    profiles: Profiles
+    tasks: OwnedTasks
+    report: Callable[[], None]
+    upstream: str
+    _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
     async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
         """Reads what others know of a model's window and of these counters, if it is time for that."""
-        first_reads = [*self._learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
+        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
         if not (first_reads and waits):
             return
         clock = asyncio.get_running_loop().time
         began = clock()
         for key in first_reads:
-            await self._tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
+            await self.tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
         patience.spend(clock() - began)
 
     def learn_from_reply(self, decision: Decision, case: Case, usage: Usage, watched: WatchedReply) -> Anchor | None:
@@ -84,9 +75,9 @@ class Knowledge:
             return
         reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
         shares = not request.controls.no_store
-        kept = self._learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
+        kept = self.learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
         if kept is not None:
-            self._report()
+            self.report()
             self._log_truncation(request.model, kept, watched)
 
     def _log_truncation(self, model: str, kept: int, watched: WatchedReply) -> None:
@@ -97,7 +88,7 @@ class Knowledge:
         _log.warning(
             "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
             " settings give one. A longer one is set by %s.",
-            *(label(model), kept, setting_of(f"{self._upstream} {server} {watched.head}")),
+            *(label(model), kept, setting_of(f"{self.upstream} {server} {watched.head}")),
         )
 
     def window_from(
@@ -106,7 +97,7 @@ class Knowledge:
         """The window that a refusal for length teaches."""
         clean = CallersText(decision.body).removed_from
         stands = recognise(refused.reply.status, refused.error, clean) if refusal.window is not None else None
-        return self._learned.learn_from_refusal(
+        return self.learned.learn_from_refusal(
             request.scope,
             refusal,
             decision.expected_tokens,
@@ -118,6 +109,6 @@ class Knowledge:
         """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
         options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile
-        return self._profiles.learn_from_refusal(
+        return self.profiles.learn_from_refusal(
             request.scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
         )

@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass, field
+from http import HTTPStatus
 
 from proxy.chat.values import json_or_none
 from proxy.discovery.pages import PAGES, Page, Reading, ServerKind, kind_of, windows_in
@@ -35,39 +36,27 @@ FAILURE_KEPT = 30.0
 """Seconds until a server is asked again that stated windows, that stated none, and that could not be reached."""
 
 _KEY = "discovery"
-_REFUSED = (401, 403)
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _log = logging.getLogger(__name__)
 
 
-class _PageAnswer(NamedTuple):
-    status: int
-    data: object
-
-
+@dataclass(slots=True, eq=False)
 class Discovered:
     """The kind and the windows of the upstream's server; one per app.
 
     Unless `enabled`, nothing is asked. `api_key` is the operator's. `clock` gives seconds.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        tasks: OwnedTasks,
-        clock: Callable[[], float],
-        *,
-        api_key: str | None = None,
-        enabled: bool = True,
-    ) -> None:
-        self._upstream = upstream
-        self._tasks = tasks
-        self._clock = clock
-        self._headers: Headers = [(b"authorization", b"Bearer " + api_key.encode())] if api_key else []
-        self._enabled = enabled
-        self._reading: Reading | None = None
-        self._page: Page | None = None
-        self._due = float("-inf")
-        self._has_new_reply = False
+    upstream: Upstream
+    tasks: OwnedTasks
+    clock: Callable[[], float]
+    _: KW_ONLY
+    api_key: str | None = field(default=None, repr=False)
+    enabled: bool = True
+    _reading: Reading | None = None
+    _page: Page | None = None
+    _due: float = float("-inf")
+    _has_new_reply: bool = False
 
     @property
     def kind(self) -> ServerKind | None:
@@ -80,7 +69,7 @@ class Discovered:
 
     def ask_if_due(self) -> None:
         """Asks the server in the background, unless it was asked lately; called when a window is wanted."""
-        if self._clock() >= self._due:
+        if self.clock() >= self._due:
             self._start()
 
     def ask_after_reply(self) -> None:
@@ -95,8 +84,8 @@ class Discovered:
         return self._reading is not None and self._reading.kind.is_local
 
     def _start(self) -> None:
-        if self._enabled:
-            self._tasks.start(self._ask_until_current(), _KEY)
+        if self.enabled:
+            self.tasks.start(self._ask_until_current(), _KEY)
 
     async def _ask_until_current(self) -> None:
         """Asks, and asks again if a request ended meanwhile: the answer may be from before that."""
@@ -109,19 +98,17 @@ class Discovered:
         """Asks now, for at most `MAX_SECONDS`. If the server fails, its earlier answer is kept."""
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                reading = await self._read_known_page() or await self._recognise()
+                # The page on which the server stated its windows before, if there is one.
+                known = await self._read_pages([self._page]) if self._page else None
+                reading = known or await self._recognise()
         except (UpstreamUnavailable, TimeoutError):
-            self._due = self._clock() + FAILURE_KEPT
+            self._due = self.clock() + FAILURE_KEPT
             return
-        self._due = self._clock() + (KEPT if reading else SILENCE_KEPT)
+        self._due = self.clock() + (KEPT if reading else SILENCE_KEPT)
         if reading is not None:
             if reading.kind is not self.kind:
                 _log.info("the upstream states windows as %s does", reading.kind)
             self._reading = reading.after(self._reading)
-
-    async def _read_known_page(self) -> Reading | None:
-        """The current page on which the server stated its windows before; None if there is no such page."""
-        return await self._read_pages([self._page]) if self._page else None
 
     async def _recognise(self) -> Reading | None:
         """The kind of the server by its model list, and its windows from there or from its own pages."""
@@ -136,13 +123,16 @@ class Discovered:
         """The first page that states a window, else the first that could be read."""
         silent: Reading | None = None
         for page in pages:
-            reading = page.read((await self._fetch(page.path, beside_v1=True)).data)
+            _, data = await self._fetch(page.path, beside_v1=True)
+            reading = page.read(data)
             if reading is not None and (silent is None or not reading.is_silent):
                 self._page, silent = page, reading
             if reading is not None and not reading.is_silent:
                 return reading
         return silent
 
-    async def _fetch(self, path: str, *, beside_v1: bool) -> _PageAnswer:
-        reply = await self._upstream.page(path, self._headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
-        return _PageAnswer(reply.status, json_or_none(reply.body) if reply.status == 200 else None)
+    async def _fetch(self, path: str, *, beside_v1: bool) -> tuple[int, object]:
+        """The status of a page, and its value, if it could be read."""
+        headers: Headers = [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []
+        reply = await self.upstream.page(path, headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
+        return reply.status, json_or_none(reply.body) if reply.status == HTTPStatus.OK else None

@@ -116,29 +116,23 @@ class _ScopeState:
     """When the window was learned or last tried, in seconds since the epoch."""
 
 
+@dataclass(slots=True, eq=False)
 class LearnedWindows:
     """The windows that one upstream has taught; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch, `loaded` the window that the server reports for a model.
     """
 
-    def __init__(
-        self,
-        upstream: str,
-        facts: Facts,
-        tasks: OwnedTasks,
-        ttl: int,
-        clock: Callable[[], float],
-        loaded: WindowLookup = no_stated_window,
-    ) -> None:
-        self._upstream = upstream
-        self._facts = facts
-        self._tasks = tasks
-        self._ttl = ttl
-        self._clock = clock
-        self._loaded = loaded
-        self._state: Callable[[Scope], _ScopeState] = lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
-        self._has_taught = False  # mostly, so that most requests need not look any further
+    upstream: str
+    facts: Facts
+    tasks: OwnedTasks
+    ttl: int
+    clock: Callable[[], float]
+    loaded: WindowLookup = no_stated_window
+    _state: Callable[[Scope], _ScopeState] = field(
+        default_factory=lambda: lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
+    )
+    _has_taught: bool = False  # mostly, so that most requests need not look any further
 
     def window(self, scope: Scope) -> LearnedWindow | None:
         """The smallest unexpired window that holds for a tenant."""
@@ -161,7 +155,7 @@ class LearnedWindows:
 
         A truncation is tried only by its expiry: a trial would silently cost the client its oldest messages.
         """
-        now, states = self._clock(), self._known(scope)
+        now, states = self.clock(), self._known(scope)
         if self.truncated_at(scope) is not None or any(0 <= now - state.tried_at < TRIAL for state in states):
             return False
         for state in states:
@@ -178,7 +172,7 @@ class LearnedWindows:
 
         Returns the keys of the tasks that read for the first time, so that the request can wait for them.
         """
-        now, first = self._clock(), []
+        now, first = self.clock(), []
         for each in (scope, scope.everyone):
             state, key = self._state(each), ("learned", each)
             if state.read_at is not None and 0 <= now - state.read_at < FRESH:
@@ -186,7 +180,7 @@ class LearnedWindows:
             if state.read_at is None:
                 first.append(key)
             state.read_at = now
-            self._tasks.start(self._read(each), key)
+            self.tasks.start(self._read(each), key)
         return first
 
     def learn_from_refusal(
@@ -214,7 +208,7 @@ class LearnedWindows:
 
         Returns the tokens that the upstream keeps of such a prompt if it is proven to truncate, else None.
         """
-        state, stated = self._state(scope), self._loaded(scope.model)
+        state, stated = self._state(scope), self.loaded(scope.model)
         state.replies.append(reply)
         state.highest = max(state.highest, reply.counted)
         before, kept = state.window, kept_by(state.replies, state.highest, stated.window if stated else None)
@@ -240,39 +234,39 @@ class LearnedWindows:
 
     def _lower(self, scope: Scope, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(scope)
-        learned = LearnedWindow(tokens, origin, self._clock() + self._ttl)
+        learned = LearnedWindow(tokens, origin, self.clock() + self.ttl)
         before = self._unexpired(state.window)
         if before is not None and before.tokens < tokens:
             learned = replace(before, until=learned.until)
-        state.window, state.tried_at, self._has_taught = learned, self._clock(), True
+        state.window, state.tried_at, self._has_taught = learned, self.clock(), True
         return learned
 
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
-        return window if window is not None and window.until > self._clock() else None
+        return window if window is not None and window.until > self.clock() else None
 
     def _name(self, scope: Scope) -> str:
-        return f"window-{blake2b(json.dumps([self._upstream, *scope]).encode(), digest_size=16).hexdigest()}"
+        return f"window-{blake2b(json.dumps([self.upstream, *scope]).encode(), digest_size=16).hexdigest()}"
 
     def _share(self, scope: Scope) -> None:
         """Starts writing to the store what is known of a scope; an app that closes lets that finish."""
         state = self._state(scope)
         if not state.is_sharing:
             state.is_sharing = True
-            self._tasks.own(self._write(scope, state), to_its_end=True)
+            self.tasks.own(self._write(scope, state), to_its_end=True)
 
     async def _write(self, scope: Scope, state: _ScopeState) -> None:
         """Writes to the store what is known, including what is learned meanwhile; a failure is only logged."""
         written = b""
         try:
             while (fact := _encoded(state)) != written:
-                if not await self._facts.put(self._name(scope), fact, self._ttl, _WHAT):
+                if not await self.facts.put(self._name(scope), fact, self.ttl, _WHAT):
                     break
                 written = fact
         finally:
             state.is_sharing = False
 
     async def _read(self, scope: Scope) -> None:
-        fact = await self._facts.get(self._name(scope), _WHAT)
+        fact = await self.facts.get(self._name(scope), _WHAT)
         if fact is not None:
             self._merge(self._state(scope), fact)
 
@@ -285,7 +279,7 @@ class LearnedWindows:
             return
         theirs, ours = self._unexpired(window), self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
-            state.window, state.tried_at, self._has_taught = theirs, state.tried_at or self._clock(), True
+            state.window, state.tried_at, self._has_taught = theirs, state.tried_at or self.clock(), True
 
 
 def _encoded(state: _ScopeState) -> bytes:

@@ -82,7 +82,7 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     async with learning(store=store) as learned:
         learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
         told(learned, 2_000, 2_000)
-        await learned._tasks.idle()
+        await learned.tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
             assert other.window(MODEL) == learned.window(MODEL)
@@ -94,12 +94,12 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     store, clock = await open_store("memory://"), Clock()
     async with learning(store=store, clock=clock) as learned, learning(store=store, clock=clock) as other:
         other.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        await other._tasks.idle()
+        await other.tasks.idle()
         learned.refresh(MODEL)
         assert learned.window(MODEL) is None
         clock.now += 31
         learned.refresh(MODEL)
-        await learned._tasks.idle()
+        await learned.tasks.idle()
         assert learned.window(MODEL) == other.window(MODEL)
     await store.close()
 
