@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import cut_text
-from strategies.core.history import originals
+from strategies.core.history import ledger_tokens, next_ledger, originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
 from strategies.core.messages import Counter, Message, Role

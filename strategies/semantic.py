@@ -29,8 +29,7 @@ from strategies.core.view import View
 from strategies.keywords import keywords
 from strategies.memory.attribution import attribute_cards
 from strategies.rule_record import CHINESE, ENGLISH, rule_record
-from strategies.scoring import MessageImportanceScorer, Wording
-from strategies.selection import Aim, Selection, Unit, forgettable, select
+from strategies.scoring import Aim, MessageImportanceScorer, Selection, Unit, Wording, forgettable, select
 
 _DUE_SHARE = 10
 _RESULTS, _ARGUMENTS = 2, 4

@@ -144,7 +144,7 @@ def test_no_strategy_knows_another() -> None:
 
 
 def test_importing_the_strategies_loads_nothing_of_the_proxy() -> None:
-    loaded = in_a_fresh_process("import strategies, strategies.walk, sys; print(*sys.modules)").split()
+    loaded = in_a_fresh_process("import strategies, strategies.pipeline, sys; print(*sys.modules)").split()
     outside = {"proxy", "asyncio", "redis", "httpx", "aiohttp", "fastapi", "pydantic", "tiktoken", "socket"}
     assert outside & set(loaded) == set()
 

@@ -6,8 +6,8 @@
     make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, running.py)
 
 This is the only caller of a strategy. A failure inside the proxy never stops a request: a view that cannot be condensed
-is sent as it is, and the walk (strategies/walk.py) replaces a store that is down. Only a request that no upstream could
-serve is refused, and the error says where its tokens are.
+is sent as it is, and the walk (strategies/pipeline.py) replaces a store that is down. Only a request that no upstream
+could serve is refused, and the error says where its tokens are.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.prepared import JUDGED
-from strategies.core.replay import replay
+from strategies.core.replay import JUDGED, replay
 from strategies.core.requirement import RULES, Requirement, requirement_for
 from strategies.core.view import View
-from strategies.walk import walk
+from strategies.pipeline import walk
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from proxy.store.patience import Patience
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import standing_in
 from strategies.core.messages import Message
-from strategies.core.prepared import JUDGED, prepared_in
+from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
 
 MAX_ESTIMATED = 1_000

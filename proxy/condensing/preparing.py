@@ -38,9 +38,8 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import FailedTry
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.prepared import JUDGED, best_prepared, prepared_in
 from strategies.core.protocol import Judging, Verdict
-from strategies.core.replay import Replayed
+from strategies.core.replay import JUDGED, Replayed, best_prepared, prepared_in
 from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due

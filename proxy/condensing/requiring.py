@@ -9,10 +9,8 @@ from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
 from proxy.condensing.decision import Decision
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
 from proxy.settings.tables import Prices
-from strategies.core.floor import floor
-from strategies.core.prepared import JUDGED, best_prepared
-from strategies.core.replay import Replayed
-from strategies.core.requirement import RULES, Requirement, has_grown, requirement_for
+from strategies.core.replay import JUDGED, Replayed, best_prepared
+from strategies.core.requirement import RULES, Requirement, floor, has_grown, requirement_for
 from strategies.pipeline import is_due
 
 

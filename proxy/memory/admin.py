@@ -24,8 +24,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.messages import Message, Reader, Role, unknown
-from strategies.core.normalizing import normalized
-from strategies.core.parsing import loads
+from strategies.core.parsing import loads, normalized
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import card_entry, message_entries
 from strategies.memory.ranking import Hit, Index

@@ -30,8 +30,7 @@ from proxy.sessions.session import Session
 from proxy.settings.tables import ModelRole
 from proxy.store.base import SessionKey
 from strategies.core.effects import Failure
-from strategies.memory.fusing import fuse, outstanding
-from strategies.memory.ranking import Hit
+from strategies.memory.ranking import Hit, fuse, outstanding
 
 BATCH = 64
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strategies.core.effects import Vote
-from strategies.core.tags import tag_contents, without_tags
+from strategies.core.parsing import tag_contents, without_tags
 
 _THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _REASONING, _DECISION = "reasoning", "decision"

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from strategies.core.messages import Role
-from strategies.core.normalizing import normalized
+from strategies.core.parsing import normalized
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
 FROM_TOOLS = ("code", "fact")

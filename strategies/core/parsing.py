@@ -1,13 +1,19 @@
-"""Parses JSON in which numbers may have any length.
+"""Parsing: JSON in which numbers may have any length, tags in answers, and texts that are compared.
 
 Python refuses to parse an integer of more than 4,300 digits, because that takes quadratic time. We do not compute with
 such numbers: they are read as text here, and the original bytes are what is sent on.
+
+It also finds tags in a model's answer, `<name>…</name>`, in one pass, however many are never closed, and normalizes
+texts, so that they can be compared and searched.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -38,3 +44,47 @@ def decode(text: str, at: int = 0) -> tuple[Any, int]:
         raise
     except ValueError:
         return _WITH_LONG_NUMBERS.raw_decode(text, at)
+
+
+def tag_contents(text: str, name: str) -> Iterator[str]:
+    """Yields the text inside each pair of tags, in order; an opening tag inside a pair is text."""
+    for start, end in _pairs(text, name):
+        yield text[start + len(name) + 2 : end - len(name) - 3]
+
+
+def without_tags(text: str, name: str) -> str:
+    """The text without its pairs of tags and the text inside them."""
+    kept, behind = [], 0
+    for start, end in _pairs(text, name):
+        kept.append(text[behind:start])
+        behind = end
+    return "".join((*kept, text[behind:]))
+
+
+def _pairs(text: str, name: str) -> Iterator[tuple[int, int]]:
+    """Yields where each pair begins and ends, tags included."""
+    opening, closing = f"<{name}>", f"</{name}>"
+    end = 0
+    while (start := text.find(opening, end)) >= 0:
+        closed = text.find(closing, start + len(opening))
+        if closed < 0:
+            return
+        end = closed + len(closing)
+        yield start, end
+
+
+_WORDS = re.compile(r"\w+")
+
+
+def fold_characters(text: str) -> str:
+    """Text with one form for full and half width and without accents. Case is kept, since camelCase separates words."""
+    if text.isascii():
+        return text
+    one_width = unicodedata.normalize("NFKC", text)
+    bare = (each for each in unicodedata.normalize("NFD", one_width) if not "\u0300" <= each <= "\u036f")
+    return unicodedata.normalize("NFC", "".join(bare))
+
+
+def normalized(text: str) -> str:
+    """The folded, lower-case words of a text, joined by spaces: two texts with the same words compare equal."""
+    return " ".join(_WORDS.findall(fold_characters(text).casefold()))

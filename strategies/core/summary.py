@@ -24,11 +24,19 @@ from typing import NamedTuple
 from strategies.core.answer import AnswerReader, AskedRecord, accept, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
-from strategies.core.carrying import ledger_tokens, next_ledger
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
-from strategies.core.history import WIDEST, Limits, break_fences, in_one, in_parts, originals
+from strategies.core.history import (
+    WIDEST,
+    Limits,
+    break_fences,
+    in_one,
+    in_parts,
+    ledger_tokens,
+    next_ledger,
+    originals,
+)
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.protocol import Past
 from strategies.core.replacement import previous_text, text_room

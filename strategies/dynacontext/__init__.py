@@ -17,16 +17,24 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.language import is_chinese
 from strategies.core.plan import Plan, Replace
-from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Judging, Past, Polling, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
+from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.record import FORMS, LEAD_IN, cap_after_vote, span_of
-from strategies.dynacontext.rollback import EXCLUDED, JUDGED_COUNT, dropped_fields, leave_out
-from strategies.dynacontext.scope import Scope, after_vote, at_limit, judged_end
+from strategies.dynacontext.scope import (
+    EXCLUDED,
+    JUDGED_COUNT,
+    Scope,
+    after_vote,
+    at_limit,
+    dropped_fields,
+    judged_end,
+    leave_out,
+)
 from strategies.memory.attribution import attribute_cards
 
 __all__ = ["DynaContext", "DynaContextOptions"]

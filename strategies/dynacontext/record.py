@@ -14,10 +14,10 @@ import re
 from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
+from strategies.core.parsing import tag_contents
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.replacement import frame_tokens
 from strategies.core.summary import MIN_RECORD, Cap, RecordForm, Span, record_cap
-from strategies.core.tags import tag_contents
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope

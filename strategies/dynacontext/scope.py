@@ -1,25 +1,32 @@
 """The scope: what a condensation of `dynacontext` replaces.
 
-The first messages stay, and everything behind them is a candidate for the record. After a vote, the tail of the judged
+The first messages stay, and everything after them is a candidate for the record. After a vote, the tail of the judged
 messages is excluded from the record: up to `exclude_tail_max` messages of the assistant and its tools, back to a user
 message at most, because they may be half of something. Without a vote, at the context limit, there is no such tail.
 
 Messages that every strategy must leave alone are never candidates: the view's `limit` ends every scope. Rounds stay
 whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is dropped shrinks,
 because dropped messages are in no record.
+
+What a record leaves out: drops messages after it when it is applied for the first time.
+
+With `on_drift=rollback` these are all messages between the record and those that the model must answer. The source
+document goes back to the last message that it wants to keep; a client sends the later ones again with every request, so
+here the view leaves them out. With `tail=drop` it is the tail of the judged messages alone: it was the newest round
+when the record was made, which no plan may touch, and is older now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from strategies.core.errors import NothingToSummarize
+from strategies.core.errors import InvalidPlan, NothingToSummarize
 from strategies.core.messages import Role
 from strategies.core.pieces import Piece
-from strategies.core.plan import task_piece
-from strategies.core.protocol import Verdict
+from strategies.core.plan import Plan, Replace, apply, check, task_piece
+from strategies.core.protocol import Shortened, Verdict
 from strategies.core.view import View, item_for
 from strategies.dynacontext.options import DynaContextOptions
 
@@ -142,3 +149,48 @@ def _first(view: View, lead: int, end: int, task_cap: int) -> tuple[Piece, ...]:
     if view.task is None or view.task >= end:
         return ()
     return (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
+
+
+JUDGED_COUNT, EXCLUDED = "judged_message_count", "tail_exclusion_count"
+
+
+def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, Any]) -> Shortened | None:
+    """`view` without what the options leave out, and the `telemetry` of its record with what that was.
+
+    The head of the result also covers the dropped messages. None if there is nothing to drop, or if a round would
+    break.
+    """
+    judged = int(telemetry.get(JUDGED_COUNT, 0))
+    start, end = _span(view, options, judged, int(telemetry.get(EXCLUDED, 0)))
+    if end <= start:
+        return None
+    try:
+        after = apply(view, Plan((Replace(start, end),)))
+        check(after)
+    except InvalidPlan:
+        return None
+    dropped = dropped_fields(sources(view, start, end), judged)
+    excluded = max(int(telemetry.get(EXCLUDED, 0)), dropped["dropped_judged_count"])
+    return Shortened(after, {**telemetry, EXCLUDED: excluded, **dropped})
+
+
+def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:
+    """The telemetry fields of the messages that are in neither record nor view; the first `judged` were voted on."""
+    indices = list(dropped)
+    voted_on = [index for index in indices if index < judged]
+    return {
+        "dropped_judged_count": len(voted_on),
+        "dropped_judged_event_ids": voted_on,
+        "dropped_drift_count": len(indices) - len(voted_on),
+    }
+
+
+def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -> tuple[int, int]:
+    """The items to drop: none of those that the model must answer."""
+    most = min([view.limit, *(i for i in view.question if i >= view.head)])
+    if options.on_drift == "rollback":
+        return view.head, most
+    start, end = view.item_of(judged - excluded), view.item_of(judged - options.keep_last)
+    if options.tail != "drop" or start is None or end is None:
+        return 0, 0
+    return max(start, view.head), min(end, most)

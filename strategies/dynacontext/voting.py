@@ -16,9 +16,9 @@ from strategies.core.effects import Ballot, Result, Vote, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role
-from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Past, Verdict
 from strategies.core.replacement import previous_text
+from strategies.core.replay import JUDGED
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View
 from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions

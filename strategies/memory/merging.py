@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
-from strategies.core.normalizing import normalized
+from strategies.core.parsing import normalized
 from strategies.memory.terms import STOP, terms
 
 SAME = 0.8

@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
-from strategies.core.normalizing import fold_characters
+from strategies.core.parsing import fold_characters
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4

@@ -16,9 +16,9 @@ from strategies.core import cards, language, ledger, rules
 from strategies.core.answer import read_plain_answer
 from strategies.core.ballot import read_vote
 from strategies.core.excerpt import cut_text
-from strategies.core.facts import find_facts, rank_facts
 from strategies.core.history import break_fences
-from strategies.core.normalizing import normalized
+from strategies.core.ledger import find_facts, rank_facts
+from strategies.core.parsing import normalized
 from strategies.dynacontext.record import tagged
 from strategies.extract import record
 from strategies.memory import merging, passages, terms

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result, Vote, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.prepared import JUDGED
 from strategies.core.protocol import Past, Verdict
+from strategies.core.replay import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.dynacontext import DynaContext
 from strategies.dynacontext.options import DynaContextOptions
-from strategies.dynacontext.rollback import leave_out
+from strategies.dynacontext.scope import leave_out
 from strategies.pipeline import attempt
 from tests.strategies.driving import attempted, finish, good, judged_past, staged
 from tests.strategies.invariants import faults

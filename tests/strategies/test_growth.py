@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies.core.facts import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
+from strategies.core.ledger import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
 from strategies.core.rules import MAX_CHARACTERS as READ
 from strategies.core.rules import MOST, find_rules, merge_rules
 from tests.strategies.pathological import READERS

@@ -25,7 +25,7 @@ from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.walk import walk
+from strategies.pipeline import walk
 from tests.strategies.driving import Reply, attempted, failing, good, ladder, overlay_of, staged
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import STABLE, VIOLENT

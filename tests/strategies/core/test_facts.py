@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.facts import MAX_CHARACTERS, MAX_OF_ONE, Fact, find_facts, rank_facts
+from strategies.core.ledger import MAX_CHARACTERS, MAX_OF_ONE, Fact, find_facts, rank_facts
 
 
 @pytest.mark.parametrize(

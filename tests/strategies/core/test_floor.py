@@ -6,8 +6,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
-from strategies.core.floor import MIN_RESULT, can_help, floor
-from strategies.core.requirement import Requirement
+from strategies.core.requirement import MIN_RESULT, Requirement, can_help, floor
 from strategies.core.view import View
 from tests.strategies.driving import attempted, failing
 from tests.support.transcripts import agent, assistant, chat, system, user, view_of, words

@@ -8,8 +8,16 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
-from strategies.core.facts import Fact
-from strategies.core.ledger import FACTS_HEADING, RULES_HEADING, Ledger, LedgerCaps, append_ledger, ledger, split_ledger
+from strategies.core.ledger import (
+    FACTS_HEADING,
+    RULES_HEADING,
+    Fact,
+    Ledger,
+    LedgerCaps,
+    append_ledger,
+    ledger,
+    split_ledger,
+)
 from strategies.core.messages import Message, Role
 from strategies.core.replacement import previous_record, previous_text
 from strategies.core.requirement import Requirement, requirement_for

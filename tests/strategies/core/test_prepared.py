@@ -8,7 +8,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
-from strategies.core.prepared import JUDGED, best_prepared
+from strategies.core.replay import JUDGED, best_prepared
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from tests.strategies.driving import attempted, judged_past

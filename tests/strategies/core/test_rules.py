@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strategies.core.facts import Fact
-from strategies.core.ledger import Ledger, append_ledger
+from strategies.core.ledger import Fact, Ledger, append_ledger
 from strategies.core.replacement import replacement
 from strategies.core.rules import LONGEST, MAX_OF_ONE, find_rules, is_weak, merge_rules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.tags import tag_contents, without_tags
+from strategies.core.parsing import tag_contents, without_tags
 
 
 @pytest.mark.parametrize(

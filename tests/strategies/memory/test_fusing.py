@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.messages import Role
-from strategies.memory.fusing import MAX_NEAR, fuse, outstanding
 from strategies.memory.passages import Entry
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import MAX_NEAR, Hit, Index, fuse, outstanding
 
 ENTRIES = [Entry(f"k{place}", Role.USER, f"text {place}", place) for place in range(400)]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.normalizing import normalized
+from strategies.core.parsing import normalized
 from strategies.memory.terms import Date, dates, informative_share, leading_date, speaker, stem, terms, width
 
 
