@@ -15,10 +15,9 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
-from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch, has_node
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.histories import StoredHistory
+from proxy.sessions.histories import StoredHistory, StoredMessage
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError

@@ -4,8 +4,7 @@ session      what is stored of a conversation, and how a request finds its branc
 recognition  finds the session of a request
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
-blocks       the blocks that a history is stored in
-histories    a cache of decoded blocks
+histories    the blocks that a history is stored in, and a cache of decoded ones
 append       append mode
 cards        memory cards that a person changed, and those that sessions share
 admin        sessions for an operator

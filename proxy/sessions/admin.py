@@ -14,12 +14,11 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
-from proxy.sessions.blocks import StoredMessage
 from proxy.sessions.branch import Branch
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
 from proxy.sessions.codec import encode_condensation, encode_verdict
-from proxy.sessions.histories import StoredHistory
+from proxy.sessions.histories import StoredHistory, StoredMessage
 from proxy.sessions.identity import session_key
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions

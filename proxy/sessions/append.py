@@ -20,10 +20,12 @@ from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
-from proxy.sessions.blocks import VERSION
 from proxy.sessions.identity import Identity
 from strategies.core.digest import ROOT, chain
 from strategies.core.messages import dump
+
+VERSION = 1
+"""The schema of blocks, those of appends and all others."""
 
 NO_HEAD = f"0-{ROOT.hex()}"
 

@@ -18,7 +18,7 @@ from strategies.core.messages import Role
 from strategies.core.transcript import Transcript
 
 MAX_OPENINGS = 4
-"""The most user messages that one question may consist of: files, context, and the question itself."""
+"""The maximum number of user messages that make one question: files, context, and the question itself."""
 
 
 class MemoryBlock(NamedTuple):
@@ -40,8 +40,6 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A line of history in a session."""
-
     name: str
     """`main`, `b2`, `b3`, …"""
     head: bytes
@@ -94,11 +92,11 @@ def place_of_last(branch: Branch, transcript: Transcript) -> int | None:
     shared = common_length(branch, transcript.digests)
     if shared >= branch.count - 1:
         return branch.count - 1 if shared else None
-    place = _place_behind(branch, transcript, shared) if shared else None
+    place = _place_from(branch, transcript, shared) if shared else None
     return None if place == branch.count - 1 else place
 
 
-def _place_behind(branch: Branch, transcript: Transcript, start: int) -> int | None:
+def _place_from(branch: Branch, transcript: Transcript, start: int) -> int | None:
     """The first place from `start` on, of at least 1, where a transcript has the branch's last message.
 
     If that was rewritten, it is known by the reply that follows it.
@@ -138,7 +136,7 @@ def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[in
     size = len(transcript.chain)
     if shared >= branch.count - 1:
         return list(range(branch.count, size))
-    place = _place_behind(branch, transcript, shared) if shared else None
+    place = _place_from(branch, transcript, shared) if shared else None
     if place is None:
         return None
     if place < branch.count - 1:

@@ -1,4 +1,9 @@
-"""A cache of stored histories: the decoded blocks of the sessions that this process has read.
+"""The blocks that a session's history is stored in, one for each turn, and a cache of the decoded ones.
+
+A block holds the messages that a request added to its branch: their digests, and their text unless only digests may be
+kept. Its name is the chain digest that it ends with, and it holds the chain digest that it goes on from. So the blocks
+of a session form a tree, and the path to any node can be walked back to the root. A block has a schema version; a block
+without one is older than the versions. A block of a newer version is a miss.
 
 Blocks never change, so a block that was decoded once serves every later turn. A turn reads by name the blocks that are
 not cached, usually the newest one only; it reads all blocks of the session only where reading by name does not lead
@@ -11,19 +16,20 @@ A session that was deleted and created again has another `created_at`, and nothi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.append import StoredAppend, decode_append
-from proxy.sessions.blocks import StoredMessage, block_document, messages_of
+from proxy.sessions.append import VERSION, StoredAppend, decode_append
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
-from strategies.core.digest import ROOT
+from strategies.core.digest import ROOT, link
 from strategies.core.messages import Message
+from strategies.core.transcript import Transcript
 
 MAX_BYTES = 32 * 1024 * 1024
 IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
@@ -33,6 +39,50 @@ READS_BY_NAME = 4  # each goes one block further back; then all of the session i
 _NODE_BYTES = 500
 _TEXT_BYTES = 500
 _COPIES = 2
+
+
+class StoredMessage(NamedTuple):
+    """A stored message: the chain digest before it, its own digest, and its text where that was kept."""
+
+    before: bytes
+    digest: bytes
+    raw: str | None
+
+
+def new_block(transcript: Transcript, start: int, end: int | None = None, *, keeps_text: bool) -> dict[str, bytes]:
+    """The block of the chain messages from `start` to `end`, by its name; empty where there are no such messages."""
+    messages = transcript.chain[start:end]
+    if not messages:
+        return {}
+    document = {
+        "v": VERSION,
+        "from": (transcript.digests[start - 1] if start else ROOT).hex(),
+        "digests": [message.digest.hex() for message in messages],
+        "messages": [message.raw for message in messages] if keeps_text else None,
+    }
+    return {transcript.digests[start + len(messages) - 1].hex(): json.dumps(document).encode()}
+
+
+def block_document(data: bytes) -> dict[str, Any]:
+    """The document of a stored block; empty where a newer version wrote it. Raises ValueError for what is no block."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("a block is no object")  # noqa: TRY004
+    return document if document.get("v", VERSION) <= VERSION else {}
+
+
+def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
+    """The messages in a block's document, in order; none in a block of append mode."""
+    if "digests" not in document:
+        return []
+    digests: Sequence[str] = document["digests"]
+    texts: Sequence[str | None] = document["messages"] or [None] * len(digests)
+    node = bytes.fromhex(document["from"])
+    messages: list[StoredMessage] = []
+    for digest, raw in zip(map(bytes.fromhex, digests), texts, strict=True):
+        messages.append(StoredMessage(node, digest, raw))
+        node = link(node, digest)
+    return messages
 
 
 class DecodedBlock(NamedTuple):
@@ -123,12 +173,12 @@ class _Cached(NamedTuple):
 
 
 class Histories:
-    """Reads the histories of sessions; one per app. It caches at most `most_bytes` of them."""
+    """Reads the histories of sessions; one per app. It caches at most `max_bytes` of them."""
 
-    def __init__(self, stored: StoredSessions, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
-        self._most_bytes = most_bytes
-        self._cached: SizedLru[SessionKey, _Cached] = SizedLru(most_bytes)
+        self._max_bytes = max_bytes
+        self._cached: SizedLru[SessionKey, _Cached] = SizedLru(max_bytes)
 
     async def history(self, key: SessionKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
@@ -142,7 +192,7 @@ class Histories:
         else:
             history = StoredHistory()
             await self._read_all(key, history, ends)
-        if history.size <= self._most_bytes:
+        if history.size <= self._max_bytes:
             self._cached.put(key, _Cached(session.created_at, history), history.size)
         else:
             self.forget(key)

@@ -19,7 +19,7 @@ from proxy.errors import BadRequest
 OWN_HEADER = "X-Condenser-Session"
 DERIVED = "derived"
 MAX_SHOWN = 256
-"""The most characters of an id that headers and logs show as it is."""
+"""The maximum number of characters of an id that headers and logs show as it is."""
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 

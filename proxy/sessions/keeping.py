@@ -23,10 +23,10 @@ from proxy.calibration.anchor import Anchor
 from proxy.chat.values import Usage
 from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
-from proxy.sessions.blocks import new_block
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, openings
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
+from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
@@ -290,7 +290,6 @@ class Keeper:
 
 
 def _new_id(recognised: Recognised) -> str:
-    """The id of a session that is to be created."""
     return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.session
 
 

@@ -208,8 +208,8 @@ class Session(NamedTuple):
         if patch is not None:
             kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
         sizes = accumulate(_size(each) for each in reversed(kept))
-        most = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
-        return self._replace(patches=tuple(kept[max(len(kept) - min(most, MAX_PATCHES), 0) :]))
+        fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
+        return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
 
     def saved_after(self, condensation: str, tokens: int) -> Mapping[str, int]:
         """The tokens saved, after one more request with this condensation in its view ("" for none)."""
@@ -218,11 +218,9 @@ class Session(NamedTuple):
         return {**self.saved_tokens, condensation: self.saved_tokens.get(condensation, 0) + max(tokens, 0)}
 
     def totals_with(self, **more: int) -> dict[str, int]:
-        """The session's totals with `more` added to them."""
         return {**self.totals, **{key: self.totals.get(key, 0) + count for key, count in more.items()}}
 
     def with_totals(self, **more: int) -> Session:
-        """The session with `more` added to its totals."""
         return self._replace(totals=self.totals_with(**more))
 
 

@@ -183,7 +183,8 @@ class StoredSessions:
     async def why_unwritable(self, *, is_suspected: bool = False) -> str:
         """Why the store cannot write, "" if it can.
 
-        If the last write failed, or the store `is_suspected`, a small write is tried; at most one in `TRIAL_EVERY`.
+        If the last write failed, or the store `is_suspected`, a small write is tried, at most once in `TRIAL_EVERY`
+        seconds.
         """
         now = time.monotonic()
         if (is_suspected or self.outage.unwritten) and now - self._tried_at >= TRIAL_EVERY:
@@ -233,9 +234,9 @@ MAX_DOCUMENTS = 128 * 1024
 class Records:
     """Reads sessions and records; one per app."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES, most_documents: int = MAX_DOCUMENTS) -> None:
-        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(most_bytes)
-        self._documents: SizedLru[bytes, Session] = SizedLru(most_documents)
+    def __init__(self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS) -> None:
+        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(max_bytes)
+        self._documents: SizedLru[bytes, Session] = SizedLru(max_documents)
 
     def session(self, snapshot: Snapshot) -> Session | None:
         """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""

@@ -21,7 +21,6 @@ class Facts:
     _timeout: float
     """Seconds that each access may take."""
     _outage: Outage
-    """Notes failures."""
 
     async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:
         """The value of a fact; None if there is none or it cannot be read, which the log calls `what`."""

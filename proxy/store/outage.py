@@ -111,9 +111,7 @@ class Circuit:
     """The state of a breaker, immutable. A call remembers the `age` that it began at; times are in seconds."""
 
     thresholds: Thresholds = Thresholds()
-    """When it opens, and for how long."""
     state: State = State.CLOSED
-    """The state it is in."""
     age: int = 0
     """How many changes of state there were."""
     failures: tuple[float, ...] = ()

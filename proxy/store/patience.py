@@ -49,20 +49,20 @@ class Patience:
             self.spend(clock() - began)
 
     async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
-        """The result of a task, which goes on by itself; raises `StoreError` where it takes longer than what remains.
+        """The result of a task; raises `StoreError` where it takes longer than what remains, and `at_least` seconds.
 
-        The task gets `at_least` that many seconds.
+        A task that is not waited for any longer is not cancelled.
         """
-        most = max(self.remaining, at_least)
+        limit = max(self.remaining, at_least)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             # A store in this process finishes at the task's first step.
             await asyncio.sleep(0)
             if not task.done():
-                await asyncio.wait({task}, timeout=most)
+                await asyncio.wait({task}, timeout=limit)
         finally:
             self.spend(clock() - began)
         if not task.done():
-            raise StoreError("store-timeout", f"not done in {most:.2f} s, and not waited for any longer")
+            raise StoreError("store-timeout", f"not done in {limit:.2f} s, and not waited for any longer")
         return task.result()

@@ -87,7 +87,7 @@ class Limits:
     health_check: int = 30
     """Seconds without use after which a connection is checked before it is used again."""
     connections: int = 32
-    """The most connections."""
+    """The maximum number of connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,6 @@ def cause_of(error: Exception) -> Exception | None:
 
 
 def store_error(error: Exception, shown: str) -> StoreError:
-    """The StoreError for an exception of the client."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # why no node could be asked
     reason = next((word for fits, word in _REASONS if isinstance(error, fits)), "store-error")
@@ -328,7 +327,6 @@ class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
 
 
 def _policy(limits: Limits) -> dict[str, Any]:
-    """What holds for every connection."""
     return {
         "socket_connect_timeout": limits.connect,
         "socket_timeout": limits.operation,

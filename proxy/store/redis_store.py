@@ -181,7 +181,7 @@ class RedisStore:
             return await self._found_in(_groups(digests, together=False), tenant, likely)
 
     async def _found_in(self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str]) -> FindResult:
-        """The sessions that digests lead to; one command asks for each group."""
+        """Asks for each group of digests with one command."""
         keys = [[_chain(tenant, digest) for digest in group] for group in groups]
         questions = [Command(("MGET", *group), group[0]) for group in keys]
         loading = [_load_command(SessionKey(tenant, name)) for name in likely]

@@ -32,7 +32,6 @@ class LiveRow(NamedTuple):
 
 
 def size_of(connection: sqlite3.Connection, row: int) -> int:
-    """The bytes of a session."""
     size: int = rows_of(connection, "SELECT bytes FROM sessions WHERE id = ?", row)[0][0]
     return size
 
@@ -44,7 +43,6 @@ def put_block(connection: sqlite3.Connection, row: int, digest: str, block: byte
 
 
 def size_of_others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
-    """The bytes of the tenant's other sessions."""
     select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
     size: int = rows_of(connection, select, key.tenant, now, key.session)[0][0]
     return size

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.condensing.restoring import Restorer
 from proxy.request.measure import Measured
-from proxy.sessions.blocks import new_block
-from proxy.sessions.histories import MissingMessages, StoredHistory
+from proxy.sessions.histories import MissingMessages, StoredHistory, new_block
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role

@@ -10,8 +10,7 @@ import pytest
 
 from proxy.request.message_cache import Element
 from proxy.sessions.append import Append, Tip
-from proxy.sessions.blocks import new_block
-from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
+from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory, new_block
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write

@@ -90,7 +90,7 @@ def test_a_record_that_was_read_is_not_decoded_again_and_stands_or_not_as_its_se
 def test_records_that_were_left_alone_are_forgotten_when_all_together_are_too_large() -> None:
     data = encode_condensation(MADE)
     other = data.replace(b'"c1"', b'"c2"')
-    records = Records(most_bytes=len(data) + len(other) - 1)
+    records = Records(max_bytes=len(data) + len(other) - 1)
     first = records.condensation(data, standing=True)
     records.condensation(other, standing=True)
     again = records.condensation(data, standing=True)
