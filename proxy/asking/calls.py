@@ -191,10 +191,10 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: Calls) -> Vo
         return _votes_in(await calls.ask_once(vote_question(ballot, roles, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
-    while (wanted := polls.start_calls()) and not any(each.error in _HOPELESS for each in polls.votes):
+    while (wanted := polls.start_calls()) and not any(vote.error in _HOPELESS for vote in polls.votes):
         if ballot.at_once:
-            for each in await cast(wanted):
-                polls.add_vote(each)
+            for vote in await cast(wanted):
+                polls.add_vote(vote)
         else:
             await _one_round(wanted, cast, polls)
     return Votes(tuple(polls.votes), account.calls, account.tokens)
@@ -208,8 +208,8 @@ async def _one_round(wanted: int, cast: Cast, polls: Polls) -> None:
         task.add_done_callback(ended.put_nowait)
     try:
         for _ in tasks:
-            for each in (await ended.get()).result():
-                polls.add_vote(each)
+            for vote in (await ended.get()).result():
+                polls.add_vote(vote)
             if polls.is_decided:
                 break
     finally:

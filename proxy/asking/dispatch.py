@@ -1,8 +1,8 @@
-"""Every call of ours to a model passes here: its lane, its caller's credential, its timeout.
+"""Dispatches each of the proxy's own calls to a model: its lane, its caller's credential, its timeout.
 
 `Dispatcher.dispatch` waits in the lane of the call's server until the call may be made (`lanes`), checks that a
 borrowed credential may still be used, makes the call, and reports how it ended. `fetch_reply` sends the request under
-the timeout of its model and tells the lane of the answer: the server refused us for its rate, or it served us.
+the timeout of its model and notes the answer in the lane: the server refused the call for its rate, or served it.
 
 A key of the settings is used on behalf of those callers only whose own credential the upstream has accepted
 (`proxy/request/trust.py`). A caller's credential goes to no other address than its request did. In the background it is
@@ -46,7 +46,7 @@ class Billed(Protocol):
 
     @property
     def tokens(self) -> int:
-        """All tokens of the call; 0 where the server does not tell."""
+        """All tokens of the call; 0 if the server does not report them."""
         ...
 
 
@@ -90,7 +90,7 @@ class Dispatcher:
             return Failure(blocked.reason)
 
     async def _reported(self, role: str, caller: Caller, call: Awaitable[B | Failure]) -> B | Failure:
-        """The result of a call, after `on_call` has been told how it ended; "cancelled" where it was."""
+        """The result of a call, reported to `on_call`; one that was cancelled is reported too."""
         failure, tokens = "cancelled", 0
         try:
             result = await call

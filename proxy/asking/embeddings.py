@@ -1,4 +1,4 @@
-"""The vectors of texts, from a server's embeddings endpoint, through the dispatcher of every call (`dispatch`)."""
+"""Calls to a server's embeddings endpoint, through the dispatcher (`dispatch`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 1e30
 
 
 class Embedded(NamedTuple):
-    """A vector for each text, all equally long, and the tokens of the call; 0 where the server does not tell."""
+    """A vector for each text, all of one length, and the tokens of the call; 0 if the server does not report them."""
 
     vectors: tuple[Sequence[float], ...]
     tokens: int
@@ -53,7 +53,7 @@ class Embeddings:
 
 
 def _read(reply: JsonReply, texts: int) -> Embedded | Failure:
-    """The vectors in a reply for so many texts, or the failure that it amounts to."""
+    """The vectors in a reply for this number of texts, or the failure that it amounts to."""
     if reply.status == 429:
         return Failure("rate-limited")
     if is_down(reply.status):

@@ -226,7 +226,6 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
 
     def to(self, server: str) -> Lane:
-        """The lane to a server."""
         if server not in self._lanes:
             self._lanes[server] = Lane(self._settings, self._clock, lambda: self._is_serial(server))
         return self._lanes[server]

@@ -1,4 +1,4 @@
-"""The content of a call of ours: its messages, its model, and whose credential it carries.
+"""The content of one of the proxy's own calls: its messages, its model, and whose credential it carries.
 
 There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
 form it is a view, byte for byte, and one more user message, to the request's own model with the request's own tools,
@@ -35,7 +35,6 @@ class Caller:
     """The client's request on whose behalf a call is made."""
 
     model: str
-    """The model that the request names."""
     headers: Headers
     """The request's headers, of which the credential is used."""
     tools: str | None = None
@@ -65,11 +64,11 @@ class ModelCall:
     messages: str
     """The message list as JSON text."""
     max_tokens: int
-    """The most tokens of one answer."""
+    """The maximum number of tokens of one answer."""
     tools: str | None = None
-    """The tools as JSON text; the model is told to call none of them."""
+    """The tools as JSON text, sent with `tool_choice` "none"."""
     n: int = 1
-    """How many answers are asked for."""
+    """The number of answers."""
 
     def body(self, caller: Caller, limit: str) -> bytes:
         """The request's body, with the bound on the answer's length under the name `limit`."""
@@ -124,7 +123,7 @@ def _isolated(effect: Ask | Ballot) -> str:
 
 
 def headers_for(role: ModelRole, caller: Caller) -> Headers:
-    """The credential for a call of ours: the role's own, else the caller's if the call goes to the same server."""
+    """The credential for a call: the role's own, else the caller's if the call goes to the upstream itself."""
     if role.api_key is not None:
         return [(b"authorization", b"Bearer " + role.api_key.get_secret_value().encode())]
     if role.base_url is not None:

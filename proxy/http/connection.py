@@ -106,7 +106,6 @@ class JoiningProtocol(HttpToolsProtocol):
     """The server's side of a connection, with a `JoiningTransport`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called with the transport of a new connection."""
         self._joining = JoiningTransport(transport)
         super().connection_made(cast("asyncio.Transport", self._joining))
 
@@ -132,7 +131,6 @@ class Connection(JoiningProtocol):
         self._limits = bounds.limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called with the transport of a new connection."""
         super().connection_made(transport)
         bounds = self._bounds
         if len(self.connections) > bounds.max_connections and not self._close_an_idle_one():
@@ -143,7 +141,6 @@ class Connection(JoiningProtocol):
             self._set_deadline(self._limits.header_timeout, self._end_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called when the connection is closed."""
         self._cancel_deadline()
         super().connection_lost(exc)
 
@@ -176,13 +173,11 @@ class Connection(JoiningProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Called with the next bytes of a body."""
         self._body_bytes += len(body)
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Called when a request is complete."""
         self._is_in_head = True
         self._cancel_deadline()
         if not self.transport.is_closing():
@@ -203,9 +198,9 @@ class Connection(JoiningProtocol):
 
     def _close_an_idle_one(self) -> bool:
         """Closes another connection that has no request, if there is one."""
-        for each in self.connections:
-            if each is not self and isinstance(each, Connection) and each.is_idle:
-                each.transport.close()
+        for other in self.connections:
+            if other is not self and isinstance(other, Connection) and other.is_idle:
+                other.transport.close()
                 return True
         return False
 

@@ -72,7 +72,7 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
 def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[bytes, str]:
     """The values of these headers, empty ones left out, by their names in lower case; `names` has them as written.
 
-    Raises `BadRequest` for one that stands twice: the proxy and the upstream might take different ones.
+    Raises `BadRequest` for one that occurs twice: the proxy and the upstream might take different ones.
     """
     found: dict[bytes, str] = {}
     for name, value in headers:

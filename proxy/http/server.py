@@ -78,8 +78,8 @@ class Server(uvicorn.Server):
     def _stop_listening(self, sockets: list[socket.socket]) -> None:
         for server in self.servers:
             server.close()
-        for each in sockets:
-            each.close()
+        for listening in sockets:
+            listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
 
@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
         return len(tasks)
 
     async def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
-        """Waits so many seconds, until `is_done`, or for a second signal."""
+        """Waits for `seconds`, until `is_done`, or for a second signal."""
         ends = monotonic() + seconds
         while not (self.force_exit or is_done()) and monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_TICK)
@@ -149,11 +149,11 @@ class Supervisor(Multiprocess):
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
         self._is_ending = True
         self.signal_queue.append(sig)
-        for each in self.processes:
-            if each.pid is not None and each.exitcode is None:
-                os.kill(each.pid, ending)
+        for worker in self.processes:
+            if worker.pid is not None and worker.exitcode is None:
+                os.kill(worker.pid, ending)
 
     def keep_subprocess_alive(self) -> None:
-        """Replaces workers that have died, unless they were told to."""
+        """Replaces workers that have died, unless they were to end."""
         if not self._is_ending:
             super().keep_subprocess_alive()

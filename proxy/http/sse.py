@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from proxy.http.headers import Headers, first
 
 DONE = b"data: [DONE]\n\n"
-# The lookbehind lets a match begin only where a line begins: else an unfinished line would be tried from each byte.
+# The lookbehind lets a match begin only where a line begins: else an unfinished line would be searched from each byte.
 _LINE = re.compile(rb"(?<![^\r\n])[^\r\n]*+(?:\r\n|\n|\r(?!\Z))")
 _END = re.compile(rb"[\r\n]")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
@@ -38,24 +38,22 @@ EXPORTED = ("content", "type", "tags", "created_at", "source")
 Document = dict[str, Any]
 
 
+@dataclass(slots=True)
 class MemoryAdmin:
     """The memory of sessions; one per app. `ttl` is in seconds; without `keeps_text` no card may be added.
 
     Methods return None where there is no such session, and raise `StoreError`.
     """
 
-    def __init__(
-        self, stored: StoredSessions, reader: Reader, *, ttl: int, clock: Callable[[], float], keeps_text: bool = True
-    ) -> None:
-        self._stored = stored
-        self._reader = reader
-        self._ttl = ttl
-        self._clock = clock
-        self._keeps_text = keeps_text
+    stored: StoredSessions
+    reader: Reader
+    ttl: int
+    clock: Callable[[], float]
+    keeps_text: bool = True
 
     async def list_cards(self, key: SessionKey) -> Document | None:
         """All cards, oldest first."""
-        session = await self._stored.in_time(self._stored.load(key))
+        session = await self.stored.in_time(self.stored.load(key))
         if session is None:
             return None
         cards = await asyncio.to_thread(session.cards)
@@ -67,7 +65,7 @@ class MemoryAdmin:
 
         `source` is left out where it is not known.
         """
-        session = await self._stored.in_time(self._stored.load(key))
+        session = await self.stored.in_time(self.stored.load(key))
         if session is None:
             return None
         told = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
@@ -75,13 +73,13 @@ class MemoryAdmin:
 
     async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
-        patience = self._stored.patience()
-        session = await patience.read(self._stored.load(key))
+        patience = self.stored.patience()
+        session = await patience.read(self.stored.load(key))
         branch = next((each for each in session.branches if each.name == name), None) if session else None
         # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
-        blocks = await patience.read(self._stored.blocks(key, session))
+        blocks = await patience.read(self.stored.blocks(key, session))
         hits = await asyncio.to_thread(self._hits, session, branch, blocks, query)
         return {"object": "list", "data": [_hit(hit) for hit in hits[:top_k]]}
 
@@ -102,17 +100,17 @@ class MemoryAdmin:
         if branch is not None and not session.tip.block:
             yield from map(self._message, stored.tree.line(branch.head))
         for element in history_at(session.tip, stored.appended).elements:
-            yield self._reader.read(element.raw, element.value, 0)
+            yield self.reader.read(element.raw, element.value, 0)
 
     def _message(self, stored: StoredMessage) -> Message:
         if stored.raw is None:
             return unknown(stored.digest, Role.USER)
-        return self._reader.read(stored.raw, loads(stored.raw), 0, stored.digest)
+        return self.reader.read(stored.raw, loads(stored.raw), 0, stored.digest)
 
     async def add(self, key: SessionKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""
         self._check_keeps_text()
-        card = parse_card(written, self._clock())
+        card = parse_card(written, self.clock())
         session = await self._change(key, lambda session: session and with_card(session, card))
         return card_document(standing_for(session, card) or card, _covered(session)) if session else None
 
@@ -122,7 +120,7 @@ class MemoryAdmin:
         Returns how many were added, and how many were there. Raises `BadRequest`, which names a bad card by its place.
         """
         self._check_keeps_text()
-        cards = parse_export(written, self._clock())
+        cards = parse_export(written, self.clock())
         added = 0
 
         def changed(session: Session | None) -> Session | None:
@@ -138,7 +136,7 @@ class MemoryAdmin:
         return {"object": "imported", "added": added, "known": len(cards) - added} if session else None
 
     def _check_keeps_text(self) -> None:
-        if not self._keeps_text:
+        if not self.keeps_text:
             raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
 
     async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
@@ -159,8 +157,8 @@ class MemoryAdmin:
         return {"object": "forgotten", "cards": gone} if session else None
 
     async def _change(self, key: SessionKey, change: Callable[[Session | None], Session | None]) -> Session | None:
-        changing = self._stored.change(key, change, self._ttl)
-        return await self._stored.write(changing, self._stored.patience())
+        changing = self.stored.change(key, change, self.ttl)
+        return await self.stored.write(changing, self.stored.patience())
 
 
 def parse_card(written: object, now: float) -> MemoryCard:

@@ -17,6 +17,7 @@ import logging
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import sqrt
 from operator import mul
@@ -35,7 +36,7 @@ from strategies.memory.ranking import Hit, fuse, outstanding
 BATCH = 64
 
 MAX_BATCHES = 4
-"""The most batches after one reply; the texts that remain have their turn after the next reply."""
+"""The maximum number of batches after one reply; the remaining texts follow after the next reply."""
 
 TIMEOUT = 60.0  # seconds of a call in the background
 
@@ -57,117 +58,6 @@ COMPARED = 200
 _UNUSABLE = ("http-error", "unreadable")
 
 _log = logging.getLogger(__name__)
-
-
-class Embedder(Protocol):
-    """Makes vectors of texts."""
-
-    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
-        """The vectors of texts; failures are results."""
-        ...
-
-
-class SessionTotals(Protocol):
-    """Keeps the totals of sessions."""
-
-    async def amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
-        """Changes a session; one that is not stored yet only with `creates`."""
-        ...
-
-
-class Asker(NamedTuple):
-    """The request on whose behalf vectors are made."""
-
-    recognised: Recognised
-    """Its session."""
-    caller: Callable[[bool], Caller]
-    """The caller of a call, given whether that is made in the background."""
-    allowed: Callable[[float], int]
-    """The most tokens that all vectors of the session may cost, given the share allowed of its forwarded tokens."""
-    spent: int = 0
-    """The tokens that they had cost when the request came."""
-
-    @property
-    def key(self) -> SessionKey:
-        """The key of the session."""
-        return self.recognised.key
-
-
-class Meanings:
-    """Makes and compares the vectors of passages; one per app. `model` names the embedding model.
-
-    `totals` gets the tokens that a session has spent; `allowance` is the share of its forwarded tokens that it may
-    spend.
-    """
-
-    def __init__(
-        self, embedder: Embedder, totals: SessionTotals, model: str, allowance: float, clock: Callable[[], float]
-    ) -> None:
-        self._embedder = embedder
-        self._totals = totals
-        self._model = model
-        self._allowance = allowance
-        self._clock = clock
-        self._vectors = Vectors()
-        self._paused_until: Lru[str, float] = Lru(MAX_TENANTS)
-
-    async def learn(self, asker: Asker, texts: Sequence[str]) -> None:
-        """Makes the vectors of texts that have none yet, the last texts first; raises nothing."""
-        known = self._vectors.of(asker.key)
-        # The larger of two counts: the store has what other processes spent, this one what is not stored yet.
-        known.tokens = max(known.tokens, asker.spent)
-        await self._learn(known, asker, texts)
-        tokens, known.unreported = known.unreported, 0
-        if tokens:
-            await self._totals.amend(
-                asker.recognised,
-                lambda session: session.with_totals(own_tokens=tokens, embedding_tokens=tokens),
-                creates=False,
-            )
-
-    async def _learn(self, known: SessionVectors, asker: Asker, texts: Sequence[str]) -> None:
-        most = asker.allowed(self._allowance)
-        unknown = known.unknown(reversed(texts))
-        for start in range(0, min(len(unknown), BATCH * MAX_BATCHES), BATCH):
-            if known.tokens >= most or not self._vectors.make_room():
-                return
-            batch = unknown[start : start + BATCH]
-            found = await self._embed(batch, asker, TIMEOUT, background=True)
-            if found is None:
-                return
-            known.spend(found.tokens)
-            await asyncio.to_thread(known.put, batch, found.vectors)
-
-    async def query(self, asker: Asker, text: str, wait: float) -> Vector | None:
-        """The vector of a query; None if it takes more than `wait` seconds, or there is nothing to compare it with."""
-        known = self._vectors.of(asker.key)
-        if (ready := known.get(text)) is not None:
-            return ready
-        if wait <= 0 or not len(known):
-            return None
-        found = await self._embed([text[:QUERY_CHARS]], asker, wait, background=False)
-        if found is None:
-            return None
-        known.spend(found.tokens)
-        return vector_of(found.vectors[0])
-
-    async def rank(self, key: SessionKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:
-        """The hits by words fused with those of the `visible` passages that are close to the query in meaning."""
-        known = self._vectors.of(key)
-        return await asyncio.to_thread(lambda: fuse(hits, outstanding(known.closeness(query, visible))))
-
-    async def _embed(self, texts: Sequence[str], asker: Asker, timeout: float, *, background: bool) -> Embedded | None:
-        tenant = asker.key.tenant
-        if self._clock() < (self._paused_until.get(tenant) or 0.0):
-            return None
-        role = ModelRole(model=self._model, timeout=timeout)
-        found = await self._embedder.embed(texts, role, asker.caller(background))
-        if isinstance(found, Embedded):
-            return found
-        if found.reason in _UNUSABLE:
-            self._paused_until.put(tenant, self._clock() + PAUSE)
-            _log.warning("no vectors come of %s: %s", self._model, found.reason)
-        return None
 
 
 class Vector(NamedTuple):
@@ -192,7 +82,6 @@ class SessionVectors:
         return len(self._known)
 
     def get(self, text: str) -> Vector | None:
-        """The vector of a text."""
         return self._known.get(_digest(text))
 
     def unknown(self, texts: Iterable[str]) -> list[str]:
@@ -253,3 +142,108 @@ def vector_of(values: Sequence[float]) -> Vector:
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Embedder(Protocol):
+    """Makes vectors of texts; failures are results."""
+
+    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure: ...
+
+
+class SessionTotals(Protocol):
+    """Keeps the totals of sessions."""
+
+    async def amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
+        """Changes a session; one that is not stored yet only with `creates`."""
+        ...
+
+
+class Asker(NamedTuple):
+    """The request on whose behalf vectors are made."""
+
+    recognised: Recognised
+    caller: Callable[[bool], Caller]
+    """The caller of a call, given whether that is made in the background."""
+    allowed: Callable[[float], int]
+    """The maximum tokens that all vectors of the session may cost, given the allowed share of its forwarded tokens."""
+    spent: int = 0
+    """The tokens that they had cost when the request came."""
+
+    @property
+    def key(self) -> SessionKey:
+        return self.recognised.key
+
+
+@dataclass(slots=True)
+class Meanings:
+    """Makes and compares the vectors of passages; one per app. `model` names the embedding model.
+
+    `totals` gets the tokens that a session has spent; `allowance` is the share of its forwarded tokens that it may
+    spend.
+    """
+
+    embedder: Embedder
+    totals: SessionTotals
+    model: str
+    allowance: float
+    clock: Callable[[], float]
+    _vectors: Vectors = field(default_factory=Vectors)
+    _paused_until: Lru[str, float] = field(default_factory=lambda: Lru(MAX_TENANTS))
+
+    async def learn(self, asker: Asker, texts: Sequence[str]) -> None:
+        """Makes the vectors of texts that have none yet, the last texts first; raises nothing."""
+        known = self._vectors.of(asker.key)
+        # The larger of two counts: the store has what other processes spent, this one what is not stored yet.
+        known.tokens = max(known.tokens, asker.spent)
+        await self._learn(known, asker, texts)
+        tokens, known.unreported = known.unreported, 0
+        if tokens:
+            await self.totals.amend(
+                asker.recognised,
+                lambda session: session.with_totals(own_tokens=tokens, embedding_tokens=tokens),
+                creates=False,
+            )
+
+    async def _learn(self, known: SessionVectors, asker: Asker, texts: Sequence[str]) -> None:
+        most = asker.allowed(self.allowance)
+        unknown = known.unknown(reversed(texts))
+        for start in range(0, min(len(unknown), BATCH * MAX_BATCHES), BATCH):
+            if known.tokens >= most or not self._vectors.make_room():
+                return
+            batch = unknown[start : start + BATCH]
+            found = await self._embed(batch, asker, TIMEOUT, background=True)
+            if found is None:
+                return
+            known.spend(found.tokens)
+            await asyncio.to_thread(known.put, batch, found.vectors)
+
+    async def query(self, asker: Asker, text: str, wait: float) -> Vector | None:
+        """The vector of a query; None if it takes more than `wait` seconds, or there is nothing to compare it with."""
+        known = self._vectors.of(asker.key)
+        if (ready := known.get(text)) is not None:
+            return ready
+        if wait <= 0 or not len(known):
+            return None
+        found = await self._embed([text[:QUERY_CHARS]], asker, wait, background=False)
+        if found is None:
+            return None
+        known.spend(found.tokens)
+        return vector_of(found.vectors[0])
+
+    async def rank(self, key: SessionKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:
+        """The hits by words fused with those of the `visible` passages that are close to the query in meaning."""
+        known = self._vectors.of(key)
+        return await asyncio.to_thread(lambda: fuse(hits, outstanding(known.closeness(query, visible))))
+
+    async def _embed(self, texts: Sequence[str], asker: Asker, timeout: float, *, background: bool) -> Embedded | None:
+        tenant = asker.key.tenant
+        if self.clock() < (self._paused_until.get(tenant) or 0.0):
+            return None
+        role = ModelRole(model=self.model, timeout=timeout)
+        found = await self.embedder.embed(texts, role, asker.caller(background))
+        if isinstance(found, Embedded):
+            return found
+        if found.reason in _UNUSABLE:
+            self._paused_until.put(tenant, self.clock() + PAUSE)
+            _log.warning("no vectors come of %s: %s", self.model, found.reason)
+        return None

@@ -110,7 +110,6 @@ class BufferedReply:
         return True
 
     def _beginning(self) -> _Beginning:
-        """Looks at what is held."""
         body = decoded(b"".join(self._held), self.headers)
         if body is None:
             return _Beginning(None, has_greeting=False, is_enough=True)
@@ -118,7 +117,7 @@ class BufferedReply:
         return _Beginning(rest, has_greeting, self._is_enough(rest))
 
     def _is_enough(self, body: bytes) -> bool:
-        """Whether a beginning tells a refusal from anything else; an error status takes the whole body."""
+        """Whether a beginning is enough to recognise a refusal; with an error status the whole body is needed."""
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
         return _has_event(body) if self._is_stream else _ERROR not in body[:2048] or _CHOICES in body[:2048]

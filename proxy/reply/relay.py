@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.errors import DEFECT, ProxyError
@@ -152,8 +152,9 @@ class _Watch:
             self._task.uncancel()
 
 
-class Relay(Response):
-    """An ASGI response that passes on a reply, and settles it before the last byte.
+@dataclass(slots=True)
+class Relay:
+    """An ASGI app that passes on a reply, and settles it before the last byte.
 
     `own_headers` are added to those of the upstream. A `capture` is fed the reply, and `settle` is called with the
     message that it makes. The awaitable that `settle` returns is awaited in a task started by `start_task`, which goes
@@ -161,54 +162,42 @@ class Relay(Response):
     called after a complete reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
-    must_settle = False
-    """To be set where a `ProxyError` that `settle` raises takes the place of what has not been sent yet."""
-
-    def __init__(
-        self,
-        incoming: Incoming,
-        reply: UpstreamReply,
-        own_headers: Headers,
-        settle: Settle | None = None,
-        capture: Capture | None = None,
-        follow: Callable[[], None] | None = None,
-        editor: Editor | None = None,
-        start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future,
-    ) -> None:
-        self._incoming = incoming
-        self._editor = editor
-        self._reply = reply
-        self._client_headers = to_client(reply.headers) + own_headers
-        self._settle = settle
-        self._storing: asyncio.Future[None] | None = None
-        self._unsettled: ProxyError | None = None
-        self._tail = b""
-        self._is_complete = self._is_over = False
-        self._capture = capture
-        self._follow = follow
-        self._start_task = start_task
-        self.status_code = reply.status
-        self.background = None
+    incoming: Incoming
+    reply: UpstreamReply
+    own_headers: Headers
+    settle: Settle | None = None
+    capture: Capture | None = None
+    follow: Callable[[], None] | None = None
+    editor: Editor | None = None
+    start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
+    must_settle: bool = False
+    """Whether a `ProxyError` that `settle` raises takes the place of what has not been sent yet."""
+    _storing: asyncio.Future[None] | None = None
+    _unsettled: ProxyError | None = None
+    _tail: bytes = b""
+    _is_complete: bool = False
+    _is_over: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client disconnects."""
         try:
-            await self._incoming.unless_gone(self._stream(send))
+            await self.incoming.unless_gone(self._stream(send))
         except ClientGone:
             pass
         finally:
-            self._incoming.close()
-            await self._reply.close()
+            self.incoming.close()
+            await self.reply.close()
             self._follow_up()
 
     async def _stream(self, send: Send) -> None:
-        in_events, headers = is_event_stream(self._client_headers), self._client_headers
-        if self._editor is not None or self.must_settle:
+        headers = to_client(self.reply.headers) + self.own_headers
+        in_events = is_event_stream(headers)
+        if self.editor is not None or self.must_settle:
             # Editing, or an error in place of the end, changes the length of the body.
             headers = [pair for pair in headers if pair[0] != _LENGTH]
         held = _Held(send) if self.must_settle and not in_events else None
         passing = held or send
-        await passing({"type": "http.response.start", "status": self._reply.status, "headers": headers})
+        await passing({"type": "http.response.start", "status": self.reply.status, "headers": headers})
         try:
             await self._pass_all(passing, held, in_events=in_events)
         except ProxyError as error:
@@ -229,12 +218,12 @@ class Relay(Response):
 
     async def _pass_all(self, send: Send, held: _Held | None, *, in_events: bool) -> None:
         """Passes on the whole reply; raises `UpstreamUnavailable`, and what keeps the reply from being settled."""
-        bytes_left = _content_length(self._reply.headers)
-        async for chunk in self._reply.chunks():
+        bytes_left = _content_length(self.reply.headers)
+        async for chunk in self.reply.chunks():
             bytes_left -= len(chunk)
-            if self._capture is not None:
-                self._feed_capture(self._capture, chunk)
-            edited = chunk if self._editor is None else self._edit(chunk, is_last=bytes_left == 0)
+            if self.capture is not None:
+                self._feed_capture(self.capture, chunk)
+            edited = chunk if self.editor is None else self._edit(chunk, is_last=bytes_left == 0)
             done = _done_at(edited, self._tail) if in_events else -1
             await self._pass_on(send, edited, done, is_last=bytes_left == 0)
             if held is not None and held.size > MAX_HELD:
@@ -249,12 +238,12 @@ class Relay(Response):
         self._tail = chunk[-4:] or self._tail
 
     def _edit(self, chunk: bytes, *, is_last: bool) -> bytes:
-        if self._editor is None:
+        if self.editor is None:
             return chunk
-        return self._editor.feed(chunk) + (self._editor.end() if is_last else b"")
+        return self.editor.feed(chunk) + (self.editor.end() if is_last else b"")
 
     async def _pass_on(self, send: Send, chunk: bytes, done: int, *, is_last: bool) -> None:
-        """Sends a chunk in which `[DONE]` stands at `done`, -1 if it is not there.
+        """Sends a chunk in which `[DONE]` begins at `done`; -1 if it is not there.
 
         The bytes that end the reply wait until it is settled; those before them in the chunk do not.
         """
@@ -273,13 +262,13 @@ class Relay(Response):
             return
         self._is_complete = True
         try:
-            message = self._capture.message() if self._capture else None
-            storing = self._settle(message) if self._settle else None
+            message = self.capture.message() if self.capture else None
+            storing = self.settle(message) if self.settle else None
         except Exception:  # noqa: BLE001
             self._note_defect()
             return
         if storing is not None:
-            self._storing = self._start_task(self._store(storing))
+            self._storing = self.start_task(self._store(storing))
 
     async def _store(self, storing: Awaitable[None]) -> None:
         try:
@@ -302,7 +291,7 @@ class Relay(Response):
 
     def _follow_up(self) -> None:
         """Calls `follow` after a complete reply, once that is stored, even if the client left at its last event."""
-        follow, storing = self._follow, self._storing
+        follow, storing = self.follow, self._storing
         if follow is None or not self._is_complete:
             return
         if storing is None or storing.done():
@@ -314,7 +303,7 @@ class Relay(Response):
         try:
             capture.feed(chunk)
         except Exception:  # noqa: BLE001
-            self._capture = None
+            self.capture = None
             _log.exception("a reply was not read")
 
 

@@ -237,11 +237,9 @@ class JsonCapture:
         self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
         self._chunks.append(chunk)
 
     def message(self) -> dict[str, Any] | None:
-        """The message of the first choice."""
         try:
             message = json.loads(b"".join(self._chunks))["choices"][0]["message"]
         except (ValueError, LookupError, TypeError):
@@ -260,7 +258,6 @@ class StreamCapture:
         self._broken = False
 
     def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
         for data in self._events.feed(chunk):
             if data != "[DONE]":
                 self._add_event(data)

@@ -89,7 +89,7 @@ class _Serving:
                 self.incoming.close()
                 await self.keep_alive.stop()
 
-    async def _response(self) -> Response:
+    async def _response(self) -> ASGIApp:
         try:
             return await self.incoming.unless_gone(self._answer())
         except ClientGone:
@@ -101,7 +101,7 @@ class _Serving:
             _log.exception("a request failed")
             return error_response(ProxyError(DEFECT))
 
-    async def _answer(self) -> Response:
+    async def _answer(self) -> ASGIApp:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
         services, request = self.services, self.request
         services.asking.lane.note_arrival()
@@ -171,9 +171,10 @@ class _Serving:
         settle = partial(exchange.settle, watched)
         editor = editor_for(reply.headers, self._extra_tokens(decision), removes_usage=decision.probed)
         start_task = partial(self.services.background.own, to_its_end=True)
-        relay = Relay(self.incoming, reply, own_headers, settle, watched, exchange.follow_up, editor, start_task)
-        relay.must_settle = bool(decision.head)
-        return relay
+        must_settle = bool(decision.head)
+        return Relay(
+            self.incoming, reply, own_headers, settle, watched, exchange.follow_up, editor, start_task, must_settle
+        )
 
 
 def _keep_alive(services: Services, request: ChatRequest) -> KeepAlive:

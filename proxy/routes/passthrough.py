@@ -6,6 +6,7 @@ from time import perf_counter
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from proxy.errors import ProxyError
 from proxy.http.content_encoding import ENCODING
@@ -40,7 +41,7 @@ class Unread(Exception):
         self.is_unpacked = is_unpacked
 
 
-async def pass_through(request: Request) -> Response:
+async def pass_through(request: Request) -> ASGIApp:
     """Forwards a request without reading it and relays the reply."""
     services: Services = request.app.state.services
     segment = request.scope["path"].removeprefix("/v1/").partition("/")[0]
@@ -50,7 +51,7 @@ async def pass_through(request: Request) -> Response:
     return await _relay(request, incoming, _upstream_request(request, incoming, services), own_headers)
 
 
-async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> Response:
+async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> ASGIApp:
     """Forwards a chat completion request that is not read and relays the reply."""
     services: Services = request.app.state.services
     own_headers = _note_bypass(request, services, unread.reason)
@@ -68,7 +69,7 @@ def _note_bypass(request: Request, services: Services, reason: Reason) -> Pairs:
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
 
-async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> Response:
+async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> ASGIApp:
     services: Services = request.app.state.services
     line, started = line_of(request.scope), perf_counter()
     try:

@@ -5,5 +5,5 @@ offload         runs long work in a thread
 lru             bounded caches
 shared_context  a context manager that many requests share
 heap            has all threads share one heap of the system allocator
-secret_files    secrets in files beside the SQLite store
+secret_files    secrets in the folder of the SQLite store
 """

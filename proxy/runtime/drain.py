@@ -1,4 +1,4 @@
-"""How far the end of a server has come: what it tells its app."""
+"""What a server tells its app while it stops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keeps the memory that glibc's allocator takes from the system near what is in use.
 
-By default each thread has a heap of its own, up to eight for each core. What the caches keep stands between what was
+By default each thread has a heap of its own, up to eight for each core. What the caches keep lies between what was
 freed, in every heap, and the process grows by tens of megabytes that nothing uses. Python's threads take turns anyway,
 so one heap costs them nothing.
 """

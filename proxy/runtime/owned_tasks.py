@@ -1,6 +1,6 @@
 """Tasks that the app owns: they go on even if nobody waits for them, and end with the app at the latest.
 
-`Waiters` counts the clients that wait for a piece of background work. Background work may have to stand back for long.
+`Waiters` counts the clients that wait for a piece of background work. Background work may have to wait for long.
 Once a client waits for its result, it is that client's work: its calls are made as a client's requests are, for as long
 as somebody waits.
 """

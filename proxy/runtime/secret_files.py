@@ -1,4 +1,4 @@
-"""Secret files beside the SQLite store: created once, readable by their owner only."""
+"""Secret files in the folder of the SQLite store: created once, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sqlite_file(store_url: str) -> Path | None:
 
 
 def path_beside(store_url: str, name: str) -> Path | None:
-    """The path of a file of this name beside a SQLite store; None for other stores."""
+    """The path of a file of this name in the folder of a SQLite store; None for other stores."""
     file = sqlite_file(store_url)
     return file.parent / name if file else None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from proxy.chat.values import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
@@ -33,7 +33,7 @@ from proxy.searching.stream import Splicer
 from proxy.upstream import UpstreamReply
 
 SAFE = 0.95
-"""The share of the upstream's limit that we use: its count and ours differ from text to text."""
+"""The share of the upstream's limit that is used: its count and ours differ from text to text."""
 
 Send = Callable[[bytes], Awaitable[UpstreamReply]]
 
@@ -139,6 +139,7 @@ class StreamedReply:
         await self._reply.close()
 
 
+@dataclass(slots=True)
 class Following:
     """Gets the replies that follow the hidden rounds of one request.
 
@@ -146,10 +147,9 @@ class Following:
     our own count.
     """
 
-    def __init__(self, rounds: Rounds, send: Send, learn: Learn) -> None:
-        self._rounds = rounds
-        self._send = send
-        self._learn = learn
+    rounds: Rounds
+    send: Send
+    learn: Learn
 
     async def reply(self, *, text_sent: bool) -> UpstreamReply:
         """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
@@ -181,9 +181,9 @@ class Following:
         return await self._give_up_search(following.reply)
 
     async def _request(self, *, text_sent: bool) -> OpenedReply:
-        reply = await self._send(self._rounds.body())
+        reply = await self.send(self.rounds.body())
         flows = is_success(reply.status) and is_event_stream(reply.headers)
-        looks = not flows and (not text_sent or self._rounds.tokens >= MIN_WINDOW)
+        looks = not flows and (not text_sent or self.rounds.tokens >= MIN_WINDOW)
         return self._learn_from(await open_reply(reply, inspect=looks))
 
     async def _examine(self, failed: ReadReply) -> OpenedReply:
@@ -191,7 +191,7 @@ class Following:
 
     def _learn_from(self, following: OpenedReply) -> OpenedReply:
         if following.refusal is not None and following.refusal.kind is RefusedPart.INPUT:
-            self._learn(following.refusal, self._rounds.tokens)
+            self.learn(following.refusal, self.rounds.tokens)
         return following
 
     async def _retry_shorter(self, refused: OpenedReply, *, text_sent: bool) -> OpenedReply:
@@ -200,7 +200,7 @@ class Following:
         if refusal is None or refusal.kind is RefusedPart.OUTPUT:
             return refused
         try:
-            if not await self._rounds.shorten(_acceptable_tokens(refusal, self._rounds.tokens)):
+            if not await self.rounds.shorten(_acceptable_tokens(refusal, self.rounds.tokens)):
                 return refused
         except BaseException:
             await refused.reply.close()
@@ -211,9 +211,9 @@ class Following:
     async def _give_up_search(self, refused: UpstreamReply) -> UpstreamReply:
         """The reply to the client's own request; the refusal itself where the upstream cannot be reached."""
         _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
-        self._rounds.give_up()
+        self.rounds.give_up()
         try:
-            reply = await self._send(self._rounds.plain_body())
+            reply = await self.send(self.rounds.plain_body())
         except UpstreamUnavailable:
             return refused
         except BaseException:
@@ -229,7 +229,7 @@ def _is_reply(following: OpenedReply) -> bool:
 
 
 def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:
-    """The most tokens, by our own count, of a request that the upstream accepts; None if its refusal does not tell.
+    """The maximum tokens, by our count, of a request that the upstream accepts; None if its refusal has no number.
 
     `tokens` is our own count of the refused request.
     """
@@ -248,7 +248,6 @@ class ReadReply:
         self.data = data
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body in one chunk."""
         yield self.data
 
     async def close(self) -> None:

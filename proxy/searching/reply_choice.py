@@ -43,13 +43,11 @@ class FirstChoice:
 
     @property
     def text(self) -> str:
-        """The text of the message."""
         content = self.message.get("content")
         return content if isinstance(content, str) else ""
 
 
 def calls_of(message: Mapping[str, Any]) -> list[Any]:
-    """The tool calls of a message."""
     calls = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 

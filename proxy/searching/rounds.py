@@ -191,7 +191,7 @@ class Rounds:
         return search_result(result.hits, self._view.counter, room, result.top_k, shown, notes)
 
     def _room(self) -> int:
-        """The most tokens of one result: half of the headroom, so that another result and the reply find room."""
+        """The maximum tokens of one result: half of the headroom, so that another result and the reply find room."""
         if self._budget is None:
             return MAX_TOKENS
         free = self._budget.usable - self.tokens
@@ -202,7 +202,7 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
     try:
         return await work
     except Exception:  # noqa: BLE001
-        # A defect of ours must fail only this search, not the client's reply.
+        # A defect must fail only this search, not the client's reply.
         _log.exception("a search failed")
         return _Result(id, FAILED)
 

@@ -224,7 +224,6 @@ class _Call(StreamedCall):
     number: object = None
 
     def take(self, piece: Mapping[str, Any]) -> None:
-        """Adds a piece to the call."""
         self.add(piece)
         if self.hidden is None:
             self.hidden = self._is_hidden()

@@ -58,7 +58,7 @@ class ToolState(Enum):
 def definition(top_k: int) -> str:
     """The tool as JSON text; `top_k` is the number of passages of a call that names none.
 
-    It never changes while a server runs, since it stands at the beginning of every prompt.
+    It never changes while a server runs, since every prompt begins with it.
     """
     text = "The most passages to return, best match first."
     parameters = {
@@ -77,7 +77,7 @@ def definition(top_k: int) -> str:
 
 
 def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool, top_k: int) -> Offer:
-    """The offer for a request; `values` are its members besides its messages.
+    """The offer for a request; `values` are its members except the messages.
 
     `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
     this model.

@@ -56,7 +56,7 @@ class Upstream:
             raise
 
     def server(self, base_url: str | None) -> str:
-        """The scheme, host and port of a base URL, which identify a server; None stands for the upstream itself."""
+        """The scheme, host and port of a base URL, which identify a server; None means the upstream itself."""
         return self._address(base_url).server + "/"
 
     async def ask(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
@@ -89,7 +89,6 @@ class Upstream:
         return await self._calls.page(url, headers, timeout, most_bytes)
 
     async def close(self) -> None:
-        """Closes all connections."""
         await self._calls.close()
         if self._forwarder is not None:
             await self._forwarder.close()

@@ -78,7 +78,6 @@ class Calls:
                 return await _read_reply(response, most_bytes)
 
     async def close(self) -> None:
-        """Closes all connections."""
         await self._client.aclose()
 
 

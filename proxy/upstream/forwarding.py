@@ -89,7 +89,6 @@ class Forwarder:
         return ForwardedReply(response)
 
     async def close(self) -> None:
-        """Closes all connections."""
         await self._session.close()
 
 

@@ -77,8 +77,8 @@ def unreachable(error: Exception) -> UpstreamUnavailable:
 def sentence(error: BaseException) -> str:
     """What happened, as one sentence about the upstream."""
     chain = list(_chain(error))
-    for each in chain:
-        if cause := _system_cause(each):
+    for failure in chain:
+        if cause := _system_cause(failure):
             return f"The upstream cannot be reached: {cause}."
     if any(isinstance(each, ConnectionError) or _BROKEN_OFF.search(_text(each)) for each in chain):
         return "The upstream broke off the connection."
@@ -89,7 +89,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _system_cause(error: BaseException) -> str:
-    """Why no connection was made, as the system or the TLS library says it; "" where this error does not tell."""
+    """Why no connection was made, in the words of the system or the TLS library; "" if this error does not say."""
     match error:
         # aiohttp's errors are of these classes too, but have not their attributes: the system's error is below them.
         case ssl.SSLCertVerificationError(verify_message=str() as reason):
