@@ -38,7 +38,7 @@ from proxy.upstream import Transport
 
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
-_LONGEST_ADDRESS = 255
+_MAX_ADDRESS = 255
 _COMPLETIONS = ("/v1/chat/completions", "/v1/chat/completions/")
 
 
@@ -193,7 +193,7 @@ def _explanation(request: Request, error: HTTPException) -> str:
 
 def _base_url(request: Request) -> str:
     """The `base_url` that the client should use: the address in its Host header, with `/v1`."""
-    return f"{printable(str(request.base_url), _LONGEST_ADDRESS)}v1"
+    return f"{printable(str(request.base_url), _MAX_ADDRESS)}v1"
 
 
 async def _on_unexpected_error(_request: Request, _error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Calls to models of our own: summaries, votes and embeddings, from the model that the settings name for each role.
+"""The proxy's own calls to models: summaries, votes and embeddings, each from the model that the settings name.
 
 questions   the request body of a call, its model, and whose credential it carries
 lanes       when a call that no client waits for may be made, per server
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from proxy.asking.calls import Calls, poll
+from proxy.asking.calls import ModelCalls, poll
 from proxy.asking.dispatch import Dispatcher, FinishedCall
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lanes
@@ -56,7 +56,7 @@ class Asking:
         self.lane = lanes.to(own)
         """The lane of the upstream itself, which is told of clients' requests."""
         dispatcher = Dispatcher(upstream, lanes, clock, on_call, own_key)
-        self._calls = Calls(upstream, dispatcher)
+        self._calls = ModelCalls(upstream, dispatcher)
         self._embeddings = Embeddings(upstream, dispatcher)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:

@@ -1,6 +1,7 @@
 """Calls to chat models, through the dispatcher (`dispatch`); failures are results.
 
-`Calls` puts one question to one server. A server that refuses `max_completion_tokens` gets `max_tokens` from then on.
+`ModelCalls` puts one question to one server. A server that refuses `max_completion_tokens` gets `max_tokens` from then
+on.
 `read_completion` reads the answer; it assumes no member to be present or to have the right type.
 
 `poll` asks for votes until their outcome is decided; `strategies.core.ballot` says which votes count and what decides.
@@ -67,7 +68,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class Calls:
+class ModelCalls:
     """Puts questions to models; one per app."""
 
     upstream: Upstream
@@ -183,7 +184,7 @@ def _tokens(usage: Any) -> int:
 Cast = Callable[[int], Awaitable[list[Vote]]]
 
 
-async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: Calls) -> Votes:
+async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: ModelCalls) -> Votes:
     """The votes that came before the outcome was decided, or before the attempts were used up."""
     account = Account()
 

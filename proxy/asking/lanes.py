@@ -29,7 +29,7 @@ from proxy.runtime.shared_context import SharedContext
 from proxy.settings.tables import BackgroundSettings, Mode
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
-LONGEST_PAUSE = 3_600.0  # seconds; a server that asks for more is tried once again after that
+MAX_PAUSE = 3_600.0  # seconds; a server that asks for more is tried once again after that
 GRACE = 1.0  # seconds added, so that clients that got the same refusal come back first
 
 CROWD = 16  # clients' requests within SPAN that make a crowd
@@ -234,7 +234,7 @@ class Lanes:
 def pause_seconds(retry_after: str | None, now: float) -> float:
     """How many seconds from `now` a `Retry-After` asks to wait; its value is a number of seconds or a date."""
     seconds = _seconds(retry_after.strip(), now) if retry_after else PAUSE
-    return min(max(seconds, 0.0), LONGEST_PAUSE)
+    return min(max(seconds, 0.0), MAX_PAUSE)
 
 
 def _seconds(text: str, now: float) -> float:

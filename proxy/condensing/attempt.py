@@ -11,7 +11,7 @@ from proxy.condensing.decision import Decision, undecided
 from proxy.condensing.policy import requested_reply_length
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.searching.rounds import Rounds
+from proxy.searching.rounds import HiddenRounds
 from proxy.searching.tool import ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.append import Append
@@ -25,7 +25,7 @@ class Attempt(NamedTuple):
     decision: Decision
     case: Case | None = None
     """None if the request could not be taken in."""
-    rounds: Rounds | None = None
+    rounds: HiddenRounds | None = None
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
     update: SessionUpdate | None = None
     """The update of the session; None if nothing is stored."""
@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
         return self.case is not None and not (pipeline.is_off or pipeline.observe)
 
 
-def attempt_of(decision: Decision, case: Case, keeper: Keeper, rounds: Rounds | None) -> Attempt:
+def attempt_of(decision: Decision, case: Case, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
     """An attempt to send a decision whose body is written, with the hidden `rounds` that may follow; names its branch.
 
     Raises `HistoryUnavailable`.

@@ -26,7 +26,7 @@ from proxy.learning.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
-from proxy.searching.rounds import Rounds
+from proxy.searching.rounds import HiddenRounds
 from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
@@ -66,20 +66,20 @@ class Searcher:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
         return self._offers.with_offer(case)
 
-    def rounds(self, decision: Decision, case: Case) -> Rounds:
+    def rounds(self, decision: Decision, case: Case) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
-        return Rounds(
+        return HiddenRounds(
             decision.view,
             case.policy.budget,
             lambda query: self._recall.search(Searchable.of(case), query, self._settings.embeddings_search_wait),
             lambda hidden, tool_state: spliced(decision.view, case, hidden, tool_state, probe=decision.probed),
-            most=self._settings.max_rounds,
+            max_rounds=self._settings.max_rounds,
             top_k=self._settings.top_k,
             runs_calls=case.offer.runs_calls,
         )
 
     async def run_searches(
-        self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
+        self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: Send
     ) -> SearchedReply:
         """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
 
@@ -100,7 +100,7 @@ class Searcher:
         return SearchedReply(await join_replies(reply, rounds, following))
 
     async def _without_tool(
-        self, decision: Decision, rounds: Rounds, scope: Scope, reply: UpstreamReply, send: Send
+        self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: Send
     ) -> SearchedReply:
         """The reply to the same request without the tool where the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:

@@ -90,17 +90,17 @@ class Place:
 
 
 class Admission:
-    """The places of one app; `most` is the number of requests that are served at the same time.
+    """The places of one app; `max_served` is the number of requests that are served at the same time.
 
     `report` is called with each refusal.
     """
 
-    def __init__(self, limits: LimitSettings, most: int, report: Callable[[Refusal], None]) -> None:
-        self._most = most
+    def __init__(self, limits: LimitSettings, max_served: int, report: Callable[[Refusal], None]) -> None:
+        self._max_served = max_served
         self._per_tenant = limits.per_tenant
-        self._most_waiting = limits.queue
+        self._max_waiting = limits.queue
         self._timeout = limits.queue_timeout
-        self._most_bytes = limits.bodies
+        self._max_bytes = limits.bodies
         self._bytes = 0
         self._served = 0
         self._tenants: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class Admission:
         # A place that is free for this tenant is one that nobody who waits may have: `leave` passes places on.
         if self._is_free(tenant):
             return self._take(tenant)
-        if len(self._waiting) >= self._most_waiting:
+        if len(self._waiting) >= self._max_waiting:
             raise self._refused(Refusal.QUEUE_FULL)
         place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting[place] = tenant
@@ -137,7 +137,7 @@ class Admission:
     def hold(self, count: int) -> None:
         """Accounts for bytes of bodies; raises `Overloaded` if there are too many."""
         self._bytes += count
-        if self._bytes > self._most_bytes:
+        if self._bytes > self._max_bytes:
             raise self._refused(Refusal.BODIES)
 
     def leave(self, tenant: str, count: int) -> None:
@@ -153,7 +153,7 @@ class Admission:
                 return
 
     def _is_free(self, tenant: str) -> bool:
-        return self._served < self._most and self._tenants[tenant] < self._per_tenant
+        return self._served < self._max_served and self._tenants[tenant] < self._per_tenant
 
     def _take(self, tenant: str) -> Place:
         self._spell.serve()

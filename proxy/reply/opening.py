@@ -25,7 +25,7 @@ from proxy.overflow.reading import is_error_body
 from proxy.upstream import UpstreamReply
 
 MAX_HELD = 256 * 1024  # bytes
-LONGEST_HELD = 10.0  # seconds
+MAX_SECONDS = 10.0  # seconds
 GREETING_HELD = 0.25  # seconds
 _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 _BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
@@ -83,7 +83,7 @@ class BufferedReply:
         and size.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + LONGEST_HELD
+        deadline = clock() + MAX_SECONDS
         beginning = self._beginning()
         while not beginning.is_enough and sum(map(len, self._held)) < MAX_HELD:
             if beginning.has_greeting:

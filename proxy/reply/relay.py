@@ -40,7 +40,7 @@ Returns an awaitable that stores what is still to be stored, or None.
 """
 
 _DONE = b"data: [DONE]"
-_LONGEST_DONE = 32
+_MAX_DONE = 32
 _LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
 
@@ -330,7 +330,7 @@ def _done_at(chunk: bytes, tail: bytes) -> int:
     `tail` are the last bytes before the chunk. A reply's text may contain `data: [DONE]`, but not at the start of a
     line, because there are no bare line ends inside of the JSON of a stream. Comments may follow the event.
     """
-    at = chunk.rfind(_DONE, -_LONGEST_DONE)
+    at = chunk.rfind(_DONE, -_MAX_DONE)
     if at < 0 or (chunk[:at] or tail)[-1:] not in b"\r\n":
         return -1
     rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]

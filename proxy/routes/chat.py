@@ -40,7 +40,7 @@ from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
-_LONGEST_LENGTH = 20  # digits of a content length that are read
+_MAX_DIGITS = 20  # of a content length that are read
 _log = logging.getLogger(__name__)
 
 
@@ -229,7 +229,7 @@ async def _read(request: Request, services: Services, incoming: Incoming) -> Cha
 def _check_length(headers: Headers, limit: int) -> None:
     """Raises `BodyTooLarge` for a body that its headers say to be larger than `limit` bytes."""
     length = first(headers, b"content-length") or ""
-    if length.isdecimal() and int(length[:_LONGEST_LENGTH]) > limit:
+    if length.isdecimal() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
 
 

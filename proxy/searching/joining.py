@@ -28,7 +28,7 @@ from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client
-from proxy.searching.rounds import Rounds
+from proxy.searching.rounds import HiddenRounds
 from proxy.searching.stream import Splicer
 from proxy.upstream import UpstreamReply
 
@@ -42,7 +42,7 @@ Learn = Callable[[Refusal, int], object]
 _log = logging.getLogger(__name__)
 
 
-async def join_replies(reply: UpstreamReply, rounds: Rounds, following: Following) -> UpstreamReply:
+async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> UpstreamReply:
     """Reads replies in one piece and runs their searches, until one needs no other reply after it.
 
     Returns that one as the client gets it, or the first one that is an error or no completion, as it came.
@@ -68,7 +68,7 @@ async def join_replies(reply: UpstreamReply, rounds: Rounds, following: Followin
 class StreamedReply:
     """Replies in events as one stream; its status and headers are those of the first reply."""
 
-    def __init__(self, reply: UpstreamReply, rounds: Rounds, following: Following) -> None:
+    def __init__(self, reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> None:
         self.status = reply.status
         self.headers = [pair for pair in reply.headers if pair[0].lower() != b"content-length"]
         self._reply = reply
@@ -147,7 +147,7 @@ class Following:
     our own count.
     """
 
-    rounds: Rounds
+    rounds: HiddenRounds
     send: Send
     learn: Learn
 

@@ -52,23 +52,32 @@ class _Result(NamedTuple):
     top_k: int = 0
 
 
-class Rounds:
-    """The rounds that follow one view. `search` finds the passages for a query, best first.
+class HiddenRounds:
+    """The rounds that follow one view.
 
-    `body` makes the request with messages after the view. `most` bounds the rounds, `top_k` the passages of a search
-    that does not ask for a number. `runs_calls` says whether calls are run at all.
+    `search` finds the passages for a query, best first, and `body` makes the request with messages after the view.
+    `max_rounds` bounds the rounds; `top_k` bounds the passages of a search that asks for no number. With `runs_calls`
+    off no call is run.
 
     `spent_tokens` are those of the replies that only led to a search, `usages` what these replies report.
     """
 
     def __init__(
-        self, view: View, budget: Budget | None, search: Search, body: Body, *, most: int, top_k: int, runs_calls: bool
+        self,
+        view: View,
+        budget: Budget | None,
+        search: Search,
+        body: Body,
+        *,
+        max_rounds: int,
+        top_k: int,
+        runs_calls: bool,
     ) -> None:
         self._view = view
         self._budget = budget
         self._search = search
         self._body = body
-        self._rounds_left = most if runs_calls else 0
+        self._rounds_left = max_rounds if runs_calls else 0
         self._top_k = top_k
         self._messages: list[_HiddenMessage] = []
         self._last_results: list[_Result] = []

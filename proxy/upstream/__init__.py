@@ -14,7 +14,7 @@ from proxy.errors import BadRequest, UpstreamUnavailable
 from proxy.http.headers import Headers, to_upstream
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.calls import Address, Calls, Transport, address, tls_context
+from proxy.upstream.calls import Address, JsonClient, Transport, address, tls_context
 from proxy.upstream.forwarding import Forwarder
 from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest
 
@@ -34,7 +34,7 @@ class Upstream:
         tls = tls_context()
         self._shown = redacted(settings.base_url)
         self._base = address(settings.base_url)
-        self._calls = Calls(settings, tls, transport)
+        self._calls = JsonClient(settings, tls, transport)
         key = settings.api_key
         self._own_headers = to_upstream([], key.get_secret_value() if key else None)
         self._forwarder = None if transport else Forwarder(settings, tls)

@@ -40,7 +40,7 @@ def _trusting(*_places: str | None) -> ssl.SSLContext:
     return context
 
 
-class Calls:
+class JsonClient:
     """One pool of connections over httpx."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext, transport: Transport | None) -> None:

@@ -29,7 +29,7 @@ IDLE = 4.0
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
 """Bytes of a body from which on it is not copied to be sent in one write with the head."""
-_LONGEST_LINE = 65_536
+_MAX_LINE = 65_536
 _MAX_HEADERS = 1_000
 _OWN_HEADERS = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
@@ -65,8 +65,8 @@ class Forwarder:
             skip_auto_headers=_OWN_HEADERS,
             auto_decompress=False,
             read_bufsize=_BUFFER,
-            max_line_size=_LONGEST_LINE,
-            max_field_size=_LONGEST_LINE,
+            max_line_size=_MAX_LINE,
+            max_field_size=_MAX_LINE,
             max_headers=_MAX_HEADERS,
             timeout=aiohttp.ClientTimeout(
                 connect=settings.read_timeout, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout

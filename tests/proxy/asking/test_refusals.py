@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from proxy.asking.lanes import GRACE, LONGEST_PAUSE, PAUSE, pause_seconds
+from proxy.asking.lanes import GRACE, MAX_PAUSE, PAUSE, pause_seconds
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, lane_after_a_pause, poke, running, settled
 
@@ -163,7 +163,7 @@ async def test_without_refusals_calls_begin_beside_clients() -> None:
         ("nan", PAUSE),
         ("inf", PAUSE),
         ("9" * 400, PAUSE),
-        ("86400", LONGEST_PAUSE),
+        ("86400", MAX_PAUSE),
         (formatdate(1_000_020, usegmt=True), 20.0),
         (formatdate(999_000, usegmt=True), 0.0),
         ("Tue, 32 Foo 2026", PAUSE),

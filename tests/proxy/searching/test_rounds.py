@@ -14,7 +14,7 @@ import pytest
 from proxy.request.wire import read
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
-from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, Rounds
+from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
 from proxy.searching.tool import MAX_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
@@ -27,8 +27,8 @@ from tests.support.transcripts import WORDS, assistant, transcript_of, user, vie
 SAID = [user("where is the key of the greenhouse?"), assistant(f"behind the blue barrel {words(300)}"), user("and?")]
 
 
-def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find it"),), most: int = 3) -> Rounds:
-    """Rounds behind a view that shows these messages, which search what was SAID."""
+def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find it"),), most: int = 3) -> HiddenRounds:
+    """HiddenRounds behind a view that shows these messages, which search what was SAID."""
     index, transcript = Index(), transcript_of(SAID)
     for place, message in enumerate(transcript.chain):
         index.add(message_entries(transcript.digests[place].hex(), message, place))
@@ -39,14 +39,14 @@ def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find i
     def body(hidden: Sequence[str], tool_state: ToolState) -> bytes:
         return json.dumps([list(hidden), tool_state.name]).encode()
 
-    return Rounds(view_of(shows), budget, found, body, most=most, top_k=5, runs_calls=True)
+    return HiddenRounds(view_of(shows), budget, found, body, max_rounds=most, top_k=5, runs_calls=True)
 
 
 def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
     return FirstChoice(replies.assistant(None, tool_calls=calls), "tool_calls", usage)
 
 
-def result(made: Rounds, call: replies.ToolCall) -> str:
+def result(made: HiddenRounds, call: replies.ToolCall) -> str:
     asyncio.run(made.run(heard(call)))
     hidden, _ = json.loads(made.body())
     content: str = json.loads(hidden[-1])["content"]
