@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from json import dumps
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
 from proxy.store.sqlite_file import open_database, rows_of, transaction
@@ -83,7 +83,7 @@ class SqliteStore:
         own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
         store = cls(clock, quotas or Quotas(), own_thread if path is not None else _InlineExecutor())
         try:
-            await asyncio.wrap_future(store._submit(lambda: store._connect(path)))
+            await asyncio.wrap_future(store._executor.submit(_with_store_errors, store._connect, path))
         except BaseException:
             await store.close()
             raise
@@ -94,54 +94,54 @@ class SqliteStore:
         _purge(self._connection, self._clock())
 
     async def load(self, key: SessionKey) -> Snapshot | None:
-        return await self._call(lambda connection, now: _load(connection, key, now))
+        return await self._call(_load, key)
 
     async def save(self, key: SessionKey, write: Write) -> bool:
         self._count_write()
-        return await self._call(lambda connection, now: _save(connection, key, write, now, self._quotas))
+        return await self._call(_save, key, write, self._quotas)
 
     async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
         self._count_write()
         new = _Record(name, record, ttl)
-        return await self._call(lambda connection, now: _put_record(connection, key, new, now, self._quotas))
+        return await self._call(_put_record, key, new, self._quotas)
 
     async def mark_standing(self, key: SessionKey, name: str) -> None:
-        await self._call(lambda connection, now: _mark_standing(connection, key, name, now))
+        await self._call(_mark_standing, key, name)
 
     async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        return await self._call(lambda connection, now: _blocks(connection, key, names, now))
+        return await self._call(_blocks, key, names)
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         keys = [SessionKey(tenant, name) for name in likely]
-        return await self._call(lambda connection, now: _find_and_read(connection, tenant, digests, keys, now))
+        return await self._call(_find_and_read, tenant, digests, keys)
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         self._count_write()
         claim = Claim(tenant, name, holder, ttl)
-        return await self._call(lambda connection, now: take_lease(connection, claim, now))
+        return await self._call(take_lease, claim)
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
-        return await self._call(lambda connection, now: read_lease(connection, tenant, name, now))
+        return await self._call(read_lease, tenant, name)
 
     async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         claim = Claim(tenant, name, holder, ttl)
-        await self._call(lambda connection, now: release_lease(connection, claim, handover, now))
+        await self._call(release_lease, claim, handover)
 
     async def get_fact(self, name: str) -> bytes | None:
-        return await self._call(lambda connection, now: _get_fact(connection, name, now))
+        return await self._call(_get_fact, name)
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         self._count_write()
-        await self._call(lambda connection, now: _put_fact(connection, name, fact, now + ttl))
+        await self._call(_put_fact, name, fact, ttl)
 
     async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
-        return await self._call(lambda connection, now: _sessions(connection, tenant, now))
+        return await self._call(_sessions, tenant)
 
     async def delete(self, key: SessionKey) -> bool:
-        return await self._call(lambda connection, now: _delete(connection, key, now))
+        return await self._call(_delete, key)
 
     async def ping(self) -> None:
-        await self._call(lambda connection, _: rows_of(connection, "SELECT 1 FROM sessions LIMIT 1"))
+        await self._call(_ping)
 
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. May be repeated."""
@@ -154,30 +154,34 @@ class SqliteStore:
         if self._connection is not None:
             self._connection.close()
 
-    async def _call(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
-        if isinstance(self._executor, _InlineExecutor):
-            # This path runs twice in each request, so it does without a future.
-            self._must_be_open()
-            return _with_store_errors(lambda: self._perform(job))
-        return await asyncio.wrap_future(self._submit(lambda: self._perform(job)))
-
-    def _perform(self, job: Callable[[sqlite3.Connection, float], T]) -> T:
-        assert self._connection is not None, "open() comes before any call"
-        return job(self._connection, self._clock())
-
-    def _submit(self, job: Callable[[], T]) -> Future[T]:
-        self._must_be_open()
-        return self._executor.submit(_with_store_errors, job)
-
-    def _must_be_open(self) -> None:
+    async def _call(
+        self,
+        job: Callable[Concatenate[sqlite3.Connection, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """The result of a job, which gets the connection and the time that it begins at, then the arguments."""
         if self._closing is not None:
             raise StoreError("store-closed")
+        if isinstance(self._executor, _InlineExecutor):
+            # This path runs twice in each request, so it does without a future.
+            return self._perform(job, *args, **kwargs)
+        return await asyncio.wrap_future(self._executor.submit(lambda: self._perform(job, *args, **kwargs)))
+
+    def _perform(
+        self,
+        job: Callable[Concatenate[sqlite3.Connection, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        assert self._connection is not None, "open() comes before any call"
+        return _with_store_errors(job, self._connection, self._clock(), *args, **kwargs)
 
     def _count_write(self) -> None:
         self._writes += 1
-        if self._writes % PURGE_EVERY == 0:
+        if self._writes % PURGE_EVERY == 0 and self._closing is None:
             # Its result is not awaited: an error that stops a purge is raised by the next write too.
-            self._submit(lambda: self._perform(_purge))
+            self._executor.submit(self._perform, _purge)
 
 
 class _InlineExecutor(Executor):
@@ -192,10 +196,10 @@ class _InlineExecutor(Executor):
         return future
 
 
-def _with_store_errors(job: Callable[[], T]) -> T:
+def _with_store_errors(job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The one place where exceptions of SQLite, and any others of a job, become StoreErrors."""
     try:
-        return job()
+        return job(*args, **kwargs)
     except StoreError:
         raise
     except Exception as error:
@@ -216,7 +220,7 @@ def _reason(error: Exception) -> str:
 # Calls; each is one transaction
 
 
-def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapshot | None:
+def _load(connection: sqlite3.Connection, now: float, key: SessionKey) -> Snapshot | None:
     found = read_document(connection, key, now)
     if found is None or not found.has_more:
         # True of nearly all sessions. A single statement needs no transaction to be consistent.
@@ -230,7 +234,7 @@ def _load(connection: sqlite3.Connection, key: SessionKey, now: float) -> Snapsh
     return Snapshot(found.meta, found.revision, dict(records), frozenset(name for (name,) in standing))
 
 
-def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: float, quotas: Quotas) -> bool:
+def _save(connection: sqlite3.Connection, now: float, key: SessionKey, write: Write, quotas: Quotas) -> bool:
     expires_at = now + write.ttl
     with transaction(connection, "IMMEDIATE"):
         row, revision, rest = find_live_row(connection, key, now)
@@ -251,7 +255,7 @@ def _save(connection: sqlite3.Connection, key: SessionKey, write: Write, now: fl
     return True
 
 
-def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, now: float, quotas: Quotas) -> bytes:
+def _put_record(connection: sqlite3.Connection, now: float, key: SessionKey, new: _Record, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
         row = find_live_row(connection, key, now).row
         row = ensure_row(connection, key, row, now + new.ttl)
@@ -267,7 +271,7 @@ def _put_record(connection: sqlite3.Connection, key: SessionKey, new: _Record, n
     return new.data
 
 
-def _mark_standing(connection: sqlite3.Connection, key: SessionKey, name: str, now: float) -> None:
+def _mark_standing(connection: sqlite3.Connection, now: float, key: SessionKey, name: str) -> None:
     with transaction(connection, "IMMEDIATE"):
         row = find_live_row(connection, key, now).row
         if row is not None:
@@ -275,7 +279,7 @@ def _mark_standing(connection: sqlite3.Connection, key: SessionKey, name: str, n
 
 
 def _blocks(
-    connection: sqlite3.Connection, key: SessionKey, names: Sequence[str] | None, now: float
+    connection: sqlite3.Connection, now: float, key: SessionKey, names: Sequence[str] | None
 ) -> dict[str, bytes]:
     select = (
         "SELECT digest, block FROM blocks JOIN sessions ON sessions.id = session_id"
@@ -288,14 +292,14 @@ def _blocks(
 
 
 def _find_and_read(
-    connection: sqlite3.Connection, tenant: str, digests: Sequence[str], likely: Sequence[SessionKey], now: float
+    connection: sqlite3.Connection, now: float, tenant: str, digests: Sequence[str], likely: Sequence[SessionKey]
 ) -> FindResult:
-    read = {key.session: _load(connection, key, now) for key in likely}
+    read = {key.session: _load(connection, now, key) for key in likely}
     known = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
-    return FindResult(_find(connection, tenant, digests, now) if digests else {}, known)
+    return FindResult(_find(connection, now, tenant, digests) if digests else {}, known)
 
 
-def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], now: float) -> dict[str, str]:
+def _find(connection: sqlite3.Connection, now: float, tenant: str, digests: Sequence[str]) -> dict[str, str]:
     # One JSON argument, as the number of arguments of a statement is limited.
     rows = rows_of(
         connection,
@@ -306,17 +310,17 @@ def _find(connection: sqlite3.Connection, tenant: str, digests: Sequence[str], n
     return dict(rows)
 
 
-def _get_fact(connection: sqlite3.Connection, name: str, now: float) -> bytes | None:
+def _get_fact(connection: sqlite3.Connection, now: float, name: str) -> bytes | None:
     rows = rows_of(connection, "SELECT fact FROM facts WHERE name = ? AND expires_at > ?", name, now)
     return rows[0][0] if rows else None
 
 
-def _put_fact(connection: sqlite3.Connection, name: str, fact: bytes, expires_at: float) -> None:
+def _put_fact(connection: sqlite3.Connection, now: float, name: str, fact: bytes, ttl: int) -> None:
     with transaction(connection, "IMMEDIATE"):
-        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (name, fact, expires_at))
+        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (name, fact, now + ttl))
 
 
-def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) -> list[SessionKey]:
+def _sessions(connection: sqlite3.Connection, now: float, tenant: str | None) -> list[SessionKey]:
     rows = rows_of(
         connection,
         "SELECT tenant, session FROM sessions"
@@ -326,7 +330,7 @@ def _sessions(connection: sqlite3.Connection, tenant: str | None, now: float) ->
     return [SessionKey(*row) for row in rows]
 
 
-def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool:
+def _delete(connection: sqlite3.Connection, now: float, key: SessionKey) -> bool:
     with transaction(connection, "IMMEDIATE"):
         row, revision, _ = find_live_row(connection, key, now)
         if row is not None:
@@ -334,6 +338,10 @@ def _delete(connection: sqlite3.Connection, key: SessionKey, now: float) -> bool
     # Else the text would stay in the log file until it is written over. It may be busy, and is emptied later then.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return revision > 0
+
+
+def _ping(connection: sqlite3.Connection, _now: float) -> None:
+    rows_of(connection, "SELECT 1 FROM sessions LIMIT 1")
 
 
 def _purge(connection: sqlite3.Connection, now: float) -> None:

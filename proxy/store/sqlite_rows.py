@@ -105,7 +105,7 @@ class Claim(NamedTuple):
     ttl: float
 
 
-def take_lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Lease:
+def take_lease(connection: sqlite3.Connection, now: float, claim: Claim) -> Lease:
     """Takes a lease if it is free, or renews the holder's own."""
     with transaction(connection, "IMMEDIATE"):
         connection.execute(
@@ -119,14 +119,14 @@ def take_lease(connection: sqlite3.Connection, claim: Claim, now: float) -> Leas
     return Lease(holder == claim.holder, handover)
 
 
-def read_lease(connection: sqlite3.Connection, tenant: str, name: str, now: float) -> Lease:
+def read_lease(connection: sqlite3.Connection, now: float, tenant: str, name: str) -> Lease:
     """The state of a lease; changes nothing."""
     select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ? AND expires_at > ?"
     rows = rows_of(connection, select, tenant, name, now)
     return Lease(rows[0][0] is not None, rows[0][1]) if rows else Lease(held=False)
 
 
-def release_lease(connection: sqlite3.Connection, claim: Claim, handover: bytes, now: float) -> None:
+def release_lease(connection: sqlite3.Connection, now: float, claim: Claim, handover: bytes) -> None:
     """Ends a lease if the holder still has it."""
     # Without a handover the row expires now, which is as good as deleting it.
     ends = now + claim.ttl if handover else now
