@@ -45,7 +45,7 @@ MAX_COST_IN_SPAN = 16 * 1024
 """The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
 _FIRST_WINDOW = 2 * 1024
-_WINDOW = 24 * 1024
+_WINDOW = 16 * 1024
 """Bytes that are parsed in one turn of the event loop, in about half a millisecond; a longer message takes more."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
@@ -201,7 +201,7 @@ class MessageCache:
         """Adds to the array the messages from `at` on that end within `width` bytes, up to one with a successor.
 
         Returns the index just after the last of them, and the width of the next window. A window that is too narrow for
-        one message is widened.
+        one message is widened for that one.
         """
         window, is_rest = data[at : at + width], at + width >= len(data)
         text, _ = utf_8_decode(window, "strict", is_rest)
@@ -227,7 +227,7 @@ class MessageCache:
             if element.successor is not None:
                 return end, _FIRST_WINDOW
             joint = _TEXT_JOINT.match(text, stop)
-            if joint is None:
+            if joint is None or width > _WINDOW:
                 break
             place = joint.end()
             start = end + place - stop
