@@ -170,8 +170,10 @@ class Session(NamedTuple):
         head, last = (digests[-1], node_before(digests), len(digests)), transcript.chain[-1].digest
         alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
         branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone)
-        others = [each for each in self.branches if old is None or each.name != old.name]
-        others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in others]
+        if old is None:
+            others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
+        else:
+            others = [each for each in self.branches if each.name != name]
         kept = sorted([*others, branch], key=lambda each: each.last_used)[-MAX_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0
