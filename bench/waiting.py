@@ -39,7 +39,7 @@ from proxy.store import open_store
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
 from tests.support.data import LONG
-from tests.support.passing import PassingTime, SlowStore
+from tests.support.virtual_time import PassingTime, SlowStore
 
 STRATEGIES = ("mask+half-window", "half-window", "semantic", "dynacontext")
 WINDOWS = (16_384, 32_768, 65_536)

@@ -11,7 +11,7 @@ import pytest
 from bench.waiting import ANSWER, Row, chosen, markdown, measure, passing, row, verdict
 from proxy.replaying.recorded import Conversation
 from tests.support.histories import agent_history, long_history
-from tests.support.passing import PassingTime
+from tests.support.virtual_time import PassingTime
 
 ROW = Row("half-window", 16_384, 0.0, 1_000, 9, 2, 40, 1, 8.0)
 

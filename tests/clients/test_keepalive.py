@@ -12,18 +12,18 @@ from openai import OpenAI
 
 from tests.clients import test_openai_node as node
 from tests.clients.cases import KEY, MODEL, OSLO, TOOL, ZURICH
-from tests.http.talking import WINDOW, body_of, garden, is_own, summary
 from tests.support import replies, wire
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import Reply
 from tests.support.signals import Signal
+from tests.support.stage import WINDOW, body_of, chat, is_own, summary
 from tests.support.upstream import ScriptedUpstream
 
 SOON = 0.01
 CALLS = replies.stream(*replies.tool_call_chunks(ZURICH, OSLO))
 REFUSED = replies.error(429, "slow down", code="rate")
-LONG: list[Any] = garden(12)
+LONG: list[Any] = chat(12)
 FORCE = {"X-Condenser-Force": "true"}
 TOOLS: list[Any] = [TOOL]
 both = pytest.mark.parametrize("form", ["comment", "chunk"])

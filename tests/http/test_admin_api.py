@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.operating import SESSIONS, TOKEN, admin
-from tests.http.talking import EMPTY, Stage, asked, garden, on_file, staged, stored
 from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.recording import CHAT
+from tests.support.stage import EMPTY, Stage, asked, chat, on_file, staged, stored
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def place(row: dict[str, Any]) -> str:
 def two_tenants(stage: Stage) -> Stage:
     """Both tenants have a session "s"; the first has another one."""
     other = replace(stage, key="sk-second", sent=[])
-    stage.ask(garden(1), asked(session="s"))
-    stage.ask(garden(2), asked(session="t"))
-    other.ask(garden(3), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(2), asked(session="t"))
+    other.ask(chat(3), asked(session="s"))
     return other
 
 
@@ -112,7 +112,7 @@ def test_an_empty_store_has_no_sessions(stage: Stage) -> None:
 
 
 def test_a_session_is_listed_with_what_became_of_it(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="mine"))
+    stage.ask(chat(12), asked(session="mine"))
     (row,) = listed(stage)
     assert row["id"] == "mine"
     assert row["session"].startswith("e")
@@ -135,9 +135,9 @@ def test_a_listing_can_be_of_one_tenant_or_of_one_name(stage: Stage) -> None:
 
 
 def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> None:
-    said = garden(12)
+    said = chat(12)
     stage.ask(said, asked(session="mine", strategy="half-window"))
-    stage.ask([*garden(3)[:-1], {"role": "user", "content": "Something else."}], asked(session="mine"))
+    stage.ask([*chat(3)[:-1], {"role": "user", "content": "Something else."}], asked(session="mine"))
     document = admin(stage, place(listed(stage)[0])).json()
     assert document["settings"]["strategy"] == "half-window"
     main, second = document["branches"]
@@ -153,14 +153,14 @@ def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> 
 
 def test_where_only_digests_are_kept_messages_have_no_text() -> None:
     with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
-        stage.ask(garden(2), asked(session="mine"))
+        stage.ask(chat(2), asked(session="mine"))
         document = admin(stage, place(listed(stage)[0])).json()
         assert document["branches"][0]["messages"] == [None] * 5
         assert "garden" not in json.dumps(document)
 
 
 def test_what_was_appended_is_shown(stage: Stage) -> None:
-    stage.ask(garden(0), asked(session="mine", history="append"))
+    stage.ask(chat(0), asked(session="mine", history="append"))
     appended = admin(stage, place(listed(stage)[0])).json()["appended"]
     assert [message["role"] for message in appended] == ["system", "user", "assistant"]
 
@@ -174,7 +174,7 @@ def test_a_message_with_odd_members_is_shown_as_it_was_sent(stage: Stage) -> Non
 
 def test_a_session_is_found_by_its_key_and_by_its_id(stage: Stage) -> None:
     odd = "chat 7/a?b"
-    stage.ask(garden(1), asked(session=odd))
+    stage.ask(chat(1), asked(session=odd))
     (row,) = listed(stage)
     whole = admin(stage, place(row)).json()
     for name in (row["session"], quote(odd, safe="")):
@@ -223,7 +223,7 @@ def test_a_session_under_another_tenant_than_its_own_is_not_found(stage: Stage) 
     ],
 )
 def test_a_path_that_names_nothing_is_not_found_and_deletes_nothing(stage: Stage, path: str) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     answer = admin(stage, SESSIONS + path, "DELETE")
     assert answer.status == (405 if path == "" else 404)
     assert len(listed(stage)) == 1
@@ -246,7 +246,7 @@ def test_a_store_that_is_out_is_said_in_the_form_of_an_error() -> None:
 
 def test_the_stats_count_all_sessions(stage: Stage) -> None:
     two_tenants(stage)
-    stage.ask(garden(12), asked(session="long"))
+    stage.ask(chat(12), asked(session="long"))
     stats = admin(stage, "/_condenser/stats").json()
     assert {name: stats[name] for name in ("tenants", "sessions", "branches", "condensations", "requests")} == {
         "tenants": 2,
@@ -262,14 +262,14 @@ def test_the_stats_count_all_sessions(stage: Stage) -> None:
 
 
 def test_a_deleted_session_is_gone_and_the_next_request_begins_anew(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="s"))
-    stage.ask(garden(1), asked(session="other"))
+    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(1), asked(session="other"))
     (row,) = [each for each in listed(stage) if each["id"] == "s"]
     answer = admin(stage, place(row), "DELETE")
     assert (answer.status, answer.json()) == (200, {"object": "deleted", "sessions": 1})
     assert admin(stage, place(row), "DELETE").status == admin(stage, place(row)).status == 404
     assert [each["id"] for each in listed(stage)] == ["other"]
-    assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
 
 
 def test_all_of_a_tenant_is_deleted_and_nothing_of_another(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_all_of_a_tenant_is_deleted_and_nothing_of_another(tmp_path: Path) -> No
 
 
 def test_no_token_and_no_text_is_in_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     caplog.clear()
     (row,) = listed(stage)
     admin(stage, place(row))

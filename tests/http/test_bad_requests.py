@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import EMPTY, Stage, asked, body_of, garden, on_file, stored
 from tests.support.replies import completion, error
+from tests.support.stage import EMPTY, Stage, asked, body_of, chat, on_file, stored
 from tests.support.wire import Answer
 
 HI = b'{"role":"user","content":"hi"}'
@@ -213,7 +213,7 @@ def odd_messages(name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", [each for each in ODD if "deep" not in each])
 def test_an_odd_message_within_a_history_does_not_keep_it_from_being_condensed(name: str, kept: Kept) -> None:
-    history = garden(12)
+    history = chat(12)
     messages = [*history[:4], *odd_messages(name), *history[4:]]
     body = json.dumps({"model": "scripted-1", "messages": messages}).encode()
     kept.stage.upstream.reply(completion("anything"))
@@ -235,31 +235,31 @@ def test_a_suffix_can_be_cut_from_any_model_name(model: str, kept: Kept) -> None
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, 502, 503])
 def test_an_error_of_the_upstream_passes_and_nothing_of_its_request_is_stored(status: int, kept: Kept) -> None:
     kept.stage.upstream.reply(error(status, "no", headers=[("retry-after", "7")]))
-    answer = kept.stage.post(body_of(garden(1)), asked(session="refused", strategy="recent"))
+    answer = kept.stage.post(body_of(chat(1)), asked(session="refused", strategy="recent"))
     assert (answer.status, answer.json()["error"]["message"]) == (status, "no")
     assert answer.header("retry-after") == "7"
     assert stored(kept.path) == EMPTY
-    assert kept.stage.ask(garden(1), asked(session="refused")).header("x-condenser-strategy") == "mask+half-window"
+    assert kept.stage.ask(chat(1), asked(session="refused")).header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_a_condensed_request_that_the_upstream_refuses_can_be_sent_again(kept: Kept) -> None:
     kept.stage.upstream.reply(error(500, "not now"))
-    assert kept.stage.post(body_of(garden(12)), asked(session="again")).status == 500
+    assert kept.stage.post(body_of(chat(12)), asked(session="again")).status == 500
     refused = kept.stage.forwarded[-1].body
     assert stored(kept.path)["sessions"] == 0
-    kept.stage.ask(garden(12), asked(session="again"))
+    kept.stage.ask(chat(12), asked(session="again"))
     assert kept.stage.forwarded[-1].body == refused
 
 
 def test_a_body_over_the_limit_is_413_in_openai_form_and_goes_nowhere(tmp_path: Path) -> None:
     with on_file(tmp_path / "s.db", limits={"body": 2_000}) as stage:
-        answer = stage.post(body_of(garden(8)), asked(session="large"))
+        answer = stage.post(body_of(chat(8)), asked(session="large"))
         assert answer.status == 413
         assert answer.json()["error"]["code"] == "body_too_large"
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert list(stage.upstream.journal) == []
         assert stored(tmp_path / "s.db") == EMPTY
-        assert stage.ask(garden(1)).status == 200
+        assert stage.ask(chat(1)).status == 200
 
 
 def test_a_body_of_too_many_values_is_413_and_names_the_member(kept: Kept) -> None:

@@ -21,9 +21,9 @@ import tiktoken
 
 from proxy.tokens import ranks
 from tests.http.recorded import SHORT, Conversation, conversations
-from tests.http.talking import SUMMARY, Stage, asked, count, counter, garden, is_own, summary, workshop
 from tests.support import wire
 from tests.support.proxy import proxying
+from tests.support.stage import SUMMARY, Stage, agent, asked, chat, count, counter, is_own, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -144,20 +144,20 @@ def test_another_process_knows_the_session_and_the_upstream(tmp_path: Path) -> N
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
     with counted(nearly_bytes(), store=store) as stage:
         for number in range(8):
-            talk = garden(2 + number % 3, words=20 + 9 * number)
+            talk = chat(2 + number % 3, words=20 + 9 * number)
             stage.ask(talk, asked(session=f"s{number}", window=9_000), max_tokens=RESERVE)
         stage.proxy.quiet()
         with proxying(stage.upstream.url, store=store) as other:
             there = Stage(other, stage.upstream)
-            first = there.ask(garden(4, words=50), asked(session="new", window=9_000), max_tokens=RESERVE)
+            first = there.ask(chat(4, words=50), asked(session="new", window=9_000), max_tokens=RESERVE)
             assert expected(first, 9_000) == pytest.approx(true(first), rel=0.05)
-            later = there.ask(garden(4, words=83), asked(session="s7", window=9_000), max_tokens=RESERVE)
+            later = there.ask(chat(4, words=83), asked(session="s7", window=9_000), max_tokens=RESERVE)
             assert expected(later, 9_000) == pytest.approx(true(later), rel=0.05)
 
 
 def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
-    talk = garden(20)
+    talk = chat(20)
     with counted(twice(), store=store) as stage:
         before = stage.ask(talk[:-2], asked(session="s", window=20_000), max_tokens=RESERVE)
         with proxying(stage.upstream.url, store=store) as other:
@@ -169,8 +169,8 @@ def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted
 def test_nothing_is_learned_of_a_request_that_wants_nothing_stored() -> None:
     with counted(nearly_bytes()) as stage:
         for number in range(4):
-            stage.ask(garden(3 + number), asked(session="s", window=9_000, no_store="true"), max_tokens=RESERVE)
-        answer = stage.ask(garden(8), asked(session="s", window=9_000), max_tokens=RESERVE)
+            stage.ask(chat(3 + number), asked(session="s", window=9_000, no_store="true"), max_tokens=RESERVE)
+        answer = stage.ask(chat(8), asked(session="s", window=9_000), max_tokens=RESERVE)
         assert expected(answer, 9_000) == int(answer.header("x-condenser-tokens-after") or 0)
 
 
@@ -178,8 +178,8 @@ def test_the_marks_go_by_what_the_upstream_counts() -> None:
     """By our own count the last request is far below the mark; by the upstream's it does not fit."""
     with counted(twice()) as stage:
         ask = asked(session="s", window=5_000, strategy="recent")
-        stage.ask(garden(5), ask, max_tokens=RESERVE)
-        answer = stage.ask(garden(7), ask, max_tokens=RESERVE)
+        stage.ask(chat(5), ask, max_tokens=RESERVE)
+        answer = stage.ask(chat(7), ask, max_tokens=RESERVE)
         assert answer.header("x-condenser-action") == "condensed"
         assert int(answer.header("x-condenser-tokens-before") or 0) < 0.85 * 4_500
         assert true(answer) <= 4_500
@@ -189,7 +189,7 @@ def test_a_view_stays_while_what_is_known_of_the_upstream_moves() -> None:
     with counted(small_vocabulary()) as stage:
         views: list[list[Any]] = []
         for rounds in range(6, 26):
-            answer = stage.ask(garden(rounds), asked(session="s", window=6_000, strategy="recent"), max_tokens=RESERVE)
+            answer = stage.ask(chat(rounds), asked(session="s", window=6_000, strategy="recent"), max_tokens=RESERVE)
             if answer.header("x-condenser-action") != "condensed" and views:
                 assert stage.last_view[: len(views[-1])] == views[-1]
             views.append(stage.last_view)
@@ -200,7 +200,7 @@ def test_a_view_stays_while_what_is_known_of_the_upstream_moves() -> None:
 def test_the_error_is_measured_and_told() -> None:
     with counted(older()) as stage:
         for rounds in range(2, 14):
-            stage.ask(garden(rounds), asked(session="s", window=50_000), max_tokens=RESERVE)
+            stage.ask(chat(rounds), asked(session="s", window=50_000), max_tokens=RESERVE)
         text = wire.request(stage.proxy.url, "GET", "/metrics", b"", ()).body.decode()
         found = [line for line in text.splitlines() if line.startswith("condenser_calibration_error{")]
         told = {line.split("kind=")[1].split('"')[1]: float(line.split()[-1]) for line in found}
@@ -214,11 +214,11 @@ def test_a_count_far_below_that_of_the_beginning_is_not_gone_by(window: int) -> 
     whole = older()
     cut = [False]
     with counted(lambda text: whole(text) // (4 if cut[0] else 1)) as stage:
-        stage.ask(garden(6), ask, max_tokens=RESERVE)
+        stage.ask(chat(6), ask, max_tokens=RESERVE)
         cut[0] = True
-        stage.ask(garden(7), ask, max_tokens=RESERVE)
+        stage.ask(chat(7), ask, max_tokens=RESERVE)
         cut[0] = False
-        answer = stage.ask(garden(8), ask, max_tokens=RESERVE)
+        answer = stage.ask(chat(8), ask, max_tokens=RESERVE)
         assert expected(answer, window) == pytest.approx(true(answer), rel=0.10)
 
 
@@ -258,16 +258,16 @@ def screenshots(turns: int) -> Iterator[list[Mapping[str, Any]]]:
 
 
 def talk_of(turns: int) -> Iterator[list[Mapping[str, Any]]]:
-    return (garden(rounds, words=95) for rounds in range(1, turns))
+    return (chat(rounds, words=95) for rounds in range(1, turns))
 
 
 def joined_late(turns: int) -> Iterator[list[Mapping[str, Any]]]:
     """A conversation that is long when its first request comes."""
-    return (workshop(rounds, lines=100) for rounds in range(4, turns))
+    return (agent(rounds, lines=100) for rounds in range(4, turns))
 
 
-def agent(turns: int) -> Iterator[list[Mapping[str, Any]]]:
-    return (workshop(rounds, lines=40) for rounds in range(1, turns))
+def agent_of(turns: int) -> Iterator[list[Mapping[str, Any]]]:
+    return (agent(rounds, lines=40) for rounds in range(1, turns))
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -278,7 +278,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
     ("counts", "talk", "window"),
     [
         (below_ours, talk_of(30), 8_192),
-        (below_ours, agent(30), 8_192),
+        (below_ours, agent_of(30), 8_192),
         (below_ours, joined_late(20), 8_192),
         (below_ours, talk_of(20), 32_768),
         (flat, screenshots(16), 16_384),

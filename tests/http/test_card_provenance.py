@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.http.operating import TOKEN, admin
-from tests.http.talking import Headers, Message, Stage, asked, staged, summary
 from tests.http.test_memory_admin import listed, place
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary, ending
+from tests.support.admin_api import TOKEN, admin
+from tests.support.stage import Headers, Message, Stage, asked, staged, summary
 
 CARD = "The greenhouse key is behind the barrel."
 TELLS = f"- fact (assistant): {CARD}"

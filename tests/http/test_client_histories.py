@@ -18,9 +18,9 @@ from langchain_core.messages import BaseMessage, convert_to_messages, convert_to
 from langchain_core.messages.utils import count_tokens_approximately
 
 from tests.http.strict import is_replacement
-from tests.http.talking import Stage, asked, staged
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion
+from tests.support.stage import Stage, asked, staged
 from tests.support.wire import Answer
 
 Message = dict[str, Any]

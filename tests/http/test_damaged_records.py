@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from tests.http.operating import TOKEN
-from tests.http.talking import Stage, asked, body_of, garden, staged
 from tests.support import wire
+from tests.support.admin_api import TOKEN
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available
+from tests.support.stage import Stage, asked, body_of, chat, staged
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
@@ -56,14 +56,14 @@ def damage(redis: RedisServer, damages: Callable[[Any, str], object]) -> tuple[s
 def test_a_damaged_session_never_takes_the_store_from_another_tenant(
     redis: RedisServer, stage: Stage, damages: Callable[[Any, str], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     tenant, session = damage(redis, damages)
     other = replace(stage, key="sk-second", sent=[])
     for _ in range(4):
-        answer = stage.ask(garden(12), asked(session="s"))
+        answer = stage.ask(chat(12), asked(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert answer.header("x-condenser-reason") == "store-corrupt"
-        assert other.ask(garden(2), asked(session="s")).header("x-condenser-action") == "passed"
+        assert other.ask(chat(2), asked(session="s")).header("x-condenser-action") == "passed"
     assert f"session {tenant}/{session} cannot be read" in caplog.text
 
 

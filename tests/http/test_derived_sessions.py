@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import EMPTY, WINDOW, Stage, asked, garden, on_file, staged, stored, workshop
 from tests.support.replies import completion, stream, text_chunks
+from tests.support.stage import EMPTY, WINDOW, Stage, agent, asked, chat, on_file, staged, stored
 
 USER = {"role": "user", "content": "And now?"}
 
@@ -30,44 +30,44 @@ def session_of(stage: Stage, messages: list[Any], **members: Any) -> tuple[str |
 
 
 def test_a_conversation_without_an_id_is_recognised_and_replayed(stage: Stage) -> None:
-    first, action = session_of(stage, garden(12))
+    first, action = session_of(stage, chat(12))
     assert action == "condensed"
     assert re.fullmatch(r"d[0-9a-f]{16}", first or "")
-    assert session_of(stage, garden(13)) == (first, "replayed")
-    assert session_of(stage, garden(13)) == (first, "replayed")
+    assert session_of(stage, chat(13)) == (first, "replayed")
+    assert session_of(stage, chat(13)) == (first, "replayed")
 
 
 def test_a_retry_of_the_same_request_is_the_same_session_and_view(stage: Stage) -> None:
-    first, _ = session_of(stage, garden(12))
+    first, _ = session_of(stage, chat(12))
     view = stage.forwarded[-1].body
-    assert session_of(stage, garden(12)) == (first, "replayed")
+    assert session_of(stage, chat(12)) == (first, "replayed")
     assert stage.forwarded[-1].body == view
 
 
 def test_two_conversations_that_begin_alike_are_two_sessions(stage: Stage) -> None:
-    one, _ = session_of(stage, garden(12))
-    other, action = session_of(stage, [*garden(1), {"role": "assistant", "content": "word " * 1_500}, USER])
+    one, _ = session_of(stage, chat(12))
+    other, action = session_of(stage, [*chat(1), {"role": "assistant", "content": "word " * 1_500}, USER])
     assert one != other
     assert action == "passed"
     assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 def test_an_edited_history_is_a_fork_with_an_id_of_its_own(stage: Stage) -> None:
-    first, _ = session_of(stage, garden(12))
-    edited = [*garden(12)[:-4], {"role": "user", "content": "No: bed 40, please."}, *garden(13)[-3:]]
+    first, _ = session_of(stage, chat(12))
+    edited = [*chat(12)[:-4], {"role": "user", "content": "No: bed 40, please."}, *chat(13)[-3:]]
     fork, _ = session_of(stage, edited)
     assert fork != first
     assert_view(stage.last_view, edited)
     assert "bed 40" in str(stage.last_view)
-    assert session_of(stage, garden(13))[0] == first
+    assert session_of(stage, chat(13))[0] == first
     assert session_of(stage, [*edited, {"role": "assistant", "content": "Yes."}, USER])[0] == fork
 
 
 def test_a_fork_behind_what_was_condensed_still_shows_the_record(stage: Stage) -> None:
-    session_of(stage, garden(12))
+    session_of(stage, chat(12))
     calls = len(stage.summaries)
-    fork = [*garden(13)[:-2], {"role": "assistant", "content": "Another answer."}, USER]
-    session_of(stage, garden(13))
+    fork = [*chat(13)[:-2], {"role": "assistant", "content": "Another answer."}, USER]
+    session_of(stage, chat(13))
     _, action = session_of(stage, fork)
     assert action == "replayed"
     assert len(stage.summaries) == calls
@@ -75,8 +75,8 @@ def test_a_fork_behind_what_was_condensed_still_shows_the_record(stage: Stage) -
 
 
 def test_a_history_edited_in_its_first_message_is_another_conversation(stage: Stage) -> None:
-    first, _ = session_of(stage, garden(12))
-    other = garden(12)
+    first, _ = session_of(stage, chat(12))
+    other = chat(12)
     other[1] = {"role": "user", "content": "Plan my balcony."}
     again, action = session_of(stage, other)
     assert (again != first, action) == (True, "condensed")
@@ -85,7 +85,7 @@ def test_a_history_edited_in_its_first_message_is_another_conversation(stage: St
 
 THOUGHT = "<think>The wall gives shade at noon.</think>\n"
 REPLY = f"{THOUGHT}Bed 12: tomatoes, in the shade of the wall."
-WITH_CONTEXT = [*garden(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
+WITH_CONTEXT = [*chat(12)[:-1], {"role": "user", "content": "Context: soil. And what of bed 12?"}]
 SENT_BACK = {
     "as it was": {"role": "assistant", "content": REPLY},
     "as parts": {"role": "assistant", "content": [{"type": "text", "text": REPLY}]},
@@ -101,63 +101,63 @@ def test_a_client_that_rewrites_its_last_message_is_recognised_by_the_reply_to_i
 ) -> None:
     stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
     first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
-    assert session_of(stage, [*garden(12), reply, USER]) == (first, "replayed")
+    assert session_of(stage, [*chat(12), reply, USER]) == (first, "replayed")
 
 
 def test_another_last_message_is_a_fork_as_long_as_no_reply_follows(stage: Stage) -> None:
     """It may be another conversation that began alike; both go on, each as its own session."""
     first, _ = session_of(stage, WITH_CONTEXT)
-    fork, action = session_of(stage, garden(12))
+    fork, action = session_of(stage, chat(12))
     assert (fork != first, action) == (True, "replayed")
     answered = {"role": "assistant", "content": "Yes."}
     assert session_of(stage, [*WITH_CONTEXT, answered, USER]) == (first, "replayed")
-    assert session_of(stage, [*garden(12), answered, USER]) == (fork, "replayed")
+    assert session_of(stage, [*chat(12), answered, USER]) == (fork, "replayed")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
 def test_another_last_message_with_another_reply_than_the_one_it_got_is_a_fork(stage: Stage, streamed: bool) -> None:
     stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
     first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
-    assert session_of(stage, [*garden(12), {"role": "assistant", "content": "Something else."}, USER])[0] != first
+    assert session_of(stage, [*chat(12), {"role": "assistant", "content": "Something else."}, USER])[0] != first
 
 
 def test_a_rewritten_result_of_a_tool_is_a_fork(stage: Stage) -> None:
-    first, _ = session_of(stage, workshop(12))
-    rewritten = [*workshop(12)[:-1], {**workshop(12)[-1], "content": "cut"}]
-    assert session_of(stage, [*rewritten, *workshop(13)[-2:]])[0] != first
+    first, _ = session_of(stage, agent(12))
+    rewritten = [*agent(12)[:-1], {**agent(12)[-1], "content": "cut"}]
+    assert session_of(stage, [*rewritten, *agent(13)[-2:]])[0] != first
 
 
 def test_a_changed_system_message_does_not_part_a_conversation(stage: Stage) -> None:
-    first, _ = session_of(stage, garden(12))
-    later = garden(13)
+    first, _ = session_of(stage, chat(12))
+    later = chat(13)
     later[0] = {"role": "system", "content": "You are a gardener. It is 10:05."}
     assert session_of(stage, later) == (first, "replayed")
     assert stage.last_view[0] == later[0]
 
 
 def test_a_reply_that_the_client_writes_anew_is_still_recognised(stage: Stage) -> None:
-    first, _ = session_of(stage, garden(12))
-    later = [*garden(12), {"role": "assistant", "content": [{"type": "text", "text": "trimmed"}], "audio": None}, USER]
+    first, _ = session_of(stage, chat(12))
+    later = [*chat(12), {"role": "assistant", "content": [{"type": "text", "text": "trimmed"}], "audio": None}, USER]
     assert session_of(stage, later) == (first, "replayed")
 
 
 def test_an_explicit_session_is_never_found_by_its_chain(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="named"))
-    session, action = session_of(stage, garden(13))
+    stage.ask(chat(12), asked(session="named"))
+    session, action = session_of(stage, chat(13))
     assert session != "named"
     assert action == "condensed"
 
 
 def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
-    session, _ = session_of(stage, garden(12))
-    answer = stage.ask(garden(13), asked(session=session))
+    session, _ = session_of(stage, chat(12))
+    answer = stage.ask(chat(13), asked(session=session))
     assert answer.header("x-condenser-session-source") == "X-Condenser-Session"
     assert answer.header("x-condenser-action") == "condensed"
 
 
 def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
     with on_file(tmp_path / "s.db") as stage:
-        shown = {session_of(stage, garden(rounds))[0] for rounds in (0, 1, 2)}
+        shown = {session_of(stage, chat(rounds))[0] for rounds in (0, 1, 2)}
         assert stored(tmp_path / "s.db") == EMPTY
         assert len(shown) == 1
         assert re.fullmatch(r"p[0-9a-f]{16}", shown.pop() or "")
@@ -182,12 +182,12 @@ def test_where_the_window_is_unknown_it_is_stored_from_2048_tokens_on(tmp_path: 
 
 def test_a_small_conversation_that_was_condensed_is_stored_all_the_same(tmp_path: Path) -> None:
     with on_file(tmp_path / "s.db", window=100_000) as stage:
-        answer = stage.ask(garden(12), asked(force="true"))
+        answer = stage.ask(chat(12), asked(force="true"))
         assert answer.header("x-condenser-action") == "condensed"
         assert stored(tmp_path / "s.db")["records"] == 1
-        assert session_of(stage, garden(13)) == (answer.header("x-condenser-session"), "replayed")
+        assert session_of(stage, chat(13)) == (answer.header("x-condenser-session"), "replayed")
 
 
 def test_a_strategy_does_not_stick_to_a_derived_session(stage: Stage) -> None:
-    stage.ask(garden(12), asked(strategy="extract"))
-    assert stage.ask(garden(13)).header("x-condenser-strategy") == "mask+half-window"
+    stage.ask(chat(12), asked(strategy="extract"))
+    assert stage.ask(chat(13)).header("x-condenser-strategy") == "mask+half-window"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import asked, body_of
 from tests.proxy.discovery import pages
 from tests.support import wire
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, hang_up, json_reply, raw
 from tests.support.signals import Signal
+from tests.support.stage import asked, body_of
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Stage, asked, garden, is_vote, on_file, staged, vote
 from tests.http.test_judging import TURNS, WINDOW, shown
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary, ending
 from tests.http.test_search_memory import FOUND, views
@@ -18,6 +17,7 @@ from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import TOOL, answered, search
 from tests.support.signals import Signal
+from tests.support.stage import Stage, asked, chat, is_vote, on_file, staged, vote
 
 PATH = "/v1/embeddings"
 MEANT = "Wo hängt der Schlüssel fürs Gewächshaus?"  # shares no word with the fact that answers it
@@ -127,7 +127,7 @@ def test_vectors_and_votes_spend_one_allowance_which_the_session_tells(tmp_path:
             lambda exchange: embeddings(exchange, WINDOW) or (vote("NO") if is_vote(exchange) else None)
         )
         for rounds in (1, TURNS):
-            stage.ask(garden(rounds), [*asked(session="s"), TOOL])
+            stage.ask(chat(rounds), [*asked(session="s"), TOOL])
             stage.proxy.quiet()
         assert stage.votes == []
         session = shown(stage, tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Message, asked, body_of, count, counter, garden, staged
+from tests.support.stage import Message, asked, body_of, chat, count, counter, staged
 
 WINDOWS = [4_096, 8_192, 32_768]
 
@@ -43,7 +43,7 @@ def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
 def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(carrier: str, window: int) -> None:
     with staged(window=window) as stage:
         for rounds in range(0, 24, 4):
-            messages = garden(rounds, words=window // 140)
+            messages = chat(rounds, words=window // 140)
             answer = stage.post(body(carrier, window * 6 // 10, messages), asked(session="s"))
 
             assert answer.status == 200, answer.body
@@ -62,9 +62,7 @@ def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked
     with staged(window=window) as stage:
         share, reasons = 60, []
         while share < 140:
-            answer = stage.post(
-                body(carrier, window * share // 100, garden(8, words=window // 200)), asked(session="s")
-            )
+            answer = stage.post(body(carrier, window * share // 100, chat(8, words=window // 200)), asked(session="s"))
             if answer.status != 200:
                 break
             reasons.append(answer.header("x-condenser-reason"))
@@ -86,6 +84,6 @@ def test_no_model_is_asked_where_what_stays_leaves_no_room_for_a_record(share: i
     window = 8_192
     with staged(window=window) as stage:
         for rounds in range(4, 12, 2):
-            stage.post(body("tools", window * share // 100, garden(rounds, words=60)), asked(session="s"))
+            stage.post(body("tools", window * share // 100, chat(rounds, words=60)), asked(session="s"))
         stage.proxy.quiet()
         assert stage.summaries == []

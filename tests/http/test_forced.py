@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.operating import SESSIONS, TOKEN, admin
-from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary, workshop
 from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
+from tests.support.stage import SUMMARY, Stage, agent, asked, chat, count, staged, summary
 
 ROOMY = 128_000
 FORCED = asked(force="true")
@@ -34,7 +34,7 @@ def _tagged(_exchange: Exchange) -> Reply:
 @pytest.mark.parametrize(("strategy", "stage"), PIPELINES)
 def test_force_condenses_a_chat_far_below_the_marks_and_says_by_which_stage(strategy: str, stage: str) -> None:
     with staged(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
-        answer = talk.ask(garden(6), FORCED)
+        answer = talk.ask(chat(6), FORCED)
         assert answer.header("x-condenser-action") == "condensed", answer.header("x-condenser-reason")
         assert answer.header("x-condenser-trigger") == "forced"
         assert answer.header("x-condenser-stages") == stage
@@ -45,7 +45,7 @@ def test_force_condenses_a_chat_far_below_the_marks_and_says_by_which_stage(stra
 
 def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
     with staged(window=ROOMY, strategy="recent") as talk:
-        answer = talk.ask(garden(12), FORCED)
+        answer = talk.ask(chat(12), FORCED)
         kept = [each for each in talk.last_view if each["role"] == "assistant"]
         assert 5 <= len(kept) <= 6
         assert answer.header("x-condenser-action") == "condensed"
@@ -55,7 +55,7 @@ def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
 def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: str) -> None:
     with staged(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         for _ in range(6):
-            answer = talk.ask(garden(6), [*FORCED, *asked(session="s")])
+            answer = talk.ask(chat(6), [*FORCED, *asked(session="s")])
             assert answer.header("x-condenser-action") in ("condensed", "replayed")
         assert answer.header("x-condenser-action") == "replayed"
         assert answer.header("x-condenser-reason") in ("nothing-to-condense", "summary-boundary")
@@ -65,7 +65,7 @@ def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: s
 @pytest.mark.parametrize("strategy", ["mask+half-window", "recent", "mask", "extract", "summary", "semantic"])
 def test_force_on_a_single_question_says_that_nothing_may_be_condensed(strategy: str) -> None:
     with staged(window=ROOMY, strategy=strategy) as talk:
-        answer = talk.ask(garden(0), FORCED)
+        answer = talk.ask(chat(0), FORCED)
         assert answer.header("x-condenser-action") == "passed"
         assert answer.header("x-condenser-reason") == "nothing-to-condense"
         assert answer.header("x-condenser-stages") is None
@@ -73,24 +73,24 @@ def test_force_on_a_single_question_says_that_nothing_may_be_condensed(strategy:
 
 def test_force_under_observe_says_what_it_would_do_and_changes_nothing() -> None:
     with staged(window=ROOMY, strategy="observe:mask") as talk:
-        answer = talk.ask(garden(6), FORCED)
+        answer = talk.ask(chat(6), FORCED)
         assert answer.header("x-condenser-action") == "would-condense"
         assert answer.header("x-condenser-stages") == "extract"
-        assert talk.last_view == garden(6)
+        assert talk.last_view == chat(6)
 
 
 def test_a_replayed_view_names_the_stages_that_shaped_it() -> None:
     with staged(window=ROOMY, strategy="mask") as talk:
         session = asked(session="s")
-        talk.ask(workshop(8), [*FORCED, *session])
-        answer = talk.ask(workshop(9), session)
+        talk.ask(agent(8), [*FORCED, *session])
+        answer = talk.ask(agent(9), session)
         assert answer.header("x-condenser-action") == "replayed"
         assert answer.header("x-condenser-stages") == "mask"
 
 
 def test_a_view_that_nothing_has_shaped_names_no_stage() -> None:
     with staged(window=ROOMY) as talk:
-        assert talk.ask(garden(1)).header("x-condenser-stages") is None
+        assert talk.ask(chat(1)).header("x-condenser-stages") is None
 
 
 def test_equal_histories_in_several_sessions_get_condensations_with_ids_of_their_own() -> None:
@@ -103,21 +103,21 @@ def test_equal_histories_in_several_sessions_get_condensations_with_ids_of_their
 
 def _id(talk: Stage, session: str, strategy: str, *, no_store: bool = False) -> str | None:
     headers = asked(session=f"{session}-{strategy}", strategy=strategy, force="true", no_store=str(no_store))
-    answer = talk.ask(garden(6), headers)
+    answer = talk.ask(chat(6), headers)
     return answer.header("x-condenser-condensation")
 
 
 def test_a_replayed_condensation_keeps_its_id() -> None:
     with staged(window=ROOMY, strategy="recent") as talk:
         session = asked(session="s")
-        made = talk.ask(garden(6), [*FORCED, *session]).header("x-condenser-condensation")
+        made = talk.ask(chat(6), [*FORCED, *session]).header("x-condenser-condensation")
         assert made
-        assert talk.ask(garden(7), session).header("x-condenser-condensation") == made
+        assert talk.ask(chat(7), session).header("x-condenser-condensation") == made
 
 
 def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:
     with staged(strategy="observe:recent", admin={"token": TOKEN}, report_usage="original") as talk:
-        answer = talk.ask(garden(12), asked(session="s"))
+        answer = talk.ask(chat(12), asked(session="s"))
         before = int(answer.header("x-condenser-tokens-before") or 0)
         assert answer.header("x-condenser-action") == "would-condense"
         assert int(answer.header("x-condenser-tokens-after") or 0) < before

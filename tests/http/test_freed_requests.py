@@ -10,7 +10,7 @@ import pytest
 
 from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
-from tests.http.talking import asked, garden, staged
+from tests.support.stage import asked, chat, staged
 
 
 @contextmanager
@@ -33,6 +33,6 @@ def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: st
     with staged(strategy="half-window") as stage, without_collections():
         before = decisions()
         for rounds in (3, 30, 31):
-            stage.ask(garden(rounds), asked(session="s", memory=memory), stream=streamed)
+            stage.ask(chat(rounds), asked(session="s", memory=memory), stream=streamed)
             stage.proxy.quiet()
         assert decisions() == before

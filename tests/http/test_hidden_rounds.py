@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.http.strict import problems
-from tests.http.talking import Message, Stage, asked, count, on_file, staged
 from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary
 from tests.http.test_search_memory import (
     FOUND,
@@ -26,6 +25,7 @@ from tests.http.test_search_memory import (
 )
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, is_prefix, search
+from tests.support.stage import Message, Stage, asked, count, on_file, staged
 
 
 def searched(stage: Stage) -> list[Message]:

@@ -15,24 +15,24 @@ from proxy.commands.sessions import lines_of
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from proxy.settings.token import known_token
-from tests.http.talking import (
+from tests.support import wire
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, error
+from tests.support.signals import Signal
+from tests.support.stage import (
     SUMMARY,
     Message,
     Stage,
     asked,
     body_of,
+    chat,
     count,
-    garden,
     is_vote,
     on_file,
     staged,
     summary,
     vote,
 )
-from tests.support import wire
-from tests.support.recording import Exchange
-from tests.support.replies import Reply, error
-from tests.support.signals import Signal
 from tests.support.wire import Answer
 
 WINDOW = 16_384
@@ -51,7 +51,7 @@ def judged(answers: Any = yes, window: int = WINDOW, **settings: Any) -> Iterato
 
 
 def talk(stage: Stage, rounds: int, *headers: tuple[str, str], words: int = 75) -> Answer:
-    return stage.ask(garden(rounds, words=words), [*asked(session="s"), *headers])
+    return stage.ask(chat(rounds, words=words), [*asked(session="s"), *headers])
 
 
 def is_condensed(stage: Stage) -> bool:
@@ -113,7 +113,7 @@ def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with
         late = talk(stage, turns + 3, words=words)
         assert late.header("x-condenser-action") == "condensed"
         assert late.header("x-condenser-trigger") == "judge"
-        carried = garden(turns + 3, words=words)[-2 * 3 :]
+        carried = chat(turns + 3, words=words)[-2 * 3 :]
         assert stage.last_view[-len(carried) :] == carried
 
 
@@ -230,7 +230,7 @@ def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question()
         later = talk(stage, TURNS + 3)
         assert later.header("x-condenser-action") == "condensed"
         texts = [str(each["content"]) for each in stage.last_view]
-        assert texts[-1] == garden(TURNS + 3)[-1]["content"]
+        assert texts[-1] == chat(TURNS + 3)[-1]["content"]
         assert not any(f"Bed {TURNS + 1}:" in text for text in texts)
         again = talk(stage, TURNS + 4)
         assert again.header("x-condenser-action") == "replayed"
@@ -273,7 +273,7 @@ def test_the_tail_of_what_was_judged_is_dropped_as_the_mode_says_and_the_record_
 def test_a_tail_that_the_model_must_answer_cannot_be_dropped() -> None:
     with judged() as stage:
         headers = [*asked(session="s"), options("mode=openhands, judge=inline")]
-        answer = stage.post(body_of(garden(1), stage.model), headers)
+        answer = stage.post(body_of(chat(1), stage.model), headers)
         assert answer.status == 400
         assert "tail=drop" in answer.json()["error"]["message"]
 
@@ -365,6 +365,6 @@ def test_a_judge_that_says_yes_on_one_branch_condenses_no_other() -> None:
     with judged() as stage:
         talk(stage, TURNS)
         stage.proxy.quiet()
-        other: list[Message] = [*garden(TURNS)]
+        other: list[Message] = [*chat(TURNS)]
         other[1] = {"role": "user", "content": "Plan my kitchen."}
         assert stage.ask(other, asked(session="s")).header("x-condenser-action") == "passed"

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import SUMMARY, WINDOW, Stage, asked, body_of, count, garden, is_own, staged, summary
 from tests.http.test_search_memory import FOUND, question
 from tests.support import replies, wire
 from tests.support.proxy import Proxy, proxying
@@ -21,6 +20,7 @@ from tests.support.recording import CHAT, Exchange
 from tests.support.replies import DONE, Reply
 from tests.support.searching import TOOL, answered, assembled, search
 from tests.support.signals import BOUND, Signal
+from tests.support.stage import SUMMARY, WINDOW, Stage, asked, body_of, chat, count, is_own, staged, summary
 
 SOON = 0.01
 LATER = 0.5
@@ -28,8 +28,8 @@ LATER = 0.5
 COMMENT = b": keep-alive\n\n"
 FORCE = ("X-Condenser-Force", "true")
 HI = b'{"model":"scripted-1","stream":true,"messages":[{"role":"user","content":"hi"}]}'
-PLAIN = body_of(garden(12))
-LONG = body_of(garden(12), stream=True)
+PLAIN = body_of(chat(12))
+LONG = body_of(chat(12), stream=True)
 SAID = replies.text_chunks("one two")
 STREAM = b"".join(map(replies.sse, SAID)) + DONE
 
@@ -76,7 +76,7 @@ def test_while_a_summary_is_written_comments_flow_and_the_reply_follows_them() -
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
         # No encoding could be told any more.
         assert stage.forwarded[-1].header("accept-encoding") is None
-        again = stage.ask([*garden(12), {"role": "assistant", "content": "one two"}, garden(1)[-1]], asked(session="s"))
+        again = stage.ask([*chat(12), {"role": "assistant", "content": "one two"}, chat(1)[-1]], asked(session="s"))
         assert again.header("x-condenser-action") == "replayed"
 
 
@@ -114,7 +114,7 @@ def test_an_error_behind_comments_is_one_event_and_no_done(reply: Reply, event: 
 def test_an_error_of_ours_behind_comments_is_one_event_too() -> None:
     gate = Signal("the summarizer may answer")
     with staged(keepalive_interval=SOON, strategy="half-window", answers=lambda _: summary().after(gate)) as stage:
-        messages = [*garden(20), {"role": "user", "content": "word " * 9_000}]
+        messages = [*chat(20), {"role": "user", "content": "word " * 9_000}]
         with waiting(stage.proxy, body_of(messages, stream=True)) as response:
             gate.set()
             [data] = wire.events(rest_of(response))
@@ -134,7 +134,7 @@ def test_an_upstream_whose_first_event_is_slow_is_waited_for_under_its_own_head(
     slow = replace(first, headers=(*first.headers, ("x-request-id", "1")), steps=(gate, *first.steps))
     with staged(keepalive_interval=LATER, strategy="half-window") as stage, ThreadPoolExecutor(1) as pool:
         stage.upstream.answer(lambda exchange: summary().after(gate) if is_own(exchange) else slow)
-        waits = pool.submit(stage.post, body_of(garden(6), stream=True))
+        waits = pool.submit(stage.post, body_of(chat(6), stream=True))
         stage.upstream.journal.await_arrival()
         with waiting(stage.proxy) as heard:
             assert heard.read(len(COMMENT)) == COMMENT
@@ -187,7 +187,7 @@ def test_the_retry_after_an_overflow_is_still_made_behind_comments() -> None:
 
     with staged(window=None, keepalive_interval=SOON, strategy="half-window") as stage:
         stage.upstream.answer(narrow)
-        with waiting(stage.proxy, body_of(garden(60), stream=True)) as response:
+        with waiting(stage.proxy, body_of(chat(60), stream=True)) as response:
             gate.set()
             assert rest_of(response) == STREAM
         assert len(stage.forwarded) == 2
@@ -210,7 +210,7 @@ def test_the_retry_after_an_overflow_that_was_told_in_another_form_is_made_behin
 
     with staged(window=16_384, keepalive_interval=LATER, strategy="half-window") as stage:
         stage.upstream.answer(narrow)
-        with waiting(stage.proxy, body_of(garden(60), stream=True)) as response:
+        with waiting(stage.proxy, body_of(chat(60), stream=True)) as response:
             assert overflown
             gate.set()
             assert rest_of(response) == STREAM

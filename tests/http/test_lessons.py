@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from proxy.learning.learned_windows import TRIAL
-from tests.http.talking import Message, Stage, asked, body_of, count, garden, is_own, staged, summary
 from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.proxy import proxying
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH
+from tests.support.stage import Message, Stage, asked, body_of, chat, count, is_own, staged, summary
 
 CLAIM = "This model's maximum context length is 600 tokens. However, your messages resulted in 90000 tokens."
 REFUSED = "This model's maximum context length is {} tokens. However, your messages resulted in {} tokens."
@@ -49,7 +49,7 @@ def attack(stage: Stage, claim: str = CLAIM) -> None:
     """Has the upstream quote a text of the caller, three times and from another tenant."""
     stage.key = "sk-attacker"
     for _ in range(3):
-        answer = stage.post(body_of(garden(12), stage.model, temperature=claim))
+        answer = stage.post(body_of(chat(12), stage.model, temperature=claim))
         assert answer.status == 400
     stage.key = "sk-victim"
 
@@ -62,7 +62,7 @@ def test_a_window_that_a_caller_makes_up_changes_nothing_for_another_tenant(
     own = asked(window=None if window else 32_768)
     with echoing(form, window=window) as stage:
         attack(stage)
-        for messages in (LONG, garden(4), garden(12)):
+        for messages in (LONG, chat(4), chat(12)):
             answer = stage.ask(messages, own)
             assert answer.header("x-condenser-action") == "passed"
             assert answer.header("x-condenser-window") == "32768"
@@ -84,7 +84,7 @@ def test_a_window_that_the_operator_set_is_lowered_for_nobody() -> None:
     with echoing(window=32_768) as stage:
         attack(stage)
         stage.key = "sk-attacker"
-        answer = stage.ask(garden(12))
+        answer = stage.ask(chat(12))
         assert answer.header("x-condenser-window") == "32768"
         assert answer.header("x-condenser-action") == "passed"
 
@@ -92,35 +92,35 @@ def test_a_window_that_the_operator_set_is_lowered_for_nobody() -> None:
 def test_a_refusal_is_met_by_a_smaller_view_where_the_operator_set_a_larger_window() -> None:
     with echoing(window=32_768, limit=1_000) as stage:
         for _ in range(2):
-            answer = stage.ask(garden(12))
+            answer = stage.ask(chat(12))
             assert answer.header("x-condenser-trigger") == "overflow"
             assert count(stage.forwarded[-1].json()) <= 1_000
 
 
 def test_a_window_that_the_server_names_by_itself_is_known_to_all_tenants() -> None:
     with echoing(window=None, limit=1_000) as stage:
-        stage.ask(garden(12), asked(window=32_768))
+        stage.ask(chat(12), asked(window=32_768))
         stage.key = "sk-another"
-        answer = stage.ask(garden(14), asked(window=32_768))
+        answer = stage.ask(chat(14), asked(window=32_768))
         assert answer.header("x-condenser-window") == "1000"
         assert len(stage.forwarded) == 3
 
 
 def test_a_window_whose_number_stands_in_the_request_is_known_to_its_tenant_only() -> None:
-    told = [*garden(12), {"role": "user", "content": "Is it 1000?"}]
+    told = [*chat(12), {"role": "user", "content": "Is it 1000?"}]
     with echoing(window=None, limit=1_000) as stage:
         stage.ask(told, asked(window=32_768))
-        assert stage.ask(garden(1), asked(window=32_768)).header("x-condenser-window") == "1000"
+        assert stage.ask(chat(1), asked(window=32_768)).header("x-condenser-window") == "1000"
         stage.key = "sk-another"
-        assert stage.ask(garden(1), asked(window=32_768)).header("x-condenser-window") == "32768"
+        assert stage.ask(chat(1), asked(window=32_768)).header("x-condenser-window") == "32768"
 
 
 def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> None:
     with echoing(window=None, strategy="rolling") as stage:
-        before = stage.ask(garden(30), asked(window=2_048, session="a"))
+        before = stage.ask(chat(30), asked(window=2_048, session="a"))
         expected = [each["role"] for each in stage.last_view]
         attack(stage, "Conversation roles must alternate user/assistant. System message must be at the beginning.")
-        after = stage.ask(garden(30), asked(window=2_048, session="b"))
+        after = stage.ask(chat(30), asked(window=2_048, session="b"))
         assert [each["role"] for each in stage.last_view] == expected
         assert before.header("x-condenser-action") == after.header("x-condenser-action") == "condensed"
 
@@ -138,10 +138,10 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
 
         stage.upstream.answer(answer)
         own = asked(session="s", memory="tool")
-        assert stage.ask(garden(12), own, tools=tools).header("x-condenser-reason") == "memory-tool-refused"
+        assert stage.ask(chat(12), own, tools=tools).header("x-condenser-reason") == "memory-tool-refused"
         stage.key = "sk-victim"
-        stage.ask(garden(12), own)
-        stage.ask(garden(14), own)
+        stage.ask(chat(12), own)
+        stage.ask(chat(14), own)
         assert SEARCH in json.dumps(stage.forwarded[-1].json().get("tools"))
 
 
@@ -151,23 +151,23 @@ def test_a_longer_request_is_sent_whole_now_and_then_and_disproves_a_learned_win
         attack(stage)
         stage.key = "sk-attacker"
         own = asked(window=32_768)
-        assert stage.ask(garden(14), own).header("x-condenser-window") == "600"
+        assert stage.ask(chat(14), own).header("x-condenser-window") == "600"
         clock.now += TRIAL
-        trial = stage.ask(garden(16), own)
+        trial = stage.ask(chat(16), own)
         assert (trial.header("x-condenser-action"), trial.header("x-condenser-reason")) == ("passed", "window-trial")
-        assert stage.last_view == garden(16)
+        assert stage.last_view == chat(16)
         stage.proxy.served()
-        assert stage.ask(garden(18), own).header("x-condenser-window") == "32768"
+        assert stage.ask(chat(18), own).header("x-condenser-window") == "32768"
 
 
 def test_a_request_that_is_refused_as_a_trial_is_condensed_as_usual_and_no_other_is_tried() -> None:
     clock = Clock()
     with echoing(window=None, limit=1_000, clock=clock) as stage:
         own = asked(window=32_768)
-        stage.ask(garden(12), own)
+        stage.ask(chat(12), own)
         clock.now += TRIAL
         for rounds in (30, 32):
-            answer = stage.ask(garden(rounds), own)
+            answer = stage.ask(chat(rounds), own)
             assert answer.header("x-condenser-action") in ("condensed", "replayed")
             assert answer.header("x-condenser-window") == "1000"
         assert sum(count(each.json()) > 1_000 for each in stage.forwarded) == 2

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.log import JsonLines, TextLines
-from tests.http.talking import Stage, asked, body_of, garden, staged, summary
 from tests.support import wire
 from tests.support.recording import CHAT
 from tests.support.replies import error
+from tests.support.stage import Stage, asked, body_of, chat, staged, summary
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -42,7 +42,7 @@ def members(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[dict[str, An
 
 
 def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(12), [*asked(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
+    stage.ask(chat(12), [*asked(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
     [line] = lines(stage, caplog)
     assert re.fullmatch(
         r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k \(tools \d+\) "
@@ -52,14 +52,14 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
 
 
 def test_time_and_level_come_first(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(1))
+    stage.ask(chat(1))
     [record] = records(stage, caplog)
     assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO 200 scripted-1 ", TextLines().format(record))
 
 
 @pytest.mark.parametrize("turns", [1, 12], ids=["passed", "condensed"])
 def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    answer = stage.ask(garden(turns), asked(session="17"))
+    answer = stage.ask(chat(turns), asked(session="17"))
     [line] = members(stage, caplog)
     for name in ("tokens-before", "tokens-after", "window", "headroom"):
         assert line[name.replace("-", "_")] == int(answer.header(f"x-condenser-{name}") or "")
@@ -72,7 +72,7 @@ def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, ca
 
 
 def test_the_upstream_duration_is_that_of_the_header(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    answer = stage.ask(garden(1))
+    answer = stage.ask(chat(1))
     [line] = members(stage, caplog)
     assert f"upstream;dur={line['upstream_ms']:.2f}" in (answer.header("server-timing") or "")
 
@@ -82,7 +82,7 @@ def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog
     stage.post(b"{")
     wire.request(stage.proxy.url, "GET", "/nowhere")
     stage.upstream.reply(error(500, "no"))
-    stage.post(body_of(garden(1)))
+    stage.post(body_of(chat(1)))
     wanted = [
         r"200 POST /v1/responses bypassed, not-condensed-endpoint, upstream \d+ ms.* in all, request [0-9a-f]{16}",
         r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, request [0-9a-f]{16}",
@@ -95,8 +95,8 @@ def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog
 
 
 def test_a_replayed_request_is_a_line_without_own_tokens(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(12))
-    stage.ask(garden(12))
+    stage.ask(chat(12))
+    stage.ask(chat(12))
     line = lines(stage, caplog)[1]
     assert "replayed" in line
     assert "own" not in line
@@ -110,14 +110,14 @@ def test_health_probes_are_logged_for_debugging_only(stage: Stage, caplog: pytes
 
 @pytest.mark.parametrize(("sent", "is_taken"), [("a" * 128, True), ("a" * 129, False), ("a b", False), ("ä", False)])
 def test_an_id_of_the_client_is_taken_where_it_can_be_shown(sent: str, is_taken: bool, stage: Stage) -> None:
-    answer = stage.post(body_of(garden(1)), [("X-Request-Id", sent)])
+    answer = stage.post(body_of(chat(1)), [("X-Request-Id", sent)])
     given = answer.header("x-condenser-request-id")
     assert given == sent if is_taken else re.fullmatch("[0-9a-f]{16}", given or "")
 
 
 def test_a_name_can_neither_end_a_line_nor_colour_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.model = "evil\nWARNING forged \x1b[31m" + "m" * 400
-    stage.ask(garden(1))
+    stage.ask(chat(1))
     wire.request(stage.proxy.url, "GET", "/" + "%0A%1B" * 200)
     first, second = (TextLines().format(record) for record in records(stage, caplog))
     assert " 200 'evil?WARNING forged ?[31mmmm" in first
@@ -126,11 +126,11 @@ def test_a_name_can_neither_end_a_line_nor_colour_it(stage: Stage, caplog: pytes
 
 
 def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(garden(12), asked(session="s"))
-    stage.ask(garden(12), asked(session="s", strategy="observe:extract"))
-    stage.ask(garden(12), asked(dry_run="true"))
+    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s", strategy="observe:extract"))
+    stage.ask(chat(12), asked(dry_run="true"))
     stage.upstream.reply(error(500, "gooseberries are out"))
-    stage.post(body_of(garden(13)), asked(session="s"))
+    stage.post(body_of(chat(13)), asked(session="s"))
     stage.post(b'{"messages":[{"role":"user","content":"gooseberries"},7]}')
     stage.post(body_of([{"role": "user", "content": "gooseberries " * 9_000}]))
     stage.proxy.served()
@@ -142,8 +142,8 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
 
 
 def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="secret-name"))
-    stage.ask(garden(1))
+    stage.ask(chat(12), asked(session="secret-name"))
+    stage.ask(chat(1))
     for each in stage.proxy.journal.to(CHAT):
         each.finished.wait()
     text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from strategies.core.cards import LONGEST, TYPES, from_json
-from tests.http.operating import SESSIONS, TOKEN, admin
-from tests.http.talking import Message, Stage, asked, garden, staged, summary
 from tests.http.test_memory_scopes import CARD, FORCE, QUESTION, diary, question, scope
 from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.stage import Message, Stage, asked, chat, staged, summary
 
 CARDS = [
     {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
@@ -82,7 +82,7 @@ def test_cards_are_listed_with_where_they_come_from_and_what_holds(stage: Stage)
 
 
 def test_a_session_without_cards_has_an_empty_list(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     assert admin(stage, place(stage)).json() == {"object": "list", "data": []}
 
 
@@ -122,14 +122,14 @@ def test_a_search_sees_what_its_branch_sees(stage: Stage) -> None:
 
 
 def test_a_search_finds_what_was_appended(stage: Stage) -> None:
-    stage.ask(garden(0), asked(session="s", history="append"))
+    stage.ask(chat(0), asked(session="s", history="append"))
     found = [(hit["place"], hit["role"]) for hit in listed(stage, place(stage) + "/search?query=noon")]
     assert sorted(found) == [(0, "user"), (1, "assistant")]
 
 
 @pytest.mark.parametrize("query", ["", "?query=%20", "?query=a&top_k=0", "?query=a&top_k=x", "?query=a&top_k=101"])
 def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, query: str) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     answer = admin(stage, place(stage) + "/search" + query)
     assert (answer.status, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
@@ -149,9 +149,9 @@ def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(s
 
 
 def test_a_card_that_a_person_wrote_is_put_in_also_where_nothing_was_condensed(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
-    messages = [*garden(1), {"role": "assistant", "content": "Ok."}, *question("Where is the well?")]
+    messages = [*chat(1), {"role": "assistant", "content": "Ok."}, *question("Where is the well?")]
     stage.ask(messages, asked(session="s"))
     assert stage.last_view[-1] == messages[-1]
     assert "The well is behind the barn." in stage.last_view[-2]["content"]
@@ -189,14 +189,14 @@ def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:
     ],
 )
 def test_what_is_no_card_is_refused(stage: Stage, written: object, param: str | None) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     answer = admin(stage, place(stage), "POST", written)
     assert (answer.status, answer.json()["error"]["param"]) == (400, param)
     assert listed(stage, place(stage)) == []
 
 
 def test_a_body_that_is_no_json_or_too_large_is_refused(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     path, token = place(stage), [("Authorization", f"Bearer {TOKEN}")]
     assert wire.request(stage.proxy.url, "POST", path, b"{", token).status == 400
     assert wire.request(stage.proxy.url, "POST", path, b"[" * 50_000, token).status == 400
@@ -216,7 +216,7 @@ EXPORTED = [
 
 
 def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     path = place(stage)
     first = admin(stage, f"{path}/import", "POST", EXPORTED)
     assert (first.status, first.json()) == (200, {"object": "imported", "added": 2, "known": 0})
@@ -242,7 +242,7 @@ def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: 
     ],
 )
 def test_an_import_with_a_bad_card_names_it_and_adds_none(stage: Stage, written: object, param: str | None) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     answer = admin(stage, f"{place(stage)}/import", "POST", written)
     assert (answer.status, answer.json()["error"]["param"]) == (400, param)
     assert listed(stage, place(stage)) == []
@@ -250,7 +250,7 @@ def test_an_import_with_a_bad_card_names_it_and_adds_none(stage: Stage, written:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     assert admin(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
 
 
@@ -285,7 +285,7 @@ def test_all_cards_are_forgotten_at_once(stage: Stage) -> None:
 
 
 def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     path = place(stage)
     names = ("Ada", "Berta", "Carla", "Dora", "Emma", "Frieda")
     written = [{"content": f"{name} planted a {name.lower()} rose."} for name in names]
@@ -296,15 +296,15 @@ def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
 
 
 def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
-    stage.ask([*garden(1), {"role": "assistant", "content": "Ok."}, *question()], asked(session="s"))
+    stage.ask([*chat(1), {"role": "assistant", "content": "Ok."}, *question()], asked(session="s"))
     assert contents(listed(stage, place(stage))) == ["The well is behind the barn."]
 
 
 def test_a_store_that_keeps_no_text_takes_no_card() -> None:
     with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
-        stage.ask(garden(1), asked(session="s"))
+        stage.ask(chat(1), asked(session="s"))
         assert admin(stage, place(stage), "POST", {"content": CARD}).status == 400
         assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
 
@@ -356,7 +356,7 @@ def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
 
 def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
     condensed(stage)
-    replace(stage, key="sk-second", sent=[]).ask(garden(1), asked(session="other"))
+    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="other"))
     tenant, session = place(stage).split("/")[-3:-1]
     strangers = place(stage, "other").split("/")[-3]
     (first, *_) = listed(stage, place(stage))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Message, Stage, asked, counter, staged, summary
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
+from tests.support.stage import Message, Stage, asked, counter, staged, summary
 
 INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")

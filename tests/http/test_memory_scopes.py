@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Message, Stage, asked, body_of, on_file, staged, stored, summary
 from tests.support import replies
+from tests.support.stage import Message, Stage, asked, body_of, on_file, staged, stored, summary
 
 FORCE = ("X-Condenser-Force", "true")
 CARD = "The fig tree is called Ada."

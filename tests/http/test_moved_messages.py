@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.http.talking import Stage, asked, count, on_file, staged, stored
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.replies import completion
+from tests.support.stage import Stage, asked, count, on_file, staged, stored
 from tests.support.wire import Answer
 
 WINDOW = 9_000

@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import MODEL, Stage, asked, body_of, count, garden, is_own, staged, summary, workshop
 from tests.support import replies, wire
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Json, Reply
 from tests.support.signals import Signal
+from tests.support.stage import MODEL, Stage, agent, asked, body_of, chat, count, is_own, staged, summary
 
 WINDOW = 4_096
 Refuse = Callable[[int], Reply]
@@ -83,14 +83,14 @@ def narrow(refuse: Refuse = explicit, *, limit: int = WINDOW, **settings: Any) -
 def test_the_reply_comes_however_the_upstream_words_its_refusal(shape: str) -> None:
     with narrow(SHAPES[shape]) as stage:
         for rounds in range(2, 60, 4):
-            answer = stage.ask(garden(rounds), asked(session="s"))
+            answer = stage.ask(chat(rounds), asked(session="s"))
             assert b"echo" in answer.body
-            assert_view(stage.last_view, garden(rounds))
+            assert_view(stage.last_view, chat(rounds))
 
 
 def test_the_first_request_of_all_is_healed_and_says_so() -> None:
     with narrow() as stage:
-        answer = stage.ask(garden(60), asked(session="s"))
+        answer = stage.ask(chat(60), asked(session="s"))
 
         assert answer.header("x-condenser-trigger") == "overflow"
         assert answer.header("x-condenser-action") == "condensed"
@@ -101,10 +101,10 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
 
 def test_the_window_is_known_from_then_on_to_all_conversations_with_the_model() -> None:
     with narrow() as stage:
-        stage.ask(garden(60), asked(session="s"))
+        stage.ask(chat(60), asked(session="s"))
         before = len(stage.forwarded)
 
-        answer = stage.ask(garden(61), asked(session="another"))
+        answer = stage.ask(chat(61), asked(session="another"))
 
         assert len(stage.forwarded) == before + 1
         assert answer.header("x-condenser-trigger") == "context_limit"
@@ -114,17 +114,17 @@ def test_the_window_is_known_from_then_on_to_all_conversations_with_the_model() 
 def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
     with narrow(store=store) as stage:
-        stage.ask(garden(60), asked(session="s"))
+        stage.ask(chat(60), asked(session="s"))
         with proxying(stage.upstream.url, store=store) as restarted:
-            answer = Stage(restarted, stage.upstream).ask(garden(62), asked(session="new"))
+            answer = Stage(restarted, stage.upstream).ask(chat(62), asked(session="new"))
 
         assert answer.header("x-condenser-trigger") == "context_limit"
 
 
 def test_a_window_that_was_set_too_large_is_lowered_and_one_that_was_set_smaller_stays() -> None:
     with narrow(window=100_000) as stage:
-        assert stage.ask(garden(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
-        answer = stage.ask(garden(5), asked(session="t", window=2_048))
+        assert stage.ask(chat(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
+        answer = stage.ask(chat(5), asked(session="t", window=2_048))
         assert answer.header("x-condenser-window") == "2048"
 
 
@@ -133,7 +133,7 @@ def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
         refusal = replies.overflow(WINDOW, 9_000)
         stage.upstream.answer(lambda exchange: summary() if is_own(exchange) else refusal)
 
-        answer = stage.post(body_of(garden(60)))
+        answer = stage.post(body_of(chat(60)))
 
         assert answer.status == 400
         assert answer.body == refusal.steps[0]
@@ -155,22 +155,22 @@ ORDINARY = {
 def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
     with staged(window=None) as stage:
         stage.upstream.reply(ORDINARY[name])
-        answer = stage.post(body_of(garden(60)))
+        answer = stage.post(body_of(chat(60)))
 
         assert answer.status == ORDINARY[name].status
         assert answer.body == ORDINARY[name].steps[0]
         assert len(stage.forwarded) == 1
-        assert stage.ask(garden(60)).header("x-condenser-window") == "unknown"
+        assert stage.ask(chat(60)).header("x-condenser-window") == "unknown"
 
 
 @pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
 def test_where_nothing_may_be_changed_the_refusal_is_passed_on_but_learned(strategy: str) -> None:
     with narrow() as stage:
-        answer = stage.post(body_of(garden(60)), asked(strategy=strategy))
+        answer = stage.post(body_of(chat(60)), asked(strategy=strategy))
 
         [refused] = stage.forwarded
         assert (answer.status, answer.body) == (400, refused.sent)
-        assert stage.ask(garden(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
+        assert stage.ask(chat(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
 
 
 def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
@@ -178,7 +178,7 @@ def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
     with staged(window=None) as stage:
         chunks = replies.text_chunks("one two three")
         stage.upstream.reply(replies.stream(*chunks[:2], gate, *chunks[2:]))
-        with wire.opened(stage.proxy.url, "POST", CHAT, body_of(garden(60), stream=True), wire.JSON) as response:
+        with wire.opened(stage.proxy.url, "POST", CHAT, body_of(chat(60), stream=True), wire.JSON) as response:
             while b"one " not in (line := response.readline()):
                 assert line
             gate.set()
@@ -198,7 +198,7 @@ def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
 @pytest.mark.parametrize("memory", ["off", "inject"])
 def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
     with narrow(store={"url": "redis://127.0.0.1:1/0"}, memory={"default": memory}) as stage:
-        answer = stage.ask(garden(60), asked(session="s"))
+        answer = stage.ask(chat(60), asked(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert answer.header("x-condenser-trigger") == "overflow"
 
@@ -206,13 +206,13 @@ def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
 def test_an_agent_s_view_stays_legal_when_it_is_shrunk_for_an_overflow() -> None:
     with narrow() as stage:
         for rounds in range(4, 60, 8):
-            stage.ask(workshop(rounds), asked(session="s"), tools=[_tool()])
-            assert_view(stage.last_view, workshop(rounds))
+            stage.ask(agent(rounds), asked(session="s"), tools=[_tool()])
+            assert_view(stage.last_view, agent(rounds))
 
 
 def test_overflows_are_counted() -> None:
     with narrow() as stage:
-        stage.ask(garden(60), asked(session="s"))
+        stage.ask(chat(60), asked(session="s"))
         text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
         assert 'condenser_overflows_total{outcome="retried"} 1.0' in text
         assert 'condenser_condensations_total{trigger="overflow"} 1.0' in text
@@ -227,7 +227,7 @@ def _tool() -> Json:
 def test_every_turn_of_a_long_conversation_gets_its_reply_whatever_the_window(window: int, step: int) -> None:
     """60,000 tokens, in many small turns or in few large ones."""
     with narrow(lambda used: replies.overflow(window, used), limit=window) as stage:
-        whole = garden(240, words=95)
+        whole = chat(240, words=95)
         assert count({"messages": whole, "model": MODEL}) > 60_000
         for rounds in range(1, 240, step if step > 1 else 12):
             stage.ask(whole[: 2 + 2 * rounds], asked(session="s"))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.http.strict import assert_openai_error
-from tests.http.talking import WINDOW, Stage, asked, body_of, garden, staged
 from tests.http.test_bad_requests import UNREADABLE
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import completion
+from tests.support.stage import WINDOW, Stage, asked, body_of, chat, staged
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -25,7 +25,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     "deflate": zlib.compress,
     "Deflate": lambda data: zlib.compress(data)[2:-4],  # as many send it, without head and checksum
 }
-SHORT, LONG = body_of(garden(1)), body_of(garden(12))
+SHORT, LONG = body_of(chat(1)), body_of(chat(12))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.control_names import KEYS
 from tests.http.strict import assert_openai_error
-from tests.http.talking import MODEL, Stage, asked, body_of, garden, staged
+from tests.support.stage import MODEL, Stage, asked, body_of, chat, staged
 from tests.support.wire import Answer
 
 VALUES = {
@@ -35,7 +35,7 @@ def closed() -> Iterator[Stage]:
 
 
 def post(stage: Stage, headers: list[tuple[str, str]], model: str = MODEL, **members: Any) -> Answer:
-    return stage.post(body_of(garden(1), model, **members), headers)
+    return stage.post(body_of(chat(1), model, **members), headers)
 
 
 def assert_refused(answer: Answer, param: str, says: str, stage: Stage) -> None:

@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import (
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion, error
+from tests.support.signals import BOUND, Signal
+from tests.support.stage import (
     SUMMARY,
     Stage,
+    agent,
     asked,
+    chat,
     count,
-    garden,
     is_summary_call,
     on_file,
     staged,
     stored,
     summary,
-    workshop,
 )
-from tests.support.recording import Exchange
-from tests.support.replies import Reply, completion, error
-from tests.support.signals import BOUND, Signal
 from tests.support.wire import Answer
 
 USABLE = 4_096 - 512
@@ -38,7 +38,7 @@ TARGET, PREPARE, TRIGGER = (int(USABLE * mark) for mark in (0.50, 0.70, 0.85))
 
 def rounds_above(mark: int) -> int:
     """The fewest rounds of a garden that have this many tokens."""
-    return next(n for n in range(1, 100) if count({"messages": garden(n), "model": "m"}) >= mark)
+    return next(n for n in range(1, 100) if count({"messages": chat(n), "model": "m"}) >= mark)
 
 
 ELSEWHERE = [{"role": "user", "content": "Dig my garden."}]
@@ -57,7 +57,7 @@ def gated(**settings: Any) -> Iterator[tuple[Stage, Signal]]:
 
 
 def talk(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, str]) -> Answer:
-    return stage.ask(garden(rounds), [*asked(session=session), *more])
+    return stage.ask(chat(rounds), [*asked(session=session), *more])
 
 
 def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_the_trigger() -> None:
@@ -91,7 +91,7 @@ def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> Non
         talk(stage, PAST_TRIGGER)
         view = stage.last_view
         place = next(i for i, each in enumerate(view) if SUMMARY in str(each["content"]))
-        assert view[place + 1 :] == garden(PAST_TRIGGER)[-len(view[place + 1 :]) :]
+        assert view[place + 1 :] == chat(PAST_TRIGGER)[-len(view[place + 1 :]) :]
         assert len(view[place + 1 :]) > 2 * (PAST_TRIGGER - PAST_PREPARE)
 
 
@@ -190,7 +190,7 @@ def test_a_preparation_that_fails_is_not_tried_again_every_turn() -> None:
 
 def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -> None:
     with staged(answers=lambda _exchange: error(500), strategy="half-window") as stage:
-        messages = garden(PAST_PREPARE)
+        messages = chat(PAST_PREPARE)
         for _ in range(4):
             stage.ask(messages, asked(session="s"))
             stage.proxy.quiet()
@@ -227,7 +227,7 @@ def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
 
 def test_where_stages_that_ask_no_model_do_not_get_far_the_view_stays_and_a_summary_is_prepared_at_once() -> None:
     with staged(strategy="mask+half-window") as stage:
-        begun, beds = workshop(2, lines=20), garden(PAST_PREPARE)[2:]
+        begun, beds = agent(2, lines=20), chat(PAST_PREPARE)[2:]
         passed = stage.ask([*begun, *beds], asked(session="s"))
         stage.proxy.quiet()
         assert passed.header("x-condenser-action") == "passed"
@@ -239,7 +239,7 @@ def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
     with staged(strategy="half-window") as stage:
         talk(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        other = garden(PAST_TRIGGER)
+        other = chat(PAST_TRIGGER)
         other[1] = {"role": "user", "content": "Plan my kitchen."}
         answer = stage.ask(other, asked(session="s"))
         assert answer.header("x-condenser-action") == "passed"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.http.recorded import SHORT, conversations
-from tests.http.talking import Message, Stage, asked, body_of, count, garden, is_own, staged, summary, workshop
 from tests.support import replies
-from tests.support.demands import DEMANDS, Demand, alternation, no_names, refused, sides, taken
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import BOUND, Signal
+from tests.support.stage import Message, Stage, agent, asked, body_of, chat, count, is_own, staged, summary
+from tests.support.strict_servers import DEMANDS, Demand, alternation, no_names, refused, sides, taken
 
 WINDOW = 4_096
 PROFILE = {
@@ -55,11 +55,11 @@ def accepted(stage: Stage) -> list[bool]:
 def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(demand: Demand) -> None:
     with strict(demand, strategy="rolling") as stage:
         for rounds in (2, 40, 60):
-            assert b"echo" in stage.ask(garden(rounds), asked(session="s")).body
+            assert b"echo" in stage.ask(chat(rounds), asked(session="s")).body
         refusals = [refused(each.json()["messages"], [demand]) != "" for each in stage.forwarded]
         assert sum(refusals) == 1
 
-        stage.ask(garden(62), asked(session="another"))
+        stage.ask(chat(62), asked(session="another"))
         assert refused(stage.last_view, [demand]) == ""
 
 
@@ -77,13 +77,13 @@ def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_to
             return replies.error(400, said).after(both)
 
         stage.upstream.answer(answer)
-        asking = [pool.submit(stage.ask, garden(60), asked(session=each)) for each in ("one", "another")]
+        asking = [pool.submit(stage.ask, chat(60), asked(session=each)) for each in ("one", "another")]
         assert all(b"echo" in each.result(BOUND).body for each in asking)
 
 
 def test_a_server_that_is_strict_in_every_way_is_learned_in_one_request() -> None:
     with strict(*DEMANDS, strategy="rolling") as stage:
-        answer = stage.ask(garden(60), asked(session="s"))
+        answer = stage.ask(chat(60), asked(session="s"))
 
         assert answer.header("x-condenser-action") == "condensed"
         assert accepted(stage)[-1]
@@ -92,7 +92,7 @@ def test_a_server_that_is_strict_in_every_way_is_learned_in_one_request() -> Non
 
 def test_an_overflow_and_a_form_are_learned_in_one_request() -> None:
     with strict(*DEMANDS, limit=WINDOW, window=None) as stage:
-        answer = stage.ask(garden(60), asked(session="s"))
+        answer = stage.ask(chat(60), asked(session="s"))
 
         assert answer.header("x-condenser-trigger") == "overflow"
         assert len(stage.forwarded) == 3
@@ -137,18 +137,18 @@ def test_two_proxies_with_one_profile_make_the_same_bytes() -> None:
     bodies = []
     for _ in range(2):
         with strict(*DEMANDS, upstream={"profile": PROFILE}) as stage:
-            stage.ask(garden(60), asked(session="s"))
+            stage.ask(chat(60), asked(session="s"))
             bodies.append(stage.forwarded[-1].body)
     assert bodies[0] == bodies[1]
 
 
 def test_a_profile_of_one_model_holds_for_it_alone() -> None:
     with strict(*DEMANDS, models=[{"match": "strict-*", "profile": PROFILE}]) as stage:
-        body = body_of(garden(60), "strict-1")
+        body = body_of(chat(60), "strict-1")
         assert stage.post(body, asked(session="s")).status == 200
         assert len(stage.forwarded) == 1
 
-        stage.ask(garden(60), asked(session="t"))
+        stage.ask(chat(60), asked(session="t"))
         assert len(stage.forwarded) > 2
 
 
@@ -163,7 +163,7 @@ def test_a_clients_own_list_that_is_refused_is_neither_changed_nor_sent_again() 
 
 def test_with_strategy_off_a_refusal_is_passed_on() -> None:
     with strict(alternation) as stage:
-        messages = [{"role": "user", "content": "one"}, *garden(40)]
+        messages = [{"role": "user", "content": "one"}, *chat(40)]
         assert stage.post(body_of(messages), asked(strategy="off")).status == 400
         assert len(stage.forwarded) == 1
 
@@ -171,7 +171,7 @@ def test_with_strategy_off_a_refusal_is_passed_on() -> None:
 def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> None:
     settings: Mapping[str, Any] = {"summarizer": {"form": "continue"}, "upstream": {"profile": PROFILE}}
     with strict(*DEMANDS, **settings) as stage:
-        answer = stage.ask(garden(40), asked(session="s", strategy="half-window"))
+        answer = stage.ask(chat(40), asked(session="s", strategy="half-window"))
         assert answer.header("x-condenser-action") == "condensed"
         assert answer.header("x-condenser-reason") is None
 
@@ -190,7 +190,7 @@ def test_stream_options_of_ours_that_are_refused_are_left_out_from_then_on() -> 
     with staged(strategy="recent") as stage:
         stage.upstream.answer(without_stream_options)
         for rounds in (60, 62):
-            answer = stage.ask(garden(rounds), asked(session="s"), stream=True)
+            answer = stage.ask(chat(rounds), asked(session="s"), stream=True)
             assert b"echo" in answer.body
         assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False, False]
 
@@ -198,7 +198,7 @@ def test_stream_options_of_ours_that_are_refused_are_left_out_from_then_on() -> 
 def test_stream_options_of_the_clients_stay_and_the_refusal_is_its_own() -> None:
     with staged(strategy="recent") as stage:
         stage.upstream.answer(without_stream_options)
-        body = body_of(garden(60), stream=True, stream_options={"include_usage": True})
+        body = body_of(chat(60), stream=True, stream_options={"include_usage": True})
         assert stage.post(body, asked(session="s")).status == 400
         assert len(stage.forwarded) == 1
 
@@ -213,22 +213,22 @@ def test_stream_options_that_a_client_has_got_wrong_are_its_own_matter() -> None
 
         stage.upstream.answer(answer)
         for options in ({"other": 1}, {"include_usage": True, "other": 1}):
-            body = body_of(garden(60), stream=True, stream_options=options)
+            body = body_of(chat(60), stream=True, stream_options=options)
             assert stage.post(body, asked(session="s")).status == 400
-        stage.ask(garden(60), asked(session="another"), stream=True)
+        stage.ask(chat(60), asked(session="another"), stream=True)
         assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
 
 
 def test_stream_options_are_not_tried_where_the_settings_say_that_they_are_refused() -> None:
     with staged(strategy="recent", upstream={"profile": {"stream_options": False}}) as stage:
         stage.upstream.answer(without_stream_options)
-        stage.ask(garden(60), asked(session="s"), stream=True)
+        stage.ask(chat(60), asked(session="s"), stream=True)
         assert len(stage.forwarded) == 1
 
 
 def test_the_name_of_the_reply_length_is_that_of_the_settings() -> None:
     with staged(strategy="summary", upstream={"profile": {"token_limit": "max_tokens"}}) as stage:
-        stage.ask(workshop(60), asked(session="s", force="true"))
+        stage.ask(agent(60), asked(session="s", force="true"))
         assert all("max_tokens" in each.json() for each in stage.summaries)
         assert stage.summaries
 
@@ -250,7 +250,7 @@ def test_a_refusal_in_an_encoding_that_we_cannot_read_is_asked_for_once_more_wit
             return packed if exchange.header("accept-encoding") else replies.overflow(WINDOW, used)
 
         stage.upstream.answer(answer)
-        reply = stage.ask(garden(60), [*asked(session="s"), ("Accept-Encoding", f"gzip, {encoding}")])
+        reply = stage.ask(chat(60), [*asked(session="s"), ("Accept-Encoding", f"gzip, {encoding}")])
 
         assert reply.header("x-condenser-trigger") == "overflow"
         assert [each.header("accept-encoding") is None for each in stage.forwarded] == [False, True, True]

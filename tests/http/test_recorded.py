@@ -11,9 +11,9 @@ import pytest
 
 from tests.http.recorded import LONG, SHORT, Conversation, conversations
 from tests.http.strict import assert_stands, is_result, newest_round, systems, users
-from tests.http.talking import Message, Stage, asked, body_of, count, staged, summary
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
+from tests.support.stage import Message, Stage, asked, body_of, count, staged, summary
 from tests.support.wire import Answer
 
 WITH_TOOLS = ["trap/2025-11-23-e", "openhands/ponylang__ponyc-4595", "tau-bench/airline/gpt-4o/3-0"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.http.operating import SESSIONS, TOKEN, admin
-from tests.http.talking import SUMMARY, WINDOW, Stage, asked, body_of, count, garden, is_own, staged, summary
 from tests.support import replies
+from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
+from tests.support.stage import SUMMARY, WINDOW, Stage, asked, body_of, chat, count, is_own, staged, summary
 
 OPAQUE = b'{"error": {"message": "The request could not be processed.", "type": "invalid_request_error"}}'
 FITS, IS_TOO_LONG = 11, 40  # rounds: within the window, but too long to leave room; and beyond the window
@@ -23,9 +23,9 @@ Refuses = Callable[[Mapping[str, Any]], bool]
 
 
 def is_rewritten(body: Mapping[str, Any]) -> bool:
-    """Whether a message list is not one of `garden`, because the proxy has put something into it."""
+    """Whether a message list is not one of `chat`, because the proxy has put something into it."""
     messages = body["messages"]
-    return bool(messages != garden((len(messages) - 2) // 2))
+    return bool(messages != chat((len(messages) - 2) // 2))
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def refusals(stage: Stage) -> list[bool]:
 
 
 def test_the_rounds_of_these_tests_are_long_enough() -> None:
-    fits, is_too_long = (count({"messages": garden(rounds)}) for rounds in (FITS, IS_TOO_LONG))
+    fits, is_too_long = (count({"messages": chat(rounds)}) for rounds in (FITS, IS_TOO_LONG))
     assert WINDOW * 7 / 8 - WINDOW // 16 < fits < WINDOW < is_too_long
 
 
@@ -64,7 +64,7 @@ def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
     status: int, session: str | None, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with refusing(status=status) as stage, caplog.at_level("WARNING", "proxy.condenser"):
-        first = stage.ask(garden(FITS), asked(session=session), **members)
+        first = stage.ask(chat(FITS), asked(session=session), **members)
         assert refusals(stage) == [True, False]
         assert stage.forwarded[-1].body == stage.sent[-1]
         assert b"echo" in first.body
@@ -72,7 +72,7 @@ def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
         assert first.header("x-condenser-condensation") is None
 
         for rounds in (FITS + 1, IS_TOO_LONG):
-            later = stage.ask(garden(rounds), asked(session=session), **members)
+            later = stage.ask(chat(rounds), asked(session=session), **members)
             assert stage.forwarded[-1].body == stage.sent[-1]
             assert later.header("x-condenser-reason") == "rewrite-refused"
             assert later.header("x-condenser-session") == first.header("x-condenser-session")
@@ -85,18 +85,18 @@ def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
 
 def test_other_sessions_are_rewritten_all_the_same() -> None:
     with refusing() as stage:
-        stage.ask(garden(FITS), asked(session="s"))
+        stage.ask(chat(FITS), asked(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(garden(FITS), asked(session="t")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(FITS), asked(session="t")).header("x-condenser-action") == "condensed"
 
 
 def test_another_replica_respects_it(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
     with refusing(store=store) as stage:
-        stage.ask(garden(FITS), asked(session="s"))
+        stage.ask(chat(FITS), asked(session="s"))
         with proxying(stage.upstream.url, window=WINDOW, store=store, admin={"token": TOKEN}) as other:
             there = Stage(other, stage.upstream)
-            answer = there.ask(garden(FITS + 1), asked(session="s"))
+            answer = there.ask(chat(FITS + 1), asked(session="s"))
             assert answer.header("x-condenser-reason") == "rewrite-refused"
             (listed,) = admin(there).json()["data"]
             shown = admin(there, f"{SESSIONS}/{listed['tenant']}/{listed['session']}").json()
@@ -107,60 +107,60 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
 def test_an_original_that_does_not_fit_is_not_sent_and_the_error_passes_unchanged() -> None:
     with refusing() as stage:
         for _ in range(2):
-            answer = stage.post(body_of(garden(IS_TOO_LONG)), asked(session="s"))
+            answer = stage.post(body_of(chat(IS_TOO_LONG)), asked(session="s"))
             assert (answer.status, answer.body) == (400, OPAQUE)
         assert refusals(stage) == [True, True]
 
 
 def test_the_reply_that_is_asked_for_must_fit_beside_the_original() -> None:
     with refusing() as stage:
-        body = body_of(garden(FITS), max_tokens=WINDOW // 2)
+        body = body_of(chat(FITS), max_tokens=WINDOW // 2)
         assert stage.post(body, asked(session="s")).status == 400
         assert refusals(stage) == [True]
 
 
 def test_a_request_that_is_refused_as_it_came_says_nothing_about_rewriting() -> None:
     with refusing(lambda _: True) as stage:
-        answer = stage.post(body_of(garden(FITS)), asked(session="s"))
+        answer = stage.post(body_of(chat(FITS)), asked(session="s"))
         assert (answer.status, answer.body) == (400, OPAQUE)
         assert refusals(stage) == [True, False]
 
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(garden(FITS), asked(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+        assert stage.ask(chat(FITS), asked(session="s")).header("x-condenser-action") in ("condensed", "replayed")
 
 
 def test_a_request_that_was_not_rewritten_is_sent_once() -> None:
     with refusing(lambda _: True) as stage:
-        assert stage.post(body_of(garden(2)), asked(session="s")).status == 400
+        assert stage.post(body_of(chat(2)), asked(session="s")).status == 400
         assert len(stage.forwarded) == 1
 
 
 def test_an_error_that_is_no_refusal_of_the_request_is_not_retried() -> None:
     with refusing(status=503) as stage:
-        assert stage.post(body_of(garden(FITS)), asked(session="s")).status == 503
+        assert stage.post(body_of(chat(FITS)), asked(session="s")).status == 503
         assert refusals(stage) == [True]
 
 
 def test_the_appended_history_is_sent_whole() -> None:
     appending = asked(session="s", history="append")
     with refusing(lambda body: SUMMARY[:20] in json.dumps(body)) as stage:
-        stage.ask(garden(FITS - 2), appending)
+        stage.ask(chat(FITS - 2), appending)
         answer = stage.ask([{"role": "user", "content": "bed " * 600}], appending)
         assert answer.header("x-condenser-reason") == "rewrite-refused"
-        assert stage.last_view[:-2] == garden(FITS - 2)
+        assert stage.last_view[:-2] == chat(FITS - 2)
         later = stage.ask([{"role": "user", "content": "Thanks."}], appending)
-        assert stage.last_view[:-4] == garden(FITS - 2)
-        assert (later.header("x-condenser-head") or "").startswith(f"{len(garden(FITS - 2)) + 3}-")
+        assert stage.last_view[:-4] == chat(FITS - 2)
+        assert (later.header("x-condenser-head") or "").startswith(f"{len(chat(FITS - 2)) + 3}-")
 
 
 def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
     with refusing(lambda _: False) as stage:
-        stage.ask(garden(6), asked(session="s"))
+        stage.ask(chat(6), asked(session="s"))
         stage.upstream.answer(answering(lambda body: len(body["messages"]) > 9))
-        answer = stage.ask(garden(7)[-9:], asked(session="s"))
+        answer = stage.ask(chat(7)[-9:], asked(session="s"))
         assert answer.header("x-condenser-reason") == "rewrite-refused"
         assert len(stage.forwarded) == 3
         assert stage.forwarded[-1].body == stage.sent[-1]
-        stage.ask(garden(8)[-9:], asked(session="s"))
+        stage.ask(chat(8)[-9:], asked(session="s"))
         assert len(stage.forwarded) == 4
         assert stage.forwarded[-1].body == stage.sent[-1]

@@ -13,13 +13,13 @@ from openai.types.chat import ChatCompletion
 
 from proxy.searching.rounds import NO_ROOM
 from tests.http.strict import problems
-from tests.http.talking import Stage, asked, body_of, count
 from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, streaming, views
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH, TOOL, answered, called, is_prefix, offers_search, said, search
 from tests.support.signals import Signal
+from tests.support.stage import Stage, asked, body_of, count
 
 MAX_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.http.strict import assert_openai_error
-from tests.http.talking import body_of, garden, staged
 from tests.support import wire
 from tests.support.proxy import Proxy, assert_relayed, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import Reply, error, raw, redirect
 from tests.support.server import listen
+from tests.support.stage import body_of, chat, staged
 from tests.support.upstream import BINARY, ScriptedUpstream
 
 HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
@@ -223,7 +223,7 @@ def test_proxy_variables_of_the_environment_are_ignored(
 def test_a_number_that_python_would_not_read_reaches_the_upstream_also_when_it_is_condensed() -> None:
     digits = "7" * 5_000
     with staged() as stage:
-        body = body_of(garden(30), seed=0).replace(b'"seed" :  0', f'"seed":{digits}'.encode())
+        body = body_of(chat(30), seed=0).replace(b'"seed" :  0', f'"seed":{digits}'.encode())
         before, last, behind = body.rpartition(b'"role": "user"')
         answer = stage.post(before + f'"extra":{digits},'.encode() + last + behind)
         assert (answer.status, answer.header("x-condenser-action")) == (200, "condensed")

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import (
+from tests.support import replies, wire
+from tests.support.recording import CHAT
+from tests.support.stage import (
     EMPTY,
     WINDOW,
     Message,
     Stage,
+    agent,
     asked,
     body_of,
+    chat,
     count,
-    garden,
     on_file,
     staged,
     stored,
     summary,
-    workshop,
 )
-from tests.support import replies, wire
-from tests.support.recording import CHAT
 from tests.support.wire import Answer
 
 
@@ -62,7 +62,7 @@ def test_the_extension_and_the_suffix_are_cut_out_and_no_other_byte_changes(
 
 def test_our_request_headers_stay_here(stage: Stage) -> None:
     every = asked(session="s", window=5_000, options="keep=2", history="replay", memory="off", force="false")
-    stage.ask(garden(1), [*every, ("X-Condenser-Unheard-Of", "1"), ("x-CONDENSER-strategy", "mask")])
+    stage.ask(chat(1), [*every, ("X-Condenser-Unheard-Of", "1"), ("x-CONDENSER-strategy", "mask")])
     assert [name for name, _ in stage.forwarded[-1].headers if name.startswith("x-condenser")] == []
 
 
@@ -80,11 +80,11 @@ def test_the_header_goes_before_the_body_the_body_before_the_suffix_and_all_befo
 ) -> None:
     with staged(strategy="half-window") as stage:
         stage.model = model
-        assert stage.ask(garden(1), headers, condenser=body).header("x-condenser-strategy") == strategy
+        assert stage.ask(chat(1), headers, condenser=body).header("x-condenser-strategy") == strategy
 
 
 def test_a_changed_body_keeps_every_byte_outside_of_its_messages(stage: Stage) -> None:
-    stage.ask(garden(12), seed=12345678901234567890123, temperature=0.10, user="ü")
+    stage.ask(chat(12), seed=12345678901234567890123, temperature=0.10, user="ü")
     before, after = stage.sent[-1].decode(), stage.forwarded[-1].body.decode()
     assert after.startswith(before[: before.index("[")])
     assert after.endswith(before[before.rindex("]") :])
@@ -93,7 +93,7 @@ def test_a_changed_body_keeps_every_byte_outside_of_its_messages(stage: Stage) -
 
 def test_untouched_messages_of_a_changed_body_keep_their_bytes(stage: Stage) -> None:
     odd = '{"content" : "What\\u0020now? caf\\u00e9", "role":"user" , "x":1e5, "y":0.10}'
-    listed = ",".join([*map(json.dumps, garden(12)[:-1]), odd])
+    listed = ",".join([*map(json.dumps, chat(12)[:-1]), odd])
     answer = stage.post(f'{{"model":"m","messages":[{listed}]}}'.encode(), asked(session="odd"))
     assert answer.header("x-condenser-action") == "condensed"
     assert odd in stage.forwarded[-1].body.decode()
@@ -101,7 +101,7 @@ def test_untouched_messages_of_a_changed_body_keep_their_bytes(stage: Stage) -> 
 
 @pytest.mark.parametrize("query", ["?api-version=2024-10-21", "?a=1&a=2&b=%20"])
 def test_the_query_of_a_chat_request_reaches_the_upstream(query: str, stage: Stage) -> None:
-    wire.request(stage.proxy.url, "POST", CHAT + query, body_of(garden(0)), wire.JSON)
+    wire.request(stage.proxy.url, "POST", CHAT + query, body_of(chat(0)), wire.JSON)
     assert stage.upstream.journal.to()[-1].target == CHAT + query
 
 
@@ -109,7 +109,7 @@ def test_the_query_of_a_chat_request_reaches_the_upstream(query: str, stage: Sta
 
 
 def strategy_of(stage: Stage, headers: list[tuple[str, str]]) -> str | None:
-    return stage.ask(garden(1), headers).header("x-condenser-strategy")
+    return stage.ask(chat(1), headers).header("x-condenser-strategy")
 
 
 def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Stage) -> None:
@@ -132,21 +132,21 @@ def test_a_strategy_does_not_stick_to_another_session(stage: Stage) -> None:
 
 def test_options_stick_with_their_strategy_and_go_with_it(stage: Stage) -> None:
     def budgeted(headers: list[tuple[str, str]]) -> Any:
-        answer = stage.ask(workshop(10, lines=10), [*asked(session="options", dry_run="true", force="true"), *headers])
+        answer = stage.ask(agent(10, lines=10), [*asked(session="options", dry_run="true", force="true"), *headers])
         return answer.json()["plan"]["mask"]["maskedMessageCount"]
 
-    stage.ask(garden(1), asked(session="options", strategy="mask", options="keep=8"))
+    stage.ask(chat(1), asked(session="options", strategy="mask", options="keep=8"))
     few = budgeted([])
-    stage.ask(garden(1), asked(session="options", strategy="mask"))
+    stage.ask(chat(1), asked(session="options", strategy="mask"))
     assert budgeted([]) > few
 
 
 def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="stands"))
-    answer = stage.ask(garden(12), asked(session="stands", strategy="off"))
+    stage.ask(chat(12), asked(session="stands"))
+    answer = stage.ask(chat(12), asked(session="stands", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("passed", "strategy-off")
-    assert stage.ask(garden(12), asked(session="stands")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(12), asked(session="stands")).header("x-condenser-action") == "replayed"
 
 
 # -- observe, dry run, force, no store, window -------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: 
 
 def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage: Stage) -> None:
     calls = len(stage.summaries)
-    answer = stage.ask(garden(12), asked(session="watched", strategy="observe:half-window"))
+    answer = stage.ask(chat(12), asked(session="watched", strategy="observe:half-window"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert len(stage.summaries) == calls
     assert answer.header("x-condenser-action") == "would-condense"
@@ -165,7 +165,7 @@ def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage
 
 def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path) -> None:
     with on_file(tmp_path / "s.db") as stage:
-        answer = stage.ask(garden(12), asked(session="dry", dry_run="true"))
+        answer = stage.ask(chat(12), asked(session="dry", dry_run="true"))
         assert list(stage.upstream.journal) == []
         assert stored(tmp_path / "s.db") == EMPTY
     document = answer.json()
@@ -176,7 +176,7 @@ def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path
     assert document["tokens_after"] < document["tokens_before"]
     assert document["plan"]["stages"] == ["half-window"]
     assert answer.header("x-condenser-count") == "exact"
-    assert_view(document["messages"], garden(12))
+    assert_view(document["messages"], chat(12))
 
 
 def foretold(stage: Stage, messages: Sequence[Message]) -> tuple[Answer, Answer, Answer]:
@@ -192,7 +192,7 @@ def foretold(stage: Stage, messages: Sequence[Message]) -> tuple[Answer, Answer,
 def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(window: int) -> None:
     brief = summary(" ".join(f"Bed {number} is planned." for number in range(12)))
     with staged(window=window, answers=lambda _: brief) as stage:
-        planned, observed, real = foretold(stage, garden(window // 100, words=20))
+        planned, observed, real = foretold(stage, chat(window // 100, words=20))
     assert [each.header("x-condenser-reason") for each in (planned, observed, real)] == [None] * 3
     assert planned.json()["plan"]["stages"] == ["half-window"]
     assert planned.header("x-condenser-action") == real.header("x-condenser-action") == "condensed"
@@ -202,7 +202,7 @@ def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(win
 
 def test_at_the_trigger_a_summary_that_nobody_has_prepared_is_not_foretold() -> None:
     with staged() as stage:
-        told = foretold(stage, garden(10))
+        told = foretold(stage, chat(10))
     assert [each.header("x-condenser-reason") for each in told] == ["not-prepared"] * 3
     assert {each.header("x-condenser-action") for each in told} == {"passed"}
 
@@ -210,37 +210,37 @@ def test_at_the_trigger_a_summary_that_nobody_has_prepared_is_not_foretold() -> 
 def test_the_sums_of_a_dry_run_come_out_where_the_upstream_counts_otherwise() -> None:
     with staged(window=8_192) as stage:
         stage.upstream.answer(lambda each: replies.completion("fine", tokens=(count(each.json()) * 13 // 10, 2)))
-        stage.ask(garden(12), asked(session="s"))
-        said = stage.ask(garden(13), asked(session="s", dry_run="true")).json()
+        stage.ask(chat(12), asked(session="s"))
+        said = stage.ask(chat(13), asked(session="s", dry_run="true")).json()
     assert said["upstream_tokens"] > 1.25 * said["tokens_after"]
     assert said["window"] - said["budget"]["reserve"] == said["budget"]["usable"]
     assert said["budget"]["usable"] - said["upstream_tokens"] == said["headroom"]
 
 
 def test_a_dry_run_of_a_small_request_is_counted_exactly(stage: Stage) -> None:
-    answer = stage.ask(garden(0), asked(dry_run="true"))
+    answer = stage.ask(chat(0), asked(dry_run="true"))
     assert answer.header("x-condenser-count") == "exact"
-    assert answer.json()["messages"] == garden(0)
+    assert answer.json()["messages"] == chat(0)
     assert answer.json()["action"] == "passed"
 
 
 def test_a_dry_run_shows_what_stands_and_what_comes_next(stage: Stage) -> None:
-    real = stage.ask(garden(12), asked(session="shown"))
-    answer = stage.ask(garden(12), asked(session="shown", dry_run="true"))
+    real = stage.ask(chat(12), asked(session="shown"))
+    answer = stage.ask(chat(12), asked(session="shown", dry_run="true"))
     assert answer.json()["action"] == "replayed"
     assert answer.header("x-condenser-condensation") == real.header("x-condenser-condensation")
     assert answer.json()["messages"] == stage.last_view
 
 
 def test_force_condenses_what_would_fit(stage: Stage) -> None:
-    answer = stage.ask(garden(8), asked(session="forced", force="true"))
+    answer = stage.ask(chat(8), asked(session="forced", force="true"))
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-trigger")) == ("condensed", "forced")
-    assert_view(stage.last_view, garden(8))
-    assert stage.ask(garden(9), asked(session="forced")).header("x-condenser-action") == "replayed"
+    assert_view(stage.last_view, chat(8))
+    assert stage.ask(chat(9), asked(session="forced")).header("x-condenser-action") == "replayed"
 
 
 def test_force_on_what_cannot_be_condensed_passes_it_and_says_why(stage: Stage) -> None:
-    answer = stage.ask(garden(0), asked(session="too short", force="true"))
+    answer = stage.ask(chat(0), asked(session="too short", force="true"))
     assert answer.header("x-condenser-action") == "passed"
     assert (answer.header("x-condenser-reason") or "").startswith("nothing-to-")
     assert stage.forwarded[-1].body == stage.sent[-1]
@@ -256,24 +256,24 @@ def test_a_request_of_system_messages_alone_passes(stage: Stage) -> None:
 @pytest.mark.parametrize("session", ["kept out", None])
 def test_no_store_condenses_and_keeps_nothing(session: str | None, tmp_path: Path) -> None:
     with on_file(tmp_path / "s.db") as stage:
-        answer = stage.ask(garden(12), asked(session=session, no_store="true", strategy="half-window"))
+        answer = stage.ask(chat(12), asked(session=session, no_store="true", strategy="half-window"))
         assert answer.header("x-condenser-action") == "condensed"
         assert stored(tmp_path / "s.db") == EMPTY
-        assert stage.ask(garden(1), asked(session=session)).header("x-condenser-strategy") == "mask+half-window"
+        assert stage.ask(chat(1), asked(session=session)).header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_no_store_still_reads_what_is_there(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="read only"))
-    answer = stage.ask(garden(12), asked(session="read only", no_store="true"))
+    stage.ask(chat(12), asked(session="read only"))
+    answer = stage.ask(chat(12), asked(session="read only", no_store="true"))
     assert answer.header("x-condenser-action") == "replayed"
 
 
 def test_a_larger_window_shows_the_longest_view_that_fits(stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="windows"))
-    wide = stage.ask(garden(12), asked(session="windows", window=100_000))
+    stage.ask(chat(12), asked(session="windows"))
+    wide = stage.ask(chat(12), asked(session="windows", window=100_000))
     assert wide.header("x-condenser-action") == "passed"
     assert stage.forwarded[-1].body == stage.sent[-1]
-    assert stage.ask(garden(12), asked(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
+    assert stage.ask(chat(12), asked(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
 
 
 # -- what cannot be asked ----------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ BAD_HEADERS = [
 @pytest.mark.parametrize(("name", "value"), BAD_HEADERS, ids=lambda each: each[:24])
 def test_a_bad_header_is_a_400_that_names_it(name: str, value: str, stage: Stage) -> None:
     before = len(stage.upstream.journal)
-    answer = stage.post(body_of(garden(1)), [(name, value)])
+    answer = stage.post(body_of(chat(1)), [(name, value)])
     error = answer.json()["error"]
     assert answer.status == 400
     assert set(error) == {"message", "type", "param", "code"}
@@ -338,23 +338,23 @@ BAD_MEMBERS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), BAD_MEMBERS)
 def test_a_bad_member_of_the_extension_is_a_400_that_names_it(name: str, value: Any, stage: Stage) -> None:
     _, _, key = name.partition(".")
-    answer = stage.post(body_of(garden(1), condenser={key: value} if key else value))
+    answer = stage.post(body_of(chat(1), condenser={key: value} if key else value))
     assert answer.status == 400
     assert answer.json()["error"]["param"] == name
 
 
 @pytest.mark.parametrize("value", [{"keep": [1, 2]}, {"keep": None}, {"keep": {"a": 1}}, {"keep": True}])
 def test_an_option_of_a_wrong_type_in_the_body_is_a_400(value: Any, stage: Stage) -> None:
-    answer = stage.post(body_of(garden(1), condenser={"strategy": "mask", "options": value}))
+    answer = stage.post(body_of(chat(1), condenser={"strategy": "mask", "options": value}))
     assert answer.status == 400
     assert "keep" in answer.json()["error"]["message"]
 
 
 def test_null_members_of_the_extension_are_as_if_they_were_not_there(stage: Stage) -> None:
-    answer = stage.ask(garden(1), condenser={"session": None, "strategy": None, "window": None})
+    answer = stage.ask(chat(1), condenser={"session": None, "strategy": None, "window": None})
     assert answer.header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_keys_of_the_extension_may_have_underscores_and_json_types(stage: Stage) -> None:
-    answer = stage.ask(garden(1), condenser={"dry_run": True, "window": 9_000, "options": {"mask.keep": 2}})
+    answer = stage.ask(chat(1), condenser={"dry_run": True, "window": 9_000, "options": {"mask.keep": 2}})
     assert answer.json()["window"] == 9_000

@@ -9,7 +9,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from tests.http.strict import assert_view
-from tests.http.talking import MODEL, WINDOW, Stage, asked, body_of, count, garden, staged, workshop
+from tests.support.stage import MODEL, WINDOW, Stage, agent, asked, body_of, chat, count, staged
 
 USABLE = Budget.of(WINDOW).usable
 ALWAYS = {
@@ -34,7 +34,7 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_request_that_fits_passes_and_says_so(stage: Stage) -> None:
-    answer = stage.ask(garden(1), asked(session="fits"))
+    answer = stage.ask(chat(1), asked(session="fits"))
     assert {name.lower() for name, _ in answer.headers} >= ALWAYS
     assert answer.header("x-condenser-action") == "passed"
     assert answer.header("x-condenser-reason") == "below-marks"
@@ -46,40 +46,40 @@ def test_a_request_that_fits_passes_and_says_so(stage: Stage) -> None:
 
 
 def test_each_of_our_headers_stands_once(stage: Stage) -> None:
-    answer = stage.ask(garden(12))
+    answer = stage.ask(chat(12))
     names = [name.lower() for name, _ in answer.headers if name.lower().startswith("x-condenser-")]
     assert sorted(names) == sorted(set(names))
 
 
 def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
-    answer = stage.ask(garden(12), asked(session="new"))
+    answer = stage.ask(chat(12), asked(session="new"))
     before, after = (int(answer.header(f"x-condenser-tokens-{each}") or 0) for each in ("before", "after"))
     assert answer.header("x-condenser-action") == "condensed"
     assert answer.header("x-condenser-trigger") == "context_limit"
     assert answer.header("x-condenser-branch") == "main+"
     assert answer.header("x-condenser-condensation")
     assert answer.header("x-condenser-count") == "exact"
-    assert before == count({"model": MODEL, "messages": garden(12)})
+    assert before == count({"model": MODEL, "messages": chat(12)})
     assert after == count(stage.forwarded[-1].json())
     assert after < before
     assert answer.header("x-condenser-headroom") == str(USABLE - after)
-    assert_view(stage.last_view, garden(12))
+    assert_view(stage.last_view, chat(12))
 
 
 def test_a_condensation_that_an_earlier_view_applied_is_replayed_though_the_view_before_did_without(
     stage: Stage,
 ) -> None:
-    first = stage.ask(garden(12), asked(session="widened"))
-    wide = stage.ask(garden(12), asked(session="widened", window=64_000))
-    again = stage.ask(garden(12), asked(session="widened", window=WINDOW))
+    first = stage.ask(chat(12), asked(session="widened"))
+    wide = stage.ask(chat(12), asked(session="widened", window=64_000))
+    again = stage.ask(chat(12), asked(session="widened", window=WINDOW))
     assert [each.header("x-condenser-action") for each in (first, wide, again)] == ["condensed", "passed", "replayed"]
     assert again.header("x-condenser-condensation") == first.header("x-condenser-condensation")
 
 
 def test_the_same_request_again_is_replayed_byte_for_byte_without_a_model(stage: Stage) -> None:
-    first = stage.ask(garden(12), asked(session="again"))
+    first = stage.ask(chat(12), asked(session="again"))
     view, calls = stage.forwarded[-1].body, len(stage.summaries)
-    second = stage.ask(garden(12), asked(session="again"))
+    second = stage.ask(chat(12), asked(session="again"))
     assert second.header("x-condenser-action") == "replayed"
     assert second.header("x-condenser-trigger") == "none"
     assert second.header("x-condenser-condensation") == first.header("x-condenser-condensation")
@@ -90,21 +90,21 @@ def test_the_same_request_again_is_replayed_byte_for_byte_without_a_model(stage:
 def test_each_further_condensation_deepens_the_branch(stage: Stage) -> None:
     seen = []
     for rounds in range(10, 40, 2):
-        answer = stage.ask(garden(rounds), asked(session="deep"))
+        answer = stage.ask(chat(rounds), asked(session="deep"))
         if answer.header("x-condenser-action") == "condensed":
             seen.append(answer.header("x-condenser-branch"))
     assert seen[:4] == ["main+", "main++", "main+++", "main+4"]
 
 
 def test_an_edited_history_is_another_branch_of_an_explicit_session(stage: Stage) -> None:
-    stage.ask(garden(4), asked(session="edited"))
-    other = [*garden(1), {"role": "assistant", "content": "Otherwise."}, {"role": "user", "content": "How?"}]
+    stage.ask(chat(4), asked(session="edited"))
+    other = [*chat(1), {"role": "assistant", "content": "Otherwise."}, {"role": "user", "content": "How?"}]
     assert stage.ask(other, asked(session="edited")).header("x-condenser-branch") == "b2"
-    assert stage.ask(garden(5), asked(session="edited")).header("x-condenser-branch") == "main"
+    assert stage.ask(chat(5), asked(session="edited")).header("x-condenser-branch") == "main"
 
 
 def test_past_the_trigger_but_not_at_the_limit_it_is_the_threshold_and_no_model_is_asked(stage: Stage) -> None:
-    messages = workshop(24)
+    messages = agent(24)
     while count({"messages": messages}) >= USABLE * 0.92:
         messages = messages[:-2]
     calls = len(stage.summaries)
@@ -116,23 +116,23 @@ def test_past_the_trigger_but_not_at_the_limit_it_is_the_threshold_and_no_model_
 
 
 def test_server_timing_names_every_part_with_a_duration(stage: Stage) -> None:
-    timing = stage.ask(garden(2)).header("server-timing") or ""
+    timing = stage.ask(chat(2)).header("server-timing") or ""
     assert re.fullmatch(r"session;dur=[\d.]+, count;dur=[\d.]+, condense;dur=[\d.]+, upstream;dur=[\d.]+", timing)
 
 
 def test_a_small_body_is_estimated_and_a_large_one_counted(stage: Stage) -> None:
-    assert stage.ask(garden(0)).header("x-condenser-count") == "estimate"
-    assert stage.ask(garden(8)).header("x-condenser-count") == "exact"
+    assert stage.ask(chat(0)).header("x-condenser-count") == "estimate"
+    assert stage.ask(chat(8)).header("x-condenser-count") == "exact"
 
 
 def test_the_window_header_says_what_was_assumed(stage: Stage) -> None:
-    assert stage.ask(garden(0)).header("x-condenser-window") == str(WINDOW)
-    assert stage.ask(garden(0), asked(window=50_000)).header("x-condenser-window") == "50000"
+    assert stage.ask(chat(0)).header("x-condenser-window") == str(WINDOW)
+    assert stage.ask(chat(0), asked(window=50_000)).header("x-condenser-window") == "50000"
 
 
 def test_an_unknown_window_is_named_and_nothing_is_condensed() -> None:
     with staged(window=None) as stage:
-        answer = stage.ask(garden(60))
+        answer = stage.ask(chat(60))
         assert answer.header("x-condenser-window") == "unknown"
         assert answer.header("x-condenser-headroom") is None
         assert answer.header("x-condenser-action") == "passed"
@@ -143,12 +143,12 @@ def test_an_unknown_window_is_named_and_nothing_is_condensed() -> None:
 def test_a_known_model_has_its_window_from_the_table() -> None:
     with staged(window=None) as stage:
         stage.model = "openai/gpt-4o-2024-08-06"
-        assert stage.ask(garden(0)).header("x-condenser-window") == "128000"
+        assert stage.ask(chat(0)).header("x-condenser-window") == "128000"
 
 
 def test_the_reply_length_that_a_request_asks_for_is_held_back() -> None:
     with staged() as stage:  # a proxy that has learned nothing of its upstream's count
-        asks_much = stage.ask(garden(0), asked(session="r"), max_completion_tokens=1_000)
+        asks_much = stage.ask(chat(0), asked(session="r"), max_completion_tokens=1_000)
     tokens = int(asks_much.header("x-condenser-tokens-after") or 0)
     assert asks_much.header("x-condenser-headroom") == str(WINDOW - 1_000 - tokens)
 
@@ -171,25 +171,25 @@ def test_an_error_of_the_upstream_carries_our_headers_too(stage: Stage) -> None:
 def test_the_session_is_named_by_the_first_source_there_is(
     headers: list[tuple[str, str]], source: str, shown: str, stage: Stage
 ) -> None:
-    answer = stage.ask(garden(1), headers)
+    answer = stage.ask(chat(1), headers)
     assert answer.header("x-condenser-session") == shown
     assert answer.header("x-condenser-session-source") == source
 
 
 def test_the_body_can_name_the_session_too(stage: Stage) -> None:
-    answer = stage.ask(garden(1), metadata={"session_id": "from the body"})
+    answer = stage.ask(chat(1), metadata={"session_id": "from the body"})
     assert answer.header("x-condenser-session") == "from the body"
     assert answer.header("x-condenser-session-source") == "metadata.session_id"
 
 
 def test_an_id_that_is_no_ascii_is_shown_by_its_digest(stage: Stage) -> None:
-    answer = stage.ask(garden(1), metadata={"session_id": "会话"})
+    answer = stage.ask(chat(1), metadata={"session_id": "会话"})
     assert re.fullmatch(r"e[0-9a-f]{32}", answer.header("x-condenser-session") or "")
 
 
 def test_a_prompt_cache_key_counts_only_where_the_chain_continues(stage: Stage) -> None:
-    first = stage.ask(garden(1), prompt_cache_key="all-users")
-    again = stage.ask(garden(2), prompt_cache_key="all-users")
+    first = stage.ask(chat(1), prompt_cache_key="all-users")
+    again = stage.ask(chat(2), prompt_cache_key="all-users")
     other = stage.ask([{"role": "user", "content": "Something else."}], prompt_cache_key="all-users")
     assert [each.header("x-condenser-session-source") for each in (first, again, other)] == [
         "prompt_cache_key",

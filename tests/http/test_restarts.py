@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import WINDOW, Stage, asked, count, garden, is_summary_call, summary, workshop
 from tests.support.proxy import proxying
 from tests.support.recording import Exchange
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.replies import Reply
+from tests.support.stage import WINDOW, Stage, agent, asked, chat, count, is_summary_call, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 
 needs_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 TURNS = {
-    "chat": [garden(rounds) for rounds in range(2, 32, 3)],
-    "agent": [workshop(rounds) for rounds in range(4, 64, 6)],
+    "chat": [chat(rounds) for rounds in range(2, 32, 3)],
+    "agent": [agent(rounds) for rounds in range(4, 64, 6)],
 }
 FORMS = [*TURNS]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view, is_replacement
-from tests.http.talking import SUMMARY, Stage, asked, count, garden, staged, summary
+from tests.support.stage import SUMMARY, Stage, asked, chat, count, staged, summary
 
 WINDOW = 4_096
 USABLE = WINDOW - 512
@@ -20,12 +20,12 @@ ANSWER = json.dumps({"summary": SUMMARY, "memories": [{"content": "Bed 10 is ope
 
 def rounds_above(mark: int) -> int:
     """The fewest rounds of a garden that have this many tokens."""
-    return next(n for n in range(1, 100) if count({"messages": garden(n), "model": "m"}) >= mark)
+    return next(n for n in range(1, 100) if count({"messages": chat(n), "model": "m"}) >= mark)
 
 
 def talk(stage: Stage, rounds: int, strategy: str = "rolling", force: str = "false") -> str:
     """What was done for a conversation of so many rounds."""
-    answer = stage.ask(garden(rounds), asked(session="s", strategy=strategy, memory="off", force=force))
+    answer = stage.ask(chat(rounds), asked(session="s", strategy=strategy, memory="off", force=force))
     stage.proxy.quiet()
     return answer.header("x-condenser-action") or ""
 
@@ -55,7 +55,7 @@ def test_its_message_stands_in_the_view_and_is_merged_by_another_strategy() -> N
         talk(stage, longer, "half-window", force="true")
         shown = [each.json()["messages"][1]["content"] for each in stage.summaries]
         assert any(each.startswith(f"<earlier_record>\n{SUMMARY}\n") for each in shown)
-        assert_view(stage.last_view, garden(longer))
+        assert_view(stage.last_view, chat(longer))
 
 
 def test_an_answer_that_is_no_json_is_the_summary() -> None:
@@ -76,7 +76,7 @@ def naming(**settings: Any) -> Iterator[Stage]:
     cards = [{"content": name, "type": "fact"} for name in NAMES]
     answer = json.dumps({"summary": SUMMARY, "memories": cards})
     with staged(answers=lambda _: summary(answer), strategy="rolling", **settings) as stage:
-        stage.ask(garden(rounds_above(TRIGGER)), asked(session="s", force="true"))
+        stage.ask(chat(rounds_above(TRIGGER)), asked(session="s", force="true"))
         yield stage
 
 
@@ -84,7 +84,7 @@ def block(stage: Stage, options: str = "", memory: str = "") -> str:
     """The memory block that a question has put before it, "" for none."""
     chosen = asked(strategy="rolling", options=options) if options else []
     wanted = asked(memory=memory) if memory else []
-    stage.ask([*garden(rounds_above(TRIGGER))[:-1], ASKS], [*asked(session="s"), *chosen, *wanted])
+    stage.ask([*chat(rounds_above(TRIGGER))[:-1], ASKS], [*asked(session="s"), *chosen, *wanted])
     return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from strategies.core.ledger import FACTS_HEADING, RULES_HEADING
 from tests.http.strict import assert_view, is_replacement
-from tests.http.talking import Stage, asked, body_of, is_vote, staged, summary, vote
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
+from tests.support.stage import Stage, asked, body_of, is_vote, staged, summary, vote
 
 WINDOW = 4_096
 TURNS = 300

@@ -13,7 +13,6 @@ import pytest
 
 from proxy.searching.reply_choice import NO_ANSWER
 from tests.http.strict import problems
-from tests.http.talking import Message, Stage, asked, body_of, staged
 from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary, ending
 from tests.support import replies, wire
 from tests.support.recording import CHAT
@@ -31,6 +30,7 @@ from tests.support.searching import (
     search,
 )
 from tests.support.signals import Signal
+from tests.support.stage import Message, Stage, asked, body_of, staged
 from tests.support.wire import Answer
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.settings import Settings
-from tests.http.talking import Message, Stage, asked, body_of, garden, staged, workshop
+from tests.support.stage import Message, Stage, agent, asked, body_of, chat, staged
 
 NAMES = [*Settings().sessions.headers, "x-some-tool-session-id"]
 LONG = "chat/" + "0123456789abcdef" * 30
@@ -22,7 +22,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("name", [*NAMES, "X-Condenser-Session"])
 def test_an_id_with_a_tab_in_it_is_refused_and_its_header_named(stage: Stage, name: str) -> None:
-    refused = stage.post(body_of(garden(1)), [(name, "a\tb")])
+    refused = stage.post(body_of(chat(1)), [(name, "a\tb")])
     assert (refused.status, refused.json()["error"]["param"]) == (400, name)
     assert refused.json()["error"]["code"] is None
     assert stage.forwarded == []
@@ -34,7 +34,7 @@ def test_an_id_in_the_body_with_a_control_character_is_refused(stage: Stage, cha
         ({"metadata": {"session_id": f"a{char}b"}}, "metadata.session_id"),
         ({"prompt_cache_key": f"a{char}b"}, "prompt_cache_key"),
     ):
-        refused = stage.post(body_of(garden(1), **members))
+        refused = stage.post(body_of(chat(1), **members))
         assert (refused.status, refused.json()["error"]["param"]) == (400, param)
     assert stage.forwarded == []
 
@@ -42,31 +42,31 @@ def test_an_id_in_the_body_with_a_control_character_is_refused(stage: Stage, cha
 def test_long_ids_that_begin_alike_are_two_sessions_each_shown_by_its_digest(stage: Stage) -> None:
     shown = []
     for session in (LONG + "1", LONG + "2"):
-        answer = stage.ask(garden(12), [("X-Session-Id", session)])
+        answer = stage.ask(chat(12), [("X-Session-Id", session)])
         assert answer.header("x-condenser-action") == "condensed"
         shown.append(answer.header("x-condenser-session") or "")
     assert all(re.fullmatch(r"e[0-9a-f]{32}", each) for each in shown)
     assert len(set(shown)) == 2
-    again = stage.ask(garden(13), [("X-Session-Id", LONG + "1")])
+    again = stage.ask(chat(13), [("X-Session-Id", LONG + "1")])
     assert (again.header("x-condenser-session"), again.header("x-condenser-action")) == (shown[0], "replayed")
 
 
 def test_the_digest_of_a_long_id_does_not_open_its_session(stage: Stage) -> None:
-    shown = stage.ask(garden(12), [("X-Session-Id", LONG)]).header("x-condenser-session") or ""
-    assert stage.ask(garden(13), [("X-Session-Id", shown)]).header("x-condenser-action") == "condensed"
+    shown = stage.ask(chat(12), [("X-Session-Id", LONG)]).header("x-condenser-session") or ""
+    assert stage.ask(chat(13), [("X-Session-Id", shown)]).header("x-condenser-action") == "condensed"
 
 
 @pytest.mark.parametrize("session", ["..", "../../etc", "a:b:c", "{a}", "*", "a b", "%00", "'; DROP TABLE sessions"])
 def test_an_id_that_looks_like_a_path_or_a_key_is_a_name_like_any_other(stage: Stage, session: str) -> None:
-    assert stage.ask(garden(12), [("X-Session-Id", session)]).header("x-condenser-session") == session
-    assert stage.ask(garden(13), [("X-Session-Id", session)]).header("x-condenser-action") == "replayed"
-    assert stage.ask(garden(13), [("X-Session-Id", session + "x")]).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), [("X-Session-Id", session)]).header("x-condenser-session") == session
+    assert stage.ask(chat(13), [("X-Session-Id", session)]).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(13), [("X-Session-Id", session + "x")]).header("x-condenser-action") == "condensed"
 
 
 @pytest.mark.parametrize("rounds", [1, 12], ids=["unchanged", "condensed"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clients_own_session_header_reaches_the_upstream(stage: Stage, name: str, rounds: int) -> None:
-    answer = stage.ask(garden(rounds), [(name, "id-1"), ("X-Condenser-Window", "4096")])
+    answer = stage.ask(chat(rounds), [(name, "id-1"), ("X-Condenser-Window", "4096")])
     assert answer.header("x-condenser-session") == "id-1"
     sent = stage.forwarded[-1]
     assert [value for key, value in sent.headers if key.lower() == name.lower()] == ["id-1"]
@@ -74,10 +74,10 @@ def test_a_clients_own_session_header_reaches_the_upstream(stage: Stage, name: s
 
 
 def test_ids_in_the_body_reach_the_upstream_also_in_a_condensed_one(stage: Stage) -> None:
-    stage.ask(garden(12), metadata={"session_id": "id-1", "other": 1}, prompt_cache_key="k")
+    stage.ask(chat(12), metadata={"session_id": "id-1", "other": 1}, prompt_cache_key="k")
     assert stage.forwarded[-1].json()["metadata"] == {"session_id": "id-1", "other": 1}
     assert stage.forwarded[-1].json()["prompt_cache_key"] == "k"
-    assert len(stage.last_view) < len(garden(12))
+    assert len(stage.last_view) < len(chat(12))
 
 
 TITLE: list[Message] = [
@@ -96,24 +96,24 @@ def branch(stage: Stage, messages: list[Message], *, tools: bool = True) -> str 
 def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: Stage) -> None:
     for _ in range(2):
         branch(stage, TITLE, tools=False)
-    assert [branch(stage, workshop(rounds)) for rounds in (0, 1, 2)] == ["main"] * 3
+    assert [branch(stage, agent(rounds)) for rounds in (0, 1, 2)] == ["main"] * 3
     assert branch(stage, TITLE, tools=False) == "b2"
 
 
 def test_a_title_that_is_asked_for_later_is_a_branch_of_its_own(stage: Stage) -> None:
-    assert branch(stage, workshop(0)) == "main"
+    assert branch(stage, agent(0)) == "main"
     assert branch(stage, TITLE, tools=False) == "b2"
-    assert branch(stage, workshop(1)) == "main"
+    assert branch(stage, agent(1)) == "main"
 
 
 def test_a_conversation_without_tools_that_has_gone_on_keeps_main(stage: Stage) -> None:
-    assert [branch(stage, garden(rounds), tools=False) for rounds in (0, 1)] == ["main"] * 2
-    assert branch(stage, workshop(0)) == "b2"
-    assert branch(stage, garden(2), tools=False) == "main"
+    assert [branch(stage, chat(rounds), tools=False) for rounds in (0, 1)] == ["main"] * 2
+    assert branch(stage, agent(0)) == "b2"
+    assert branch(stage, chat(2), tools=False) == "main"
 
 
 def test_only_the_first_conversation_with_tools_is_given_main(stage: Stage) -> None:
     branch(stage, TITLE, tools=False)
-    assert branch(stage, workshop(0)) == "main"
+    assert branch(stage, agent(0)) == "main"
     assert branch(stage, [{"role": "user", "content": "Look for paint."}]) == "b3"
-    assert branch(stage, workshop(1)) == "main"
+    assert branch(stage, agent(1)) == "main"

@@ -11,12 +11,12 @@ from typing import Any
 
 from proxy.store.base import SessionKey, Write
 from proxy.store.sqlite import SqliteStore
-from tests.http.talking import WINDOW, Headers, asked, body_of, count, garden
 from tests.support import wire
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import completion, stream, text_chunks
 from tests.support.signals import BOUND, Signal
+from tests.support.stage import WINDOW, Headers, asked, body_of, chat, count
 from tests.support.upstream import Counting, ScriptedUpstream
 
 ONE, TWO = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
@@ -68,9 +68,9 @@ def leave_at_the_last_byte(proxy: Proxy, store: Held, body: bytes, ours: Headers
 def test_a_client_that_leaves_at_the_last_byte_leaves_its_session_whole() -> None:
     with ScriptedUpstream(counting=Counting(count)) as upstream, holding(upstream, timeout=BOUND) as (proxy, store):
         upstream.reply(stream(*text_chunks("a reply")), completion("again"))
-        leave_at_the_last_byte(proxy, store, body_of(garden(12), stream=True), asked(session="s", strategy="extract"))
+        leave_at_the_last_byte(proxy, store, body_of(chat(12), stream=True), asked(session="s", strategy="extract"))
 
-        answer = wire.request(proxy.url, "POST", CHAT, body_of(garden(12)), [*JSON, *asked(session="s")])
+        answer = wire.request(proxy.url, "POST", CHAT, body_of(chat(12)), [*JSON, *asked(session="s")])
 
         assert answer.header("x-condenser-action") == "replayed"
         assert answer.header("x-condenser-strategy") == "extract"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view
-from tests.http.talking import SUMMARY, WINDOW, Stage, asked, count, garden, on_file, staged, workshop
 from tests.support import wire
 from tests.support.proxy import proxying
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
+from tests.support.stage import SUMMARY, WINDOW, Stage, agent, asked, chat, count, on_file, staged
 from tests.support.upstream import Counting, ScriptedUpstream
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
@@ -36,26 +36,26 @@ def stage(redis: RedisServer) -> Iterator[Stage]:
 
 
 def test_a_store_that_dies_between_two_turns_costs_no_reply(redis: RedisServer, stage: Stage) -> None:
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     redis.kill()
-    answer = stage.ask(garden(13), asked(session="s"))
+    answer = stage.ask(chat(13), asked(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert (answer.header("x-condenser-reason") or "").startswith("store-")
     assert answer.header("x-condenser-session") == "s"
     assert count(stage.forwarded[-1].json()) <= WINDOW - WINDOW // 8
-    assert_view(stage.last_view, garden(13))
+    assert_view(stage.last_view, chat(13))
 
 
 def test_a_small_request_passes_unchanged_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
-    answer = stage.ask(garden(1), asked(session="s"))
+    answer = stage.ask(chat(1), asked(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
-    answer = stage.ask(garden(12), asked(session="s", strategy="off"))
+    answer = stage.ask(chat(12), asked(session="s", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert answer.header("x-condenser-action") == "degraded"
     assert (answer.header("x-condenser-reason") or "").startswith("store-")
@@ -66,14 +66,14 @@ def test_what_a_view_without_a_store_was_cut_for_is_told(
     rounds: int, trigger: str, redis: RedisServer, stage: Stage
 ) -> None:
     redis.kill()
-    assert stage.ask(garden(rounds), asked(session="s")).header("x-condenser-trigger") == trigger
+    assert stage.ask(chat(rounds), asked(session="s")).header("x-condenser-trigger") == trigger
 
 
 def test_without_a_store_no_model_is_asked_and_the_view_only_grows(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
     views = []
     for rounds in (26, 27, 28):
-        stage.ask(workshop(rounds), asked(session="s"))
+        stage.ask(agent(rounds), asked(session="s"))
         views.append(stage.last_view)
     assert stage.summaries == []
     for before, after in pairwise(views):
@@ -90,36 +90,36 @@ def test_without_a_store_what_replies_teach_moves_no_cut() -> None:
         with proxying(upstream.url, **known) as proxy:
             stage = Stage(proxy, upstream)
             for _ in range(5):
-                stage.ask(garden(40, words=20), asked(session="s"))
+                stage.ask(chat(40, words=20), asked(session="s"))
             views = [len(each.json()["messages"]) for each in stage.forwarded]
     assert views == [views[0]] * 5
 
 
 def test_a_store_that_comes_back_is_used_again_and_what_it_held_stands(stage: Stage, redis: RedisServer) -> None:
-    stage.ask(garden(1), asked(session="s", strategy="half-window"))
+    stage.ask(chat(1), asked(session="s", strategy="half-window"))
     redis.stop()
     try:
-        assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "degraded"
+        assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "degraded"
     finally:
         redis.cont()
     wait_until_ready(stage)
-    answer = stage.ask(garden(12), asked(session="s"))
+    answer = stage.ask(chat(12), asked(session="s"))
     assert answer.header("x-condenser-action") == "condensed"
     assert answer.header("x-condenser-strategy") == "half-window"
     assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
 
 
 def test_a_store_that_lost_everything_starts_anew(stage: Stage, redis: RedisServer) -> None:
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     redis.restart()
     wait_until_ready(stage)
-    assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "condensed"
-    assert stage.ask(garden(12), asked(session="s")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "replayed"
 
 
 def test_a_store_that_is_out_when_the_proxy_starts_costs_no_reply() -> None:
     with staged(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}) as stage:
-        assert stage.ask(garden(1)).header("x-condenser-action") == "degraded"
+        assert stage.ask(chat(1)).header("x-condenser-action") == "degraded"
         assert wire.request(stage.proxy.url, "GET", "/readyz").json()["status"] == "degraded"
         assert wire.request(stage.proxy.url, "GET", "/livez").status == 200
 
@@ -141,26 +141,26 @@ def state_of_store(stage: Stage) -> str:
 def test_a_stored_document_that_is_damaged_costs_no_reply(column: str, tmp_path: Path) -> None:
     table = {"meta": "sessions", "record": "records"}[column]
     with on_file(tmp_path / "s.db") as stage:
-        stage.ask(garden(12), asked(session="s"))
+        stage.ask(chat(12), asked(session="s"))
         with closing(sqlite3.connect(tmp_path / "s.db", timeout=10)) as connection, connection:
             connection.execute(f"UPDATE {table} SET {column} = ?", (b"{damaged",))
-        answer = stage.ask(garden(13), asked(session="s"))
+        answer = stage.ask(chat(13), asked(session="s"))
         assert answer.header("x-condenser-action") in ("condensed", "degraded")
-        assert_view(stage.last_view, garden(13))
+        assert_view(stage.last_view, chat(13))
 
 
 def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
     stage: Stage, redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     redis.kill()
     for rounds in (2, 3, 12):
-        stage.ask(garden(rounds), asked(session="s"))
+        stage.ask(chat(rounds), asked(session="s"))
         stage.proxy.quiet()
     redis.restart()
     await_true(lambda: state_of_store(stage) == "ok", "the breaker lets a call through, which is answered")
-    stage.ask(garden(2), asked(session="s"))
+    stage.ask(chat(2), asked(session="s"))
     stage.proxy.quiet()
     began, ended = (record.getMessage() for record in caplog.records if record.name.startswith("proxy."))
     assert began.startswith("the store fails, and requests are served without it: store-unavailable: redis://")

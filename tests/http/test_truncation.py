@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import MODEL, Stage, asked, count, counter, garden, is_own, staged, summary, workshop
 from tests.support import replies, wire
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
+from tests.support.stage import MODEL, Stage, agent, asked, chat, count, counter, is_own, staged, summary
 from tests.support.upstream import ScriptedUpstream
 
 KEPT = 4_096
@@ -48,7 +48,7 @@ def forgetful(*, streams: bool = False, **settings: Any) -> Iterator[Stage]:
 
 
 def over_long(stage: Stage, turns: Sequence[int], **members: Any) -> list[wire.Answer]:
-    return [stage.ask(garden(rounds, words=95), asked(session="s"), **members) for rounds in turns]
+    return [stage.ask(chat(rounds, words=95), asked(session="s"), **members) for rounds in turns]
 
 
 def is_whole(exchange: Exchange) -> bool:
@@ -78,7 +78,7 @@ def test_what_truncated_replies_taught_of_the_tokenizer_is_dropped_with_the_proo
     with forgetful() as stage:
         over_long(stage, (50, 60, 70, 71))
         assert is_whole(stage.forwarded[-1])
-        headroom = int(stage.ask(garden(72, words=95), asked(session="s")).header("x-condenser-headroom") or 0)
+        headroom = int(stage.ask(chat(72, words=95), asked(session="s")).header("x-condenser-headroom") or 0)
         assert headroom == pytest.approx(KEPT * 7 // 8 - count(stage.forwarded[-1].json()), rel=0.05)
 
 
@@ -94,10 +94,10 @@ def test_a_conversation_that_grows_turn_by_turn_loses_nothing_once_truncation_is
 def test_two_counts_alike_change_nothing() -> None:
     with forgetful() as stage:
         over_long(stage, [40, 50])
-        answer = stage.ask(garden(51, words=95), asked(session="s"))
+        answer = stage.ask(chat(51, words=95), asked(session="s"))
 
         assert answer.header("x-condenser-window") == "unknown"
-        assert stage.forwarded[-1].json()["messages"] == garden(51, words=95)
+        assert stage.forwarded[-1].json()["messages"] == chat(51, words=95)
 
 
 def test_a_window_that_the_operator_set_is_not_lowered(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,8 +110,8 @@ def test_a_window_that_the_operator_set_is_not_lowered(caplog: pytest.LogCapture
 def test_a_window_that_a_request_asks_for_is_lowered() -> None:
     with forgetful() as stage:
         for rounds in (20, 30, 40):
-            stage.ask(garden(rounds, words=95), asked(session="s", window=16_384))
-        answer = stage.ask(garden(41, words=95), asked(session="s", window=16_384))
+            stage.ask(chat(rounds, words=95), asked(session="s", window=16_384))
+        answer = stage.ask(chat(41, words=95), asked(session="s", window=16_384))
         assert answer.header("x-condenser-window") == str(KEPT)
         assert is_whole(stage.forwarded[-1])
 
@@ -119,10 +119,10 @@ def test_a_window_that_a_request_asks_for_is_lowered() -> None:
 def test_one_reply_is_a_proof_where_the_server_reports_the_loaded_window() -> None:
     with forgetful(upstream={"discover": True}) as stage:
         stage.upstream.answer(_as_ollama(stage.upstream))
-        stage.ask(garden(4), asked(session="t"))
+        stage.ask(chat(4), asked(session="t"))
         stage.proxy.quiet()
-        stage.ask(garden(30, words=95), asked(session="s", window=32_768))
-        answer = stage.ask(garden(31, words=95), asked(session="s", window=32_768))
+        stage.ask(chat(30, words=95), asked(session="s", window=32_768))
+        answer = stage.ask(chat(31, words=95), asked(session="s", window=32_768))
         assert answer.header("x-condenser-window") == str(KEPT)
         assert is_whole(stage.forwarded[-1])
 
@@ -165,7 +165,7 @@ def test_a_usage_that_leaves_out_what_was_cached_is_no_truncation() -> None:
 
         stage.upstream.answer(answer)
         for rounds in range(10, 200, 3):
-            answer_ = stage.ask(garden(rounds, words=95), asked(session="s"))
+            answer_ = stage.ask(chat(rounds, words=95), asked(session="s"))
             assert answer_.header("x-condenser-window") == "unknown"
 
 
@@ -177,30 +177,30 @@ def test_a_server_that_invents_its_usage_is_not_taken_for_one_that_truncates(inv
             lambda exchange: replies.completion("fine", tokens=(invented, 2)) if exchange.path == CHAT else None
         )
         for rounds in (1, 4, *range(40, 70, 5)):
-            answer = stage.ask(garden(rounds, words=95), asked(session="s"))
+            answer = stage.ask(chat(rounds, words=95), asked(session="s"))
             assert answer.header("x-condenser-window") == "unknown"
-            assert stage.forwarded[-1].json()["messages"] == garden(rounds, words=95)
+            assert stage.forwarded[-1].json()["messages"] == chat(rounds, words=95)
 
 
 def _with_shorter_systems(stage: Stage) -> None:
     """An agent that lists the files it has open, now many and now few."""
     for rounds, files in ((8, 400), (9, 5), (12, 400), (13, 5), (16, 400), (17, 5)):
         system = {"role": "system", "content": "Open files:\n" + "\n".join(f"src/{each}.py" for each in range(files))}
-        stage.ask([system, *garden(rounds)[1:]], asked(session="s"))
+        stage.ask([system, *chat(rounds)[1:]], asked(session="s"))
 
 
 def _with_calls_that_offer_no_tools(stage: Stage) -> None:
     tools = [{"type": "function", "function": {"name": f"f{each}", "description": "does " * 60}} for each in range(30)]
     for rounds in (12, 15, 18):
-        stage.ask(garden(rounds), asked(session="s"), tools=tools)
-        stage.ask(garden(rounds + 1), asked(session="s"))
+        stage.ask(chat(rounds), asked(session="s"), tools=tools)
+        stage.ask(chat(rounds + 1), asked(session="s"))
 
 
 def _with_a_trimming_client(stage: Stage) -> None:
     for rounds in (5, 12, 13):
-        stage.ask(garden(rounds), asked(session="s", window=4_096))
+        stage.ask(chat(rounds), asked(session="s", window=4_096))
     for rounds in range(14, 22):
-        stage.ask(garden(rounds)[-9:], asked(session="s", window=4_096))
+        stage.ask(chat(rounds)[-9:], asked(session="s", window=4_096))
 
 
 @pytest.mark.parametrize("talk", [_with_shorter_systems, _with_calls_that_offer_no_tools, _with_a_trimming_client])
@@ -214,7 +214,7 @@ def _thinking(turns: int) -> Iterator[list[Mapping[str, Any]]]:
     """The requests of an agent whose client sends its reasoning back: some rounds, then the next question."""
     messages: list[Mapping[str, Any]] = []
     for turn in range(turns):
-        for message in workshop(6, lines=4)[1:]:
+        for message in agent(6, lines=4)[1:]:
             thought = {"reasoning_content": f"{turn} hinges? " * 60} if message["role"] == "assistant" else {}
             messages.append({**message, **thought})
             if message["role"] != "assistant":
@@ -247,7 +247,7 @@ def test_the_same_prompt_counted_the_same_is_no_sign(share: float) -> None:
             )
         )
         for session in ("s", "s", "s", "another"):
-            stage.ask(garden(12), asked(session=session))
+            stage.ask(chat(12), asked(session=session))
         assert truncations(stage) == 0
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from proxy.request.trust import FRESH, LIFE
-from tests.http.talking import EMPTY, WINDOW, Stage, asked, body_of, count, garden, staged, stored
 from tests.support import replies, wire
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
+from tests.support.stage import EMPTY, WINDOW, Stage, asked, body_of, chat, count, staged, stored
 from tests.support.upstream import Counting, ScriptedUpstream
 
 FORCED = asked(strategy="summary", force="true")
@@ -65,19 +65,19 @@ def lending(doorman: Doorman, **settings: Any) -> Iterator[tuple[Stage, Scripted
 def test_a_refused_caller_costs_the_summarizer_of_the_settings_no_call() -> None:
     with lending(Doorman()) as (stage, summarizer):
         for _ in range(3):
-            assert stage.post(body_of(garden(12)), FORCED).status == 401
+            assert stage.post(body_of(chat(12)), FORCED).status == 401
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 0
 
 
 def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by_models() -> None:
     with lending(Doorman("sk-first")) as (stage, summarizer):
-        first = stage.ask(garden(12), asked(session="a"))
+        first = stage.ask(chat(12), asked(session="a"))
         assert first.header("x-condenser-action") == "condensed"
         assert first.header("x-condenser-reason") == "summary-not-accepted"
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 0
-        assert stage.ask(garden(12), asked(session="b")).header("x-condenser-reason") is None
+        assert stage.ask(chat(12), asked(session="b")).header("x-condenser-reason") is None
         assert len(summarizer.journal.to()) == 1
         assert {each.header("authorization") for each in summarizer.journal.to()} == {"Bearer sk-operator"}
 
@@ -85,10 +85,10 @@ def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by
 def test_what_rules_made_for_the_first_request_is_recorded_before_its_reply_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with guarded(Doorman("sk-first"), store={"url": f"sqlite:///{path}"}) as stage:
-        assert stage.ask(garden(12), asked(session="a")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(12), asked(session="a")).header("x-condenser-action") == "condensed"
         assert stored(path)["records"] == stored(path)["sessions"] == 1
         view = stage.last_view
-        assert stage.ask(garden(12), asked(session="a")).header("x-condenser-action") == "replayed"
+        assert stage.ask(chat(12), asked(session="a")).header("x-condenser-action") == "replayed"
         assert stage.last_view == view
 
 
@@ -99,7 +99,7 @@ def test_callers_that_the_upstream_refuses_leave_nothing_in_the_store(tmp_path: 
         stage.upstream.answer(lambda _: replies.error(status))
         for number in range(40):
             junk = replace(stage, key=f"sk-junk-{number}")
-            assert junk.post(body_of(garden(12)), asked(session="s" if number % 2 else None)).status == status
+            assert junk.post(body_of(chat(12)), asked(session="s" if number % 2 else None)).status == status
         stage.proxy.quiet()
         assert stored(path) == EMPTY
 
@@ -107,37 +107,37 @@ def test_callers_that_the_upstream_refuses_leave_nothing_in_the_store(tmp_path: 
 def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 's.db'}"}
     with lending(Doorman("sk-first"), store=store) as (stage, summarizer):
-        stage.ask(garden(1))
+        stage.ask(chat(1))
         stage.proxy.quiet()
         role = {"base_url": summarizer.base_url, "model": "small", "api_key": "sk-operator"}
         with proxying(stage.upstream.url, window=WINDOW, store=store, summarizer=role) as other:
-            assert replace(stage, proxy=other).ask(garden(12)).header("x-condenser-reason") is None
+            assert replace(stage, proxy=other).ask(chat(12)).header("x-condenser-reason") is None
         assert len(summarizer.journal.to()) == 1
 
 
 def test_a_credential_that_was_accepted_long_ago_is_unknown_again() -> None:
     clock = Clock()
     with lending(Doorman("sk-first"), clock=clock) as (stage, summarizer):
-        stage.ask(garden(1))
+        stage.ask(chat(1))
         clock.now += LIFE
-        assert stage.ask(garden(12)).header("x-condenser-reason") == "summary-not-accepted"
+        assert stage.ask(chat(12)).header("x-condenser-reason") == "summary-not-accepted"
         assert len(summarizer.journal.to()) == 0
 
 
 def test_a_revoked_credential_is_lent_one_call_at_most() -> None:
     doorman = Doorman("sk-first")
     with lending(doorman) as (stage, summarizer):
-        stage.ask(garden(1))
+        stage.ask(chat(1))
         doorman.known.clear()
         for number in range(3):
-            assert stage.post(body_of(garden(12 + number)), FORCED).status == 401
+            assert stage.post(body_of(chat(12 + number)), FORCED).status == 401
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 1
 
 
 def test_the_callers_own_credential_pays_for_summaries_from_the_first_request_on() -> None:
     with staged() as stage:
-        assert stage.ask(garden(12)).header("x-condenser-reason") is None
+        assert stage.ask(chat(12)).header("x-condenser-reason") is None
         assert len(stage.summaries) == 1
 
 
@@ -204,7 +204,7 @@ def test_a_list_of_models_that_everybody_may_read_proves_nothing(preview: list[t
 
 def test_a_dry_run_that_shows_nothing_stored_asks_nothing() -> None:
     with guarded(Doorman()) as stage:
-        assert stage.post(body_of(garden(12)), asked(dry_run="true")).status == 200
+        assert stage.post(body_of(chat(12)), asked(dry_run="true")).status == 200
         assert len(stage.upstream.journal.to()) == 0
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Stage, asked, body_of, garden, staged
 from tests.support import wire
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available, await_true
 from tests.support.replicas import await_answer, replica
+from tests.support.stage import Stage, asked, body_of, chat, staged
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -74,7 +74,7 @@ def metrics(stage: Stage) -> str:
 def test_readiness_and_metrics_say_that_nothing_can_be_written(redis: RedisServer, stage: Stage, reason: str) -> None:
     assert readiness(stage.proxy.url)["status"] == "ok"
     refuse(redis, reason)
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     ready = readiness(stage.proxy.url)
     assert (ready["status"], ready["store"]["state"]) == ("degraded", reason)
     assert "condenser_store_writable 0.0" in metrics(stage)
@@ -93,11 +93,11 @@ def test_readiness_tries_a_write_though_no_request_does(redis: RedisServer, stag
 def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
     redis: RedisServer, stage: Stage, reason: str
 ) -> None:
-    stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
     view = stage.last_view
     refuse(redis, reason)
-    stage.ask(garden(12), asked(session="s"))
-    answer = stage.ask(garden(12), asked(session="s"))
+    stage.ask(chat(12), asked(session="s"))
+    answer = stage.ask(chat(12), asked(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert answer.header("x-condenser-reason") == reason
     assert stage.last_view == view

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.talking import Stage, asked, count, garden, staged
 from tests.support import wire
+from tests.support.stage import Stage, asked, chat, count, staged
 from tests.support.wire import Answer
 
 OPERATOR = [("Authorization", "Bearer operator")]
@@ -25,7 +25,7 @@ def events(answer: Answer) -> list[dict[str, Any]]:
 
 
 def condensed(stage: Stage, **members: Any) -> Answer:
-    answer = stage.ask(garden(40), asked(session="s", force="true"), **members)
+    answer = stage.ask(chat(40), asked(session="s", force="true"), **members)
     assert answer.header("x-condenser-action") == "condensed"
     return answer
 
@@ -42,15 +42,15 @@ def test_a_client_that_wants_it_sees_what_its_own_list_would_have_cost(stream: b
     with staged(report_usage="original") as stage:
         answer = condensed(stage, **options)
         usage = events(answer)[-1]["usage"] if stream else usage_of(answer)
-        own = count({"messages": garden(40)})
+        own = count({"messages": chat(40)})
         assert usage["prompt_tokens"] == pytest.approx(own, abs=3)
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
 def test_what_was_not_changed_says_what_it_has_cost() -> None:
     with staged(report_usage="original") as stage:
-        answer = stage.ask(garden(1), asked(session="s"))
-        assert usage_of(answer)["prompt_tokens"] == count({"messages": garden(1)})
+        answer = stage.ask(chat(1), asked(session="s"))
+        assert usage_of(answer)["prompt_tokens"] == count({"messages": chat(1)})
         assert stage.upstream.journal.only().sent == answer.body
 
 
@@ -60,7 +60,7 @@ def test_a_changed_stream_is_asked_for_its_usage_and_the_client_does_not_see_it(
         assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
         assert [each for each in events(answer) if each.get("usage")] == []
         assert answer.body.endswith(b"data: [DONE]\n\n")
-        later = stage.ask(garden(41), asked(session="s"), stream=True)
+        later = stage.ask(chat(41), asked(session="s"), stream=True)
         sent = count(stage.forwarded[-1].json())
         usable = 4_096 - 512
         assert usable - int(later.header("x-condenser-headroom") or 0) == pytest.approx(sent, abs=2)
@@ -74,7 +74,7 @@ def test_a_client_that_asks_for_the_usage_of_its_stream_gets_it() -> None:
 
 def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothing() -> None:
     with staged() as stage:
-        stage.ask(garden(1), asked(session="s"), stream=True)
+        stage.ask(chat(1), asked(session="s"), stream=True)
         assert stage.upstream.journal.only().body == stage.sent[-1]
     with staged(usage_probe=False) as stage:
         condensed(stage, stream=True)
@@ -84,7 +84,7 @@ def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothin
 def test_a_session_knows_what_the_upstream_has_counted_and_what_each_condensation_has_left_out() -> None:
     with staged(admin={"token": "operator"}) as stage:
         condensed(stage)
-        stage.ask(garden(41), asked(session="s"))
+        stage.ask(chat(41), asked(session="s"))
         counted = sum(count(each.json()) for each in stage.forwarded)
         listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
         path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
@@ -100,15 +100,15 @@ PRICES = {"input": 3.0, "cached_input": 0.3, "output": 15.0}
 
 def past_the_trigger(stage: Stage) -> Answer:
     """A second request of a session that is past the mark and still fits."""
-    stage.ask(garden(9), asked(session="s"))
-    return stage.ask(garden(10), asked(session="s", strategy="recent"))
+    stage.ask(chat(9), asked(session="s"))
+    return stage.ask(chat(10), asked(session="s", strategy="recent"))
 
 
 def test_with_prices_a_condensation_that_is_not_needed_waits_until_it_pays() -> None:
     with staged(models=[{"match": "*", "prices": PRICES}]) as stage:
         answer = past_the_trigger(stage)
         assert answer.header("x-condenser-reason") == "awaiting-payback"
-        assert stage.last_view == garden(10)
+        assert stage.last_view == chat(10)
         condensed(stage)
 
 

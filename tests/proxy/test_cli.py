@@ -18,13 +18,13 @@ from proxy.commands.status import counters
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
 from proxy.version import VERSION
-from tests.http.talking import asked, garden, staged
-from tests.proxy.commanding import run
+from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.redis_server import await_true
 from tests.support.replies import error, json_reply
 from tests.support.signals import BOUND
+from tests.support.stage import asked, chat, staged
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -326,7 +326,7 @@ def test_variables_of_the_environment_send_no_health_check_elsewhere(
 
 def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str]) -> None:
     with staged() as stage:
-        stage.ask(garden(12), asked(session="s"))
+        stage.ask(chat(12), asked(session="s"))
         code, out, _ = run(capsys, "status", "--url", stage.proxy.url)
     assert code == 0
     assert f"condenser {VERSION}: ok" in out

@@ -26,8 +26,8 @@ from proxy.settings import Settings
 from proxy.store.base import SessionKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from tests.http.talking import garden
 from tests.support.signals import BOUND
+from tests.support.stage import chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
 KEY = SessionKey("t", session_key("s"))
@@ -88,7 +88,7 @@ async def running(waits: str = "", **more: Any) -> AsyncIterator[tuple[Services,
 
 
 def request(rounds: int = 12) -> ChatRequest:
-    data = json.dumps({"model": "m", "messages": garden(rounds)}).encode()
+    data = json.dumps({"model": "m", "messages": chat(rounds)}).encode()
     given = controls.read([(b"x-condenser-session", b"s"), (b"x-condenser-force", b"true")], None, None)
     return ChatRequest("t", [], wire.read(data), "m", False, given)
 

@@ -22,8 +22,8 @@ from proxy.request.wire import Body
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
-from tests.http.talking import garden
 from tests.support.signals import BOUND
+from tests.support.stage import chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 3)]
 
@@ -72,7 +72,7 @@ async def running() -> AsyncIterator[Services]:
 
 
 def request(data: bytes | None = None, **ours: str) -> ChatRequest:
-    data = data or json.dumps({"model": "m", "messages": garden(3)}).encode()
+    data = data or json.dumps({"model": "m", "messages": chat(3)}).encode()
     given = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
     return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 
@@ -108,7 +108,7 @@ async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
 
 async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_came() -> None:
     async with running() as built:
-        asked = request(json.dumps({"model": "m", "messages": garden(24)}).encode(), strategy="extract")
+        asked = request(json.dumps({"model": "m", "messages": chat(24)}).encode(), strategy="extract")
         body = BrokenBody(**{each.name: getattr(asked.body, each.name) for each in fields(Body)})
         decision = (await built.condenser.exchange(asked._replace(body=body))).decision
         assert decision.body == asked.body.data

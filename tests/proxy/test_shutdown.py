@@ -15,8 +15,8 @@ from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from strategies.core.effects import Effect, Result
-from tests.http.talking import garden
 from tests.support.signals import BOUND
+from tests.support.stage import chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
 
@@ -35,7 +35,7 @@ class Silent:
 
 
 def request(**ours: str) -> ChatRequest:
-    data = json.dumps({"model": "m", "messages": garden(12)}).encode()
+    data = json.dumps({"model": "m", "messages": chat(12)}).encode()
     given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
     return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 

@@ -21,12 +21,12 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.http.talking import is_summary_call, summary
 from tests.support import replies, wire
 from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import await_true
 from tests.support.replicas import replicas
 from tests.support.server import serve
+from tests.support.stage import is_summary_call, summary
 from tests.support.upstream import ScriptedUpstream
 from tests.torture.talks import MARK, WINDOW, Message, Talk
 

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.http.talking import asked, body_of, garden, is_own, summary, vote
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, completion, error
+from tests.support.stage import asked, body_of, chat, is_own, summary, vote
 from tests.support.upstream import ScriptedUpstream
 
 CONVERSATIONS, LIMIT, SPAN, WINDOW = 1_000, 200, 5, 16_384
 BOUND = 120.0
-BODY = body_of(garden(6))
+BODY = body_of(chat(6))
 TASK = b"Plan my garden."
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(300)]

@@ -13,9 +13,9 @@ from proxy.asking.dispatch import CREDENTIAL_LIFE
 from proxy.asking.lanes import CROWD, Lane
 from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
-from tests.http.talking import summary
 from tests.proxy.asking.support import ASK, LATER, Clock, asking
 from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, poke, settled
+from tests.support.stage import summary
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]

@@ -15,7 +15,7 @@ import pytest
 from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.settings import Settings
 from proxy.store import open_store
-from tests.proxy.commanding import run
+from tests.proxy.command_line import run
 from tests.proxy.discovery import pages
 from tests.support.replies import error, json_reply
 from tests.support.upstream import ScriptedUpstream

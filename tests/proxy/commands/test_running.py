@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from proxy.commands.running import Note, configured_url, find_proxy, noted
-from tests.proxy.commanding import run
+from tests.proxy.command_line import run
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND

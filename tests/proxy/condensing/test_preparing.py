@@ -28,8 +28,8 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result
 from strategies.core.replay import Replayed
-from tests.http.talking import Message, garden
 from tests.support.signals import BOUND
+from tests.support.stage import Message, chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
 KEY = SessionKey("t", session_key("s"))
@@ -79,7 +79,7 @@ async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]
 
 
 def request(messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str) -> ChatRequest:
-    data = json.dumps({"model": model, "messages": messages or garden(12), "user": user}).encode()
+    data = json.dumps({"model": model, "messages": messages or chat(12), "user": user}).encode()
     given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
     return ChatRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
 
@@ -93,7 +93,7 @@ async def settled(built: Services, asked: ChatRequest) -> Exchange:
 
 async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_request_has_gone_on_meanwhile() -> None:
     async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
-        exchange = await settled(built, request(garden(24), force="true", options="dynacontext.judge=inline"))
+        exchange = await settled(built, request(chat(24), force="true", options="dynacontext.judge=inline"))
         decision = exchange.decision
         assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
         judges.gate.set()
@@ -113,7 +113,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         first = (await settled(built, request(force="true"))).decision
         assert (first.branch, first.applied is None) == ("main", False)
         assert first.applied is not None
-        elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *garden(12)[2:]]
+        elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
         intake, preparer = built.condenser.intake, built.condenser.decider.preparer
         other, same = [await intake.build_case(asked, Timing()) for asked in (request(elsewhere), request())]
 
@@ -126,7 +126,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
 async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
     async with running(strategy="half-window") as (built, store, _):
         await settled(built, request())
-        await built.condenser.exchange(request(garden(13), force="true"))
+        await built.condenser.exchange(request(chat(13), force="true"))
         assert len(store.asked) == 1
 
 
@@ -140,7 +140,7 @@ async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prep
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
-        condensed = (await built.condenser.exchange(request(garden(13)))).decision
+        condensed = (await built.condenser.exchange(request(chat(13)))).decision
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest

@@ -29,9 +29,9 @@ from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from tests.http.talking import SUMMARY, WINDOW, garden, summary
 from tests.support.replies import error
 from tests.support.signals import Signal
+from tests.support.stage import SUMMARY, WINDOW, chat, summary
 from tests.support.upstream import ScriptedUpstream
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
@@ -52,7 +52,7 @@ class Broken(Strategy):
 
 def view(rounds: int) -> View:
     counter, reader = Tokenizers().for_model("m"), Reader()
-    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in garden(rounds)]
+    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in chat(rounds)]
     return fold(Transcript.of(read), (), 10, counter)
 
 

@@ -18,9 +18,9 @@ from proxy.store.base import Snapshot
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
-from tests.http.talking import Stage, asked, on_file, summary
 from tests.http.test_memory_scopes import CARD, FORCE, diary, scope
-from tests.proxy.commanding import run
+from tests.proxy.command_line import run
+from tests.support.stage import Stage, asked, on_file, summary
 
 CARDS = [
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.request.controls import UnknownHeaders
-from tests.http.talking import WINDOW, asked, garden, staged
 from tests.support import replies
+from tests.support.stage import WINDOW, asked, chat, staged
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_request_with_a_misspelt_header_is_served_and_its_value_is_logged_nowh
     with staged() as stage:
         headers = [("X-Condenser-Sesion", "hunter2")]
         for _ in range(2):
-            assert stage.ask(garden(1), headers).header("x-condenser-action") == "passed"
+            assert stage.ask(chat(1), headers).header("x-condenser-action") == "passed"
     assert len([line for line in warnings(caplog) if "X-Condenser-Sesion " in line]) == 1
     assert "hunter2" not in caplog.text
 
@@ -59,11 +59,11 @@ def test_the_reply_names_an_unknown_header_the_one_that_is_near_and_never_a_valu
     with staged() as stage:
         headers = [("X-Condenser-Sesion", "hunter2"), ("x-condenser-quux", "1")]
         for _ in range(2):
-            assert stage.ask(garden(1), headers).header("x-condenser-warning") == (
+            assert stage.ask(chat(1), headers).header("x-condenser-warning") == (
                 "X-Condenser-Sesion is unknown and ignored, did you mean X-Condenser-Session?; "
                 "X-Condenser-Quux is unknown and ignored"
             )
-        assert stage.ask(garden(1)).header("x-condenser-warning") is None
+        assert stage.ask(chat(1)).header("x-condenser-warning") is None
 
 
 def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
@@ -76,8 +76,8 @@ def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
 def test_a_window_above_the_one_that_was_learned_and_an_option_above_its_bound_are_clamped_with_a_warning() -> None:
     with staged(window=None) as stage:
         stage.upstream.reply(replies.overflow(WINDOW, 50_000))
-        stage.ask(garden(40), asked(session="s", window=100_000))
-        answer = stage.ask(garden(1), asked(window=100_000, strategy="extract", options="max_tokens=9000"))
+        stage.ask(chat(40), asked(session="s", window=100_000))
+        answer = stage.ask(chat(1), asked(window=100_000, strategy="extract", options="max_tokens=9000"))
         window, option = (answer.header("x-condenser-warning") or "").split("; ")
         assert window.startswith("the window of 100,000 tokens is clamped to 4,096: ")
         assert option == "extract.max_tokens of 9,000 is clamped to 409: a tenth of the window"

@@ -19,9 +19,9 @@ from proxy.searching.tool import MAX_PASSAGES, NAME, BadArguments, ToolState, of
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
-from tests.http.talking import counter
 from tests.support import replies
 from tests.support.searching import search
+from tests.support.stage import counter
 from tests.support.transcripts import WORDS, assistant, transcript_of, user, view_of, words
 
 SAID = [user("where is the key of the greenhouse?"), assistant(f"behind the blue barrel {words(300)}"), user("and?")]

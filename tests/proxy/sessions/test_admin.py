@@ -23,10 +23,10 @@ from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store
 from proxy.store.base import SessionKey, Write
 from strategies.core.condensation import Condensation
-from tests.http.talking import Stage, asked, garden, on_file
-from tests.proxy.commanding import run
+from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.replies import error
+from tests.support.stage import Stage, asked, chat, on_file
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("store_file")
@@ -118,8 +118,8 @@ async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted
 
 
 def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(12), asked(session="a-long-name"))
-    stage.ask(garden(1), asked(session="b"))
+    stage.ask(chat(12), asked(session="a-long-name"))
+    stage.ask(chat(1), asked(session="b"))
     code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url)
     assert (code, err) == (0, "")
     head, newest, oldest = out.splitlines()
@@ -134,7 +134,7 @@ def test_no_session_is_a_heading_alone(stage: Stage, capsys: pytest.CaptureFixtu
 
 
 def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(12), asked(session="mine"))
+    stage.ask(chat(12), asked(session="mine"))
     by_id = run(capsys, "sessions", "show", "mine", "--url", stage.proxy.url)
     assert by_id[0] == 0
     key = by_id[1].split()[1]
@@ -148,10 +148,10 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
 
 
 def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(2), asked(session="mine"))
+    stage.ask(chat(2), asked(session="mine"))
     code, out, _ = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url)
     assert code == 0
-    assert json.loads(out)["branches"][0]["messages"] == garden(2)[1:]
+    assert json.loads(out)["branches"][0]["messages"] == chat(2)[1:]
     file = tmp_path / "mine.json"
     assert run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", str(file)) == (0, "", "")
     assert file.read_text("utf-8") == out
@@ -159,14 +159,14 @@ def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, caps
 
 
 def test_a_file_that_cannot_be_written_ends_with_1(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(2), asked(session="mine"))
+    stage.ask(chat(2), asked(session="mine"))
     code, _, err = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", "/no/such/place")
     assert code == 1
     assert err.startswith("condenser: ")
 
 
 def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(2), asked(session="mine"))
+    stage.ask(chat(2), asked(session="mine"))
     url = ("--url", stage.proxy.url)
     assert run(capsys, "sessions", "delete", "mine", *url) == (0, "deleted 1 session\n", "")
     for action in ("show", "export", "delete"):
@@ -174,8 +174,8 @@ def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.Capt
 
 
 def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(1), asked(session="s"))
-    replace(stage, key="sk-second", sent=[]).ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
+    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="s"))
     url = ("--url", stage.proxy.url)
     code, _, err = run(capsys, "sessions", "delete", "s", *url)
     assert code == 1
@@ -187,14 +187,14 @@ def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest
 
 def test_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
-        stage.ask(garden(1), asked(session=name))
+        stage.ask(chat(1), asked(session=name))
     url = ("--url", stage.proxy.url)
     tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
     assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
 
 
 def test_a_deletion_that_names_nothing_is_a_wrong_call(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(garden(1), asked(session="s"))
+    stage.ask(chat(1), asked(session="s"))
     assert run(capsys, "sessions", "delete", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "delete", "", "--tenant", "", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "show", "s", "--url", stage.proxy.url)[0] == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.proxy.machine import Sessions
+from tests.proxy.session_machine import Sessions
 from tests.support import redis_server
 from tests.support.redis_server import RedisServer
 

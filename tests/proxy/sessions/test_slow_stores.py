@@ -26,8 +26,8 @@ from proxy.settings import Settings
 from proxy.store.base import SessionKey, SessionStore, Snapshot
 from proxy.store.patience import Patience
 from proxy.tokens.counter import Tokenizers
-from tests.support.passing import PassingTime, SlowStore
 from tests.support.signals import BOUND
+from tests.support.virtual_time import PassingTime, SlowStore
 
 pytestmark = pytest.mark.anyio
 WHOLE = 1_000.0

@@ -11,8 +11,8 @@ import pytest
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from proxy.store.patience import Patience
-from tests.support.passing import PassingTime, SlowStore
 from tests.support.signals import BOUND
+from tests.support.virtual_time import PassingTime, SlowStore
 
 pytestmark = pytest.mark.anyio
 KEY = SessionKey("tenant", "session")

@@ -23,7 +23,7 @@ from strategies.core.shaping import BRIDGE, CALLING, Placed, shape
 from strategies.core.view import View, fold
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
-from tests.support.demands import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
+from tests.support.strict_servers import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
 from tests.support.transcripts import (
     WORDS,
     Body,

@@ -1,7 +1,7 @@
 """A machine of sessions: the real driver, two replicas and a real store, and what clients do, in any order.
 
 Each step is a request (or two at once) whose forwarded list is checked against the list that its client holds: see
-`tests/proxy/lines.py`.
+`tests/proxy/session_lines.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
 from proxy.errors import HeadMismatch
 from proxy.reasons import Action
-from tests.proxy.lines import (
+from tests.proxy.session_lines import (
     Line,
     Past,
     Replicas,

@@ -158,7 +158,7 @@ def _answering(exchange: Exchange) -> Reply:
     return vote("NO") if is_vote(exchange) else summary()
 
 
-def garden(rounds: int, *, words: int = 75, ends_with_user: bool = True) -> list[Message]:
+def chat(rounds: int, *, words: int = 75, ends_with_user: bool = True) -> list[Message]:
     """A conversation without tools: a task, `rounds` rounds of about `words` words each, and a question."""
     messages: list[Message] = [
         {"role": "system", "content": "You are a gardener."},
@@ -171,7 +171,7 @@ def garden(rounds: int, *, words: int = 75, ends_with_user: bool = True) -> list
     return messages if ends_with_user else messages[:-1]
 
 
-def workshop(rounds: int, *, lines: int = 12) -> list[Message]:
+def agent(rounds: int, *, lines: int = 12) -> list[Message]:
     """An agent's conversation: one task, then `rounds` calls with a result of `lines` lines each."""
     messages: list[Message] = [
         {"role": "system", "content": "Use tools."},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.http.talking import Stage
 from tests.support import wire
+from tests.support.stage import Stage
 from tests.support.wire import Answer
 
 TOKEN = "operator-token"
