@@ -1,8 +1,8 @@
 """What hostile requests cost: how long `/livez` waits, and how much memory the process takes.
 
-Each attack goes to a fresh proxy over a memory store, `--at-once` copies at a time, while `/livez` is asked every
-10 ms. `waits` is the longest that it took to answer, and `memory` what the process had at most beyond what it had
-before. An attack that needs no proxy of its own kind is one row of `ATTACKS`.
+Each attack goes to a fresh proxy over a memory store, `--at-once` copies at a time, while another process asks
+`/livez` every 10 ms. `waits` is the longest that it took to answer, and `memory` what the process had at most beyond
+what it had before. An attack that needs no proxy of its own kind is one row of `ATTACKS`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import gzip
 import http.client
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -105,15 +106,22 @@ def _row(name: str, make: Callable[[], tuple[bytes, dict[str, str]]], upstream: 
 
 def _attacked(served: Served, body: bytes, headers: dict[str, str], copies: int) -> tuple[float, float, set[str]]:
     _post(served.port, _body(), {})
-    before, waits, over = served.resident, [0.0], threading.Event()
-    _reset_peak(served.pid)
-    probe = threading.Thread(target=_probe, args=(served.port, waits, over))
-    probe.start()
-    with ThreadPoolExecutor(copies) as pool:
-        said = set(pool.map(lambda _: _post(served.port, body, headers), range(copies)))
-    over.set()
-    probe.join()
+    # In a process of their own: the senders of large heads would keep the probe from asking.
+    with ProcessPoolExecutor(1, get_context("spawn")) as senders:
+        senders.submit(_post_all, served.port, _body(), {}, 1).result()
+        before, waits, over = served.resident, [0.0], threading.Event()
+        _reset_peak(served.pid)
+        probe = threading.Thread(target=_probe, args=(served.port, waits, over))
+        probe.start()
+        said = senders.submit(_post_all, served.port, body, headers, copies).result()
+        over.set()
+        probe.join()
     return max(waits) * 1_000, _peak(served.pid) - before, said
+
+
+def _post_all(port: int, body: bytes, headers: dict[str, str], copies: int) -> set[str]:
+    with ThreadPoolExecutor(copies) as pool:
+        return set(pool.map(lambda _: _post(port, body, headers), range(copies)))
 
 
 def _post(port: int, body: bytes, headers: dict[str, str]) -> str:

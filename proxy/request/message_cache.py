@@ -190,8 +190,9 @@ class MessageCache:
             if end > at:
                 at, width = end, _FIRST_WINDOW
             else:
-                parsed += width
+                begun, window = at, width
                 at, width = self._parse(data, joint.end(), width, array, tally, owner)
+                parsed += max(window, at - begun)  # a window that is too narrow is widened
         space = _SPACE.match(data, at)
         return array._replace(end=space.end() if space else at)
 

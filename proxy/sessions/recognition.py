@@ -9,6 +9,7 @@ A failure of the store is reported in `Recognised.failure`, and the request goes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ from strategies.core.transcript import Transcript
 _CANDIDATES = 4
 _NEWEST = 16
 """Nodes that are looked up first: a conversation that goes on is found by one of its last."""
+_MANY = 1_000
+"""Nodes that take long enough to compute that other requests get their turn afterwards."""
 _REMEMBERED = 1_000
 """Ends of conversations for which the sessions that their next turn will have to read are remembered."""
 
@@ -196,6 +199,8 @@ class Recogniser:
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one that it shares most with."""
         nodes = transcript.digests[::-1]
+        if len(nodes) > _MANY:
+            await asyncio.sleep(0)
         likely = self._recent_paths.first((tenant, node) for node in nodes[:_NEWEST]) or ()
         lookup = SessionLookup(self._stored, tenant, likely)
         found = await self._match(lookup, blank, transcript, nodes[:_NEWEST]) or await self._match(

@@ -249,9 +249,8 @@ def _save(connection: sqlite3.Connection, now: float, key: SessionKey, write: Wr
             "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
             (write.meta, revision + 1, expires_at, size, row),
         )
-        for digest in write.index:
-            chained = key.tenant, digest, key.session, expires_at
-            connection.execute("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
+        chained = [(key.tenant, digest, key.session, expires_at) for digest in write.index]
+        connection.executemany("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
     return True
 
 
