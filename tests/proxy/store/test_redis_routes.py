@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("redis_installed")
 TTL = 600
 BOUND = 1.5  # seconds within which every call answers or fails
 PACE = 0.02  # seconds before a store that is down is asked again
+PATIENT = Limits(connect=5, operation=5, free_connection=5, call=10)  # for tests that are not about time
 
 
 def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
@@ -56,7 +57,7 @@ async def fill_and_read(store: SessionStore, key: SessionKey) -> None:
 
 
 @asynccontextmanager
-async def opened(url: str, limits: Limits | None = None) -> AsyncIterator[RedisStore]:
+async def opened(url: str, limits: Limits = PATIENT) -> AsyncIterator[RedisStore]:
     store = RedisStore(url, shown=redacted(url), limits=limits)
     try:
         yield store
