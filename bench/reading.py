@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.replaying import table
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import DEFAULT_BOUNDS
@@ -48,12 +49,12 @@ def _row(count: int, length: int) -> Row:
     text = " ".join(Random(0).choices(_WORDS.split(), k=length))[:length]
     history = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {text}"} for i in range(count - 1)]
     bodies = [_body([*history, {"role": "user", "content": f"What is next? {i}"}]) for i in range(WARM)]
-    cold = [_steps(read_in_turns(bodies[0], MessageCache(), DEFAULT_BOUNDS)) for _ in range(COLD)]
+    cold = [_steps(read_in_turns(bodies[0], CHAT_ENDPOINT, MessageCache(), DEFAULT_BOUNDS)) for _ in range(COLD)]
     cache = MessageCache()
     for data in bodies[:3]:
-        cache.keep(read(data, cache).units)
-    turns = [_milliseconds(partial(read, data, cache)) for data in bodies]
-    same = [_milliseconds(partial(read, bodies[2], cache)) for _ in range(WARM)]
+        cache.keep(read(data, CHAT_ENDPOINT, cache).units)
+    turns = [_milliseconds(partial(read, data, CHAT_ENDPOINT, cache)) for data in bodies]
+    same = [_milliseconds(partial(read, bodies[2], CHAT_ENDPOINT, cache)) for _ in range(WARM)]
     return Row(count, len(bodies[0]), min(map(sum, cold)), min(map(max, cold)), min(turns), min(same))
 
 

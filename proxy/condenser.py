@@ -38,7 +38,6 @@ from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Policies
-from proxy.condensing.policy import requested_reply_length
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
@@ -286,7 +285,7 @@ class Exchange:
     async def _make_smaller(self, refused: OpenedReply, refusal: Refusal) -> bool:
         now, request, parts = self._now, self.request, self._parts
         learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
-        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, request.body.values)
+        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, request.body.envelope.reply_limit)
         if policy.budget is None:
             return False
         if now.untried is not None:
@@ -295,7 +294,7 @@ class Exchange:
         if now.is_last or not now.may_be_rewritten:
             return False
         case, started = self._case, perf_counter()
-        reply_tokens = refusal.reply_tokens or requested_reply_length(request.body.values) or 0
+        reply_tokens = refusal.reply_tokens or request.body.envelope.reply_limit or 0
         passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         case = case._replace(policy=policy.scaled(case.calibrated.scale))

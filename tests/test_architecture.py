@@ -47,9 +47,9 @@ FLOORS = (
     "proxy/quoting.py", "proxy/reasons.py", "proxy/chat/", "proxy/errors.py",
     "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
-    "proxy/discovery/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/", "proxy/searching/",
-    "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py", "proxy/telemetry.py",
-    "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/browsers.py", "proxy/app.py",
+    "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
+    "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py",
+    "proxy/telemetry.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/browsers.py", "proxy/app.py",
     "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
 )  # fmt: skip
 

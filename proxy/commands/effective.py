@@ -49,7 +49,7 @@ def budget_lines(question: CheckedModel, discovered: WindowLookup = no_stated_wi
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     settings, model = question.settings, question.model
     policies = Policies(settings, bundled_table(config_directory() / "models.toml"), discovered)
-    policy = policies.policy(Controls(strategy=question.suffix), {}, Scope(model), {})
+    policy = policies.policy(Controls(strategy=question.suffix), {}, Scope(model))
     yield f"model       {model}"
     window = policy.window
     known_by = question.source("window") if window.source == SETTINGS else window.source

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision, undecided
-from proxy.condensing.policy import requested_reply_length
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.searching.rounds import HiddenRounds
@@ -80,7 +78,7 @@ def original_of(refused: Decision, case: Case, keeper: Keeper) -> Attempt | None
 
 def _fits(decision: Decision, case: Case) -> bool:
     """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
-    budget, reply = decision.policy.budget, requested_reply_length(case.request.body.values) or 0
+    budget, reply = decision.policy.budget, case.request.body.envelope.reply_limit or 0
     return budget is None or decision.expected_tokens + reply <= budget.nominal_window
 
 
@@ -146,10 +144,7 @@ def _probes(decision: Decision, case: Case) -> bool:
     body, is_trial = case.request.body, decision.reason == Reason.WINDOW_TRIAL
     if body.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
         return False
-    options = body.get("stream_options")
-    has_place = options is None or isinstance(options, Mapping)
-    asks = isinstance(options, Mapping) and options.get("include_usage") is True
-    return case.policy.profile.stream_options and has_place and not asks
+    return case.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
 
 
 def spliced(
@@ -171,8 +166,10 @@ def spliced(
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,
-        members=(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {})
-        | (_probe(case) if probe else {}),
+        members={
+            **(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {}),
+            **(request.body.endpoint.usage_probe(request.body.values) if probe else {}),
+        },
     )
 
 
@@ -180,8 +177,3 @@ def written(decision: Decision, case: Case, *, probe: bool) -> Decision:
     """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
     probed = probe and _probes(decision, case)
     return decision._replace(probed=probed, body=spliced(decision.view, case, probe=probed))
-
-
-def _probe(case: Case) -> dict[str, str]:
-    options = case.request.body.get("stream_options") or {}
-    return {"stream_options": json.dumps({**options, "include_usage": True})}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from proxy.calibration.anchor import UNCALIBRATED, Calibration
 from proxy.condensing.case import Case
-from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window, requested_reply_length
+from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
 from proxy.learning.proof import Scope
 from proxy.reasons import Action, Reason, Trigger
@@ -233,7 +233,7 @@ def trial_of(case: Case, takes_trial: Callable[[Scope], bool]) -> tuple[Decision
         return None
     whole = case.as_it_came()
     trial = undecided(whole)
-    with_reply = trial.expected_tokens + (requested_reply_length(case.request.body.values) or 0)
+    with_reply = trial.expected_tokens + (case.request.body.envelope.reply_limit or 0)
     fits = window.before is None or with_reply <= window.before
     if trial.expected_tokens <= window.tokens or not fits or not takes_trial(case.request.scope):
         return None

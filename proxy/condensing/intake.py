@@ -84,12 +84,14 @@ class Intake:
         if request.controls.dry_run and (recognised.session or recognised.condensations):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
-        policy = self._policies.policy(request.controls, settings, request.scope, request.body.values, known)
+        policy = self._policies.policy(
+            request.controls, settings, request.scope, request.body.envelope.reply_limit, known
+        )
         if policy.scope:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
-        has_tools = bool(request.body.get("tools") or request.body.get("functions"))
+        has_tools = request.body.endpoint.offers_tools(request.body.values)
         case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         case = case.for_profile(policy.profile).with_newest_turn()
@@ -159,7 +161,7 @@ class Intake:
         """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
-        lowest = self._policies.lowest_mark(known, request.model, request.body.values)
+        lowest = self._policies.lowest_mark(known, request.model, request.body.envelope.reply_limit)
         hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window, requested_reply_length
+from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window
 from proxy.errors import BadRequest
 from proxy.learning.learned_windows import LearnedWindow
 from proxy.learning.profiles import ANY, Profile
@@ -104,7 +104,7 @@ class Policies:
         controls: Controls,
         session: Mapping[str, Any],
         scope: Scope,
-        body: Mapping[str, Any],
+        reply_limit: int | None = None,
         known: Known | None = None,
     ) -> Policy:
         """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
@@ -113,11 +113,11 @@ class Policies:
         """
         basis = known or self.known(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
-        key = (scope.model, basis, requested_reply_length(body), controls.treatment, repr(session))
-        return self._cached.use(key, lambda: self._policy(controls, session, scope.model, body, basis))
+        key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
+        return self._cached.use(key, lambda: self._policy(controls, session, scope.model, reply_limit, basis))
 
     def _policy(
-        self, controls: Controls, session: Mapping[str, Any], model: str, body: Mapping[str, Any], basis: Known
+        self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
     ) -> Policy:
         facts = self._facts(model)
         pipeline, options, sticks = _choice(controls, session, facts.strategy)
@@ -128,7 +128,7 @@ class Policies:
             stages=strategies,
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
-            budget=self._budget_for(strategies, ledger, basis.window, basis.prompt_window, model, body),
+            budget=self._budget_for(strategies, ledger, basis.window, basis.prompt_window, model, reply_limit),
             ledger=ledger,
             summarizer=facts.summarizer,
             judge=facts.judge,
@@ -189,11 +189,11 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
-    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, body: Mapping[str, Any]) -> Policy:
+    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, reply_limit: int | None) -> Policy:
         """A policy for a window that was learned from the request that the policy was made for."""
         window = policy.window.refused(learned)
         prompt_window = self._prompt_window(policy.summarizer, scope)
-        budget = self._budget_for(policy.stages, policy.ledger, window, prompt_window, scope.model, body)
+        budget = self._budget_for(policy.stages, policy.ledger, window, prompt_window, scope.model, reply_limit)
         return policy._replace(window=window, budget=budget)
 
     def _budget_for(
@@ -203,10 +203,10 @@ class Policies:
         window: Window,
         prompt_window: int | None,
         model: str,
-        body: Mapping[str, Any],
+        reply_limit: int | None,
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with room for their summarizer."""
-        budget = self._budget(window, self._facts(model), requested_reply_length(body))
+        budget = self._budget(window, self._facts(model), reply_limit)
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
@@ -251,9 +251,9 @@ class Policies:
             max_input=limit,
         )
 
-    def lowest_mark(self, known: Known, model: str, body: Mapping[str, Any]) -> int | None:
+    def lowest_mark(self, known: Known, model: str, reply_limit: int | None) -> int | None:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
-        key = model, known.window, requested_reply_length(body)
+        key = model, known.window, reply_limit
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from proxy.chat.values import count_at
 from proxy.learning.learned_windows import LearnedWindow, Origin
 from proxy.learning.profiles import ANY, Profile
 from proxy.request.controls import MEMORY, Memory
@@ -130,8 +129,3 @@ class Policy(NamedTuple):
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
         return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])
-
-
-def requested_reply_length(body: Mapping[str, Any]) -> int | None:
-    """The reply length in tokens that a request asks for."""
-    return count_at(body, "max_completion_tokens") or count_at(body, "max_tokens") or None

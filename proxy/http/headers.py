@@ -27,15 +27,20 @@ _HOP_BY_HOP = frozenset(
 )
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
+BEARER = (b"authorization", b"Bearer ")
+"""The header with an API key in most protocols, and what stands before the key."""
 
 
-def to_upstream(headers: Iterable[tuple[bytes, bytes]], api_key: str | None) -> Headers:
+def to_upstream(
+    headers: Iterable[tuple[bytes, bytes]], api_key: str | None, key_header: tuple[bytes, bytes] = BEARER
+) -> Headers:
     """The client's headers to forward; if the operator has set an API key, it replaces every credential."""
     kept = _filtered(headers, _NOT_UPSTREAM)
     if api_key is None:
         return kept
     without_credentials = [(name, value) for name, value in kept if name not in CREDENTIALS]
-    return [*without_credentials, (b"authorization", b"Bearer " + api_key.encode())]
+    name, before = key_header
+    return [*without_credentials, (name, before + api_key.encode())]
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

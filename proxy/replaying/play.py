@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller, Roles
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.learning.proof import Scope
@@ -83,7 +84,7 @@ class RecordedClient:
         return ChatRequest(
             tenant=TENANT,
             headers=[],
-            body=wire.read(data),
+            body=wire.read(data, CHAT_ENDPOINT),
             model=self._model,
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
@@ -137,7 +138,7 @@ class Player:
         await exchange.store()
         exchange.follow_up()
         await self._services.background.idle()
-        sent = self._sent(wire.read(exchange.decision.body).elements)
+        sent = self._sent(wire.read(exchange.decision.body, CHAT_ENDPOINT).elements)
         decided = ReplayedRequest(
             sent_tokens=original,
             message_tokens=size(sent),
@@ -154,7 +155,7 @@ class Player:
     def _usable(self, body: wire.Body) -> int:
         """The tokens that the upstream has room for, also for a request that the proxy refuses itself."""
         chosen = controls.Controls(window=self._window)
-        budget = self._services.policies.policy(chosen, {}, Scope(self._model), body.values).budget
+        budget = self._services.policies.policy(chosen, {}, Scope(self._model), body.envelope.reply_limit).budget
         return budget.usable if budget else 0
 
     def _sent(self, elements: Sequence[Element]) -> list[ForwardedMessage]:

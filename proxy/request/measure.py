@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from proxy.calibration.features import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
-from proxy.request.scanning import COUNTED_MEMBERS
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru, SizedLru
 from proxy.tokens.counter import Counter, CountingPool
@@ -236,8 +235,9 @@ class Measurer:
         key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}", counter.owner)
         tokens = self._overheads.get(key)
         if tokens is None:
-            chars = sum(len(body.raw_value(key)) for key in COUNTED_MEMBERS)
-            tokens = await self._pool.overhead(counter, _counted_document(body, transcript), chars)
+            tokens = await self._pool.overhead(
+                counter, _counted_document(body, transcript), body.envelope.counted_length
+            )
         self._overheads.put(key, tokens)
         return tokens
 
@@ -257,7 +257,8 @@ def _hash(data: bytes, name: str, owner: str) -> bytes:
 def _counted_document(body: Body, transcript: Transcript) -> Mapping[str, Any]:
     """The members that are counted as overhead; of the messages only whether there is a system message matters."""
     systems = [{"role": "system"}] if transcript.systems else []
-    return {**{key: body.get(key) for key in COUNTED_MEMBERS if key in body.members}, "messages": systems}
+    counted = {key: body.values[key] for key in body.endpoint.counted_members if key in body.values}
+    return {**counted, "messages": systems}
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:

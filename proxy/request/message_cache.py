@@ -26,6 +26,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
+from proxy.endpoints.endpoint import Endpoint
 from proxy.request.scanning import SLICE_GROWTH, Envelopes, Tally
 from proxy.runtime.lru import Lru
 from strategies.core.digest import message_digest
@@ -54,14 +55,18 @@ _IS_TEXT = attrgetter("is_text")
 
 
 class Element:
-    """One element of the array `messages`: its bytes, and what was read from them."""
+    """One element of the list of messages: its bytes, and what was read from them."""
 
-    __slots__ = ("__weakref__", "_value", "cost", "data", "is_text", "messages", "owner", "role", "span", "successor")
+    __slots__ = (
+        *("__weakref__", "_value", "cost", "data", "endpoint", "is_text"),
+        *("messages", "owner", "role", "span", "successor"),
+    )
 
     data: bytes
     """Its JSON text."""
+    endpoint: Endpoint
     owner: str
-    """The tenant that sent it."""
+    """Whose it is: a tenant under one endpoint."""
     role: str
     is_text: bool
     """Whether its content is text only, so that its bytes bound its tokens."""
@@ -74,11 +79,12 @@ class Element:
     span: Span | None
     """The span that it belongs to; only elements in the cache have one."""
 
-    def __init__(self, data: bytes, value: Mapping[str, Any], owner: str = "") -> None:
+    def __init__(self, data: bytes, value: Mapping[str, Any], endpoint: Endpoint, owner: str = "") -> None:
+        """Raises `MalformedElement` if the value is no message."""
+        self.role, self.is_text = endpoint.look(value)
         self.data = data
+        self.endpoint = endpoint
         self.owner = owner
-        self.role = value["role"]
-        self.is_text = _is_text(value.get("content"))
         self.messages = {}
         self.successor = None
         self.cost = 0
@@ -86,9 +92,9 @@ class Element:
         self._value: Mapping[str, Any] | None = value
 
     @classmethod
-    def of(cls, raw: str) -> Element:
+    def of(cls, raw: str, endpoint: Endpoint) -> Element:
         """The element with this JSON text."""
-        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw))
+        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw), endpoint)
 
     @property
     def raw(self) -> str:
@@ -129,12 +135,6 @@ def are_text(elements: Iterable[Element | Span]) -> bool:
     return False not in map(_IS_TEXT, elements)
 
 
-def _is_text(content: object) -> bool:
-    if not isinstance(content, list):
-        return True
-    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)
-
-
 class ElementArray(NamedTuple):
     """The elements of an array; `units` are the same with spans in the place of their elements.
 
@@ -163,7 +163,7 @@ class MessageCache:
         return len(self._kept)
 
     async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> ElementArray:
-        """Reads a tenant's array of messages, whose first element stands at `at`; gives the event loop its turns.
+        """Reads an owner's array of messages, whose first element stands at `at`; gives the event loop its turns.
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
@@ -210,7 +210,7 @@ class MessageCache:
         elements, start, end, place = array.elements, at, at, 0
         while True:
             if is_dense:
-                tally.check_piece(text, f"messages[{len(elements)}]", place)
+                tally.check_piece(text, f"{tally.endpoint.list_member}[{len(elements)}]", place)
             try:
                 value, stop = decode(text, place)
             except ValueError:
@@ -237,9 +237,7 @@ class MessageCache:
     def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
         """The element of a parsed message: the one in the cache if it has the same bytes."""
         tally.add(value, data)
-        if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-            raise ValueError("no message with a role")  # noqa: TRY004
-        return self._kept.get((owner, data)) or Element(data, value, owner)
+        return self._kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.

@@ -21,6 +21,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from proxy.chat.values import count_at
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.runtime.lru import SizedLru
 from strategies.core.parsing import decode
@@ -28,15 +30,14 @@ from strategies.core.parsing import decode
 MAX_BYTES = 4 * 1024 * 1024
 LARGEST_SHARE = 4
 """An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
-COUNTED_MEMBERS = ("tools", "functions", "tool_choice", "function_call", "response_format")
-"""The members besides `messages` that cost prompt tokens."""
 MAX_LEVELS = 255
 """The most levels of nesting in a piece, because later readers are recursive; a scalar has one."""
 PIECE_SHARE = 10
 """One piece may have 1 / PIECE_SHARE of the values of a body."""
+EXTENSION = "condenser"
+"""The member in which a client may put the proxy's own controls; it is never forwarded."""
 TOO_DEEP = "The request body is nested too deeply."
 
-_READ_ONCE = ("messages", "model", "condenser")
 _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
 """Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
@@ -81,7 +82,8 @@ class Member(NamedTuple):
 class Tally:
     """What was read so far of a body of `size` bytes; every method raises `BodyTooLarge` when a bound is exceeded."""
 
-    def __init__(self, bounds: Bounds, size: int) -> None:
+    def __init__(self, endpoint: Endpoint, bounds: Bounds, size: int) -> None:
+        self.endpoint = endpoint
         self._bounds = bounds
         self._piece = bounds.values // PIECE_SHARE
         self._counts = size > bounds.values
@@ -110,7 +112,8 @@ class Tally:
     def check_messages(self, count: int) -> None:
         """Checks the number of messages."""
         if count > self._bounds.messages:
-            raise BodyTooLarge(f"There are more than {self._bounds.messages:,} messages.", param="messages")
+            name = self.endpoint.list_member
+            raise BodyTooLarge(f"There are more than {self._bounds.messages:,} messages.", param=name)
 
     def check_members(self, count: int) -> None:
         """Checks the number of members."""
@@ -138,16 +141,28 @@ class Envelope:
 
     text: str
     members: Mapping[str, Member]
+    endpoint: Endpoint
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """The values of all members but `messages`."""
-        return {key: member.value for key, member in self.members.items() if key != "messages"}
+        """The values of all members but the list."""
+        return {key: member.value for key, member in self.members.items() if key != self.endpoint.list_member}
+
+    @cached_property
+    def reply_limit(self) -> int | None:
+        """The length in tokens that the reply may have at most, if the request bounds it."""
+        limits = (count_at(self.values, key) for key in self.endpoint.reply_limits)
+        return next(filter(None, limits), None)
+
+    @cached_property
+    def counted_length(self) -> int:
+        """Characters of the members besides the list that cost tokens."""
+        return sum(len(self.raw_value(key)) for key in self.endpoint.counted_members)
 
     @cached_property
     def outside_digest(self) -> bytes:
-        """A digest of the members besides `messages` that cost tokens; empty if there are none."""
-        raw_values = [self.raw_value(key) for key in COUNTED_MEMBERS]
+        """A digest of the members besides the list that cost tokens; empty if there are none."""
+        raw_values = [self.raw_value(key) for key in self.endpoint.counted_members]
         data = "\0".join(raw_values).encode()
         return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(raw_values) else b""
 
@@ -172,7 +187,7 @@ class Envelopes:
         return len(self._kept)
 
     def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
-        """The envelope of a tenant's body with these bytes around its messages; None if these are not `messages`.
+        """The envelope of a tenant's body with these bytes around its list; None if what they surround is not the list.
 
         Raises what `scan_members` does, and `RecursionError`.
         """
@@ -181,8 +196,8 @@ class Envelopes:
             return kept
         opening = before.decode()
         text = opening + after.decode()
-        envelope = Envelope(text, scan_members(text, tally))
-        messages = envelope.members.get("messages")
+        envelope = Envelope(text, scan_members(text, tally), tally.endpoint)
+        messages = envelope.members.get(tally.endpoint.list_member)
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None
         cost = _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
@@ -194,7 +209,7 @@ class Envelopes:
 def scan_members(text: str, tally: Tally) -> dict[str, Member]:
     """The members of a body by their keys; of a key that stands twice, the last one counts.
 
-    The value of `messages`, if it is an array, becomes a list of (value, JSON text) for its elements. Raises
+    The value of the list of messages, if it is an array, becomes one of (value, JSON text) for its elements. Raises
     `ValueError` if the text is not JSON, `BadRequest` if it is but cannot be a body, and `BodyTooLarge`.
     """
     at = skip_space(text, 0)
@@ -204,7 +219,7 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
     members: dict[str, Member] = {}
     for member in _scan_object(text, at, tally):
         tally.check_members(len(members) + 1)
-        if member.key in members and member.key in _READ_ONCE:
+        if member.key in members and member.key in (tally.endpoint.list_member, "model", EXTENSION):
             raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
         members[member.key] = member
     return members
@@ -221,7 +236,7 @@ def _scan_object(text: str, at: int, tally: Tally) -> Iterator[Member]:
         if not isinstance(key, str):
             raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        if key == "messages" and text[end : end + 1] == "[":
+        if key == tally.endpoint.list_member and text[end : end + 1] == "[":
             value, stop = _scan_array(text, end, tally)
         else:
             value, stop = _decode_piece(text, end, key, tally)
@@ -240,7 +255,7 @@ def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]]
         return elements, end + 1
     while True:
         tally.check_messages(len(elements) + 1)
-        value, stop = _decode_piece(text, end, f"messages[{len(elements)}]", tally)
+        value, stop = _decode_piece(text, end, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
         elements.append((value, text[end:stop]))
         end = skip_space(text, stop)
         if text[end : end + 1] == "]":

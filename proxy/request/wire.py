@@ -1,8 +1,8 @@
 """Reads a request body and writes the changed one, so that everything left unchanged keeps its bytes.
 
 Theory of operation. A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text.
-`Body.spliced` replaces only the spans that change and never encodes anything else again: inside `messages`, the value
-of `model` where it carried a suffix, the removed `condenser` member, and single members such as `tools`.
+`Body.spliced` replaces only the spans that change and never encodes anything else again: the list of messages, the
+value of `model` where it carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
 Most of a body are messages that came with an earlier request. Given a cache of messages, `read` compares the array of
 messages with the cached bytes and leaves it out of the scanned text (`Body.hole`); the text around it is cached as
@@ -16,17 +16,24 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
 from proxy.request.message_cache import Element, MessageCache, Span, are_text
-from proxy.request.scanning import DEFAULT_BOUNDS, TOO_DEEP, Bounds, Envelope, Member, Tally, scan_members, skip_space
-
-_MESSAGES = re.compile(rb'"messages"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
-EXTENSION = "condenser"
-"""The member in which a client may put the proxy's own controls; it is never forwarded."""
+from proxy.request.scanning import (
+    DEFAULT_BOUNDS,
+    EXTENSION,
+    TOO_DEEP,
+    Bounds,
+    Envelope,
+    Member,
+    Tally,
+    scan_members,
+    skip_space,
+)
+from strategies.core.messages import dump
 
 # What tells members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
@@ -36,14 +43,16 @@ _MAX_UNREAD = 2 * 1024 * 1024
 """Bytes of a body that cannot be read in which the extension is looked for."""
 
 
-@dataclass(frozen=True)
-class Body:
-    """A chat completion request as it came in."""
+class Body(NamedTuple):
+    """The body of a request as it came in."""
 
+    endpoint: Endpoint
     data: bytes
     """The body, decompressed."""
     envelope: Envelope
     """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
+    values: Mapping[str, Any]
+    """The values of all members but the list."""
     elements: Sequence[Element]
     """The messages, in append mode after those that the store supplied."""
     units: Sequence[Element | Span]
@@ -63,28 +72,22 @@ class Body:
         """The members, each with its place in the text of `envelope`."""
         return self.envelope.members
 
-    @cached_property
+    @property
     def is_text(self) -> bool:
         """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
         return are_text(self.units)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with these `elements` as its messages: the stored history and its own."""
-        return replace(
-            self, elements=elements, units=elements, supplied_bytes=sum(len(element.data) for element in elements)
-        )
+        size = sum(len(element.data) for element in elements)
+        return self._replace(elements=elements, units=elements, supplied_bytes=size)
 
     def get(self, key: str) -> Any:
-        """The parsed value of a member other than `messages`, or None."""
-        return self.envelope.values.get(key)
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """All members but the messages."""
-        return self.envelope.values
+        """The parsed value of a member other than the list, or None."""
+        return self.values.get(key)
 
     def raw_value(self, key: str) -> str:
-        """The JSON text of the value of a member other than `messages`, as it came in, or ""."""
+        """The JSON text of the value of a member other than the list, as it came in, or ""."""
         return self.envelope.raw_value(key)
 
     def tools_with(self, tool: str) -> str:
@@ -94,15 +97,15 @@ class Body:
     def spliced(
         self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
     ) -> bytes:
-        """The bytes to forward: without the extension, and with `messages` and `model` replaced if given.
+        """The bytes to forward: without the extension, and with the list of messages and `model` replaced if given.
 
         `members` maps other members to their new JSON text; those that the body does not have are added at its end.
         """
         edits: list[tuple[int, int, bytes]] = []
         if members:
-            edits += [self._member_edit(key, text) for key, text in members.items()]
+            edits += [self._member_edit(key, text.encode()) for key, text in members.items()]
         if messages is not None:
-            edits.append((*self._span("messages"), messages))
+            edits.append(self._member_edit(self.endpoint.list_member, messages))
         if model is not None:
             edits.append((*self._span("model"), json.dumps(model).encode()))
         if EXTENSION in self.envelope.members:
@@ -110,16 +113,16 @@ class Body:
         if not edits:
             return self.data
         if self.hole is not None and messages is None:
-            at = self.members["messages"].end - 1
+            at = self.members[self.endpoint.list_member].end - 1
             edits.append((at, at, self.data[self.hole]))
         return _edited(self.envelope.text, edits)
 
-    def _member_edit(self, key: str, text: str) -> tuple[int, int, bytes]:
+    def _member_edit(self, key: str, value: bytes) -> tuple[int, int, bytes]:
         """The edit that sets a member to a value, or adds it."""
         if key in self.members:
-            return (*self._span(key), text.encode())
+            return (*self._span(key), value)
         end = max(member.end for member in self.members.values())
-        return end, end, f",{json.dumps(key)}:{text}".encode()
+        return end, end, b",%s:%s" % (json.dumps(key).encode(), value)
 
     def _span(self, key: str) -> tuple[int, int]:
         member = self.members[key]
@@ -136,21 +139,32 @@ class Body:
         return (member.start if is_first else before), member.end
 
 
-def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = "") -> Body:
-    """Reads a body, without parsing again what is in the `cache` of the tenant that owns it.
+def read(
+    data: bytes,
+    endpoint: Endpoint,
+    cache: MessageCache | None = None,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    *,
+    owner: str = "",
+) -> Body:
+    """Reads a body that came to an endpoint, without parsing again what is in the `cache` of the tenant that owns it.
 
     Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
     """
-    body = None if cache is None else _result(_recognised(data, cache, bounds, owner))
-    return body or _parse_all(data, bounds, owner)
+    owner = f"{endpoint.name} {owner}"
+    body = None if cache is None else _result(_recognised(data, endpoint, cache, bounds, owner))
+    return body or _parse_all(data, endpoint, bounds, owner)
 
 
-async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
+async def read_in_turns(
+    data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
+) -> Body:
     """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
-    body = await _recognised(data, cache, bounds, owner)
+    owner = f"{endpoint.name} {owner}"
+    body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:
-        return await asyncio.to_thread(_parse_all, data, bounds, owner)
-    return body or _parse_all(data, bounds, owner)
+        return await asyncio.to_thread(_parse_all, data, endpoint, bounds, owner)
+    return body or _parse_all(data, endpoint, bounds, owner)
 
 
 def _result(reading: Coroutine[Any, Any, Body | None]) -> Body | None:
@@ -163,54 +177,71 @@ def _result(reading: Coroutine[Any, Any, Body | None]) -> Body | None:
             return body
 
 
-async def _recognised(data: bytes, cache: MessageCache, bounds: Bounds, owner: str) -> Body | None:
+async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, owner: str) -> Body | None:
     """The body, its messages read through the cache.
 
     None if only the slow path knows whether anything is wrong, and what; also if the first `"messages":[` is not the
     member `messages`.
     """
-    opening = _MESSAGES.search(data)
+    opening = _opening(endpoint.list_member).search(data)
     if opening is None:
         return None
-    start, tally = opening.end(), Tally(bounds, len(data))
+    start, tally = opening.end(), Tally(endpoint, bounds, len(data))
     try:
         elements, units, end = await cache.read_array(data, start, tally, owner)
         envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
     except (ValueError, RecursionError, BadRequest):
         return None
-    return None if envelope is None else Body(data, envelope, elements, units, slice(start, end))
+    if envelope is None:
+        return None
+    return Body(endpoint, data, envelope, envelope.values, elements, units, slice(start, end))
 
 
-def _parse_all(data: bytes, bounds: Bounds, owner: str) -> Body:
+@cache
+def _opening(list_member: str) -> re.Pattern[bytes]:
+    """What the list begins with, up to its first element."""
+    return re.compile(rb'"%s"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % list_member.encode())
+
+
+def _parse_all(data: bytes, endpoint: Endpoint, bounds: Bounds, owner: str) -> Body:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not valid UTF-8 (byte {error.start}).") from None
     try:
-        envelope = Envelope(text, scan_members(text, Tally(bounds, len(data))))
-        elements = _parsed_elements(envelope.members, owner)
+        envelope = Envelope(text, scan_members(text, Tally(endpoint, bounds, len(data))), endpoint)
+        elements = _parsed_elements(envelope.members, endpoint, owner)
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    return Body(data, envelope, elements, elements)
+    return Body(endpoint, data, envelope, envelope.values, elements, elements)
 
 
-def _parsed_elements(members: Mapping[str, Member], owner: str) -> list[Element]:
+def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:
     """The messages of a fully parsed body; raises `BadRequest` that names the one that is wrong."""
-    member = members.get("messages")
+    name = endpoint.list_member
+    member = members.get(name)
     if member is None:
-        raise BadRequest("The request body has no 'messages'.", param="messages")
+        if endpoint.list_is_optional:
+            return []
+        raise BadRequest(f"The request body has no '{name}'.", param=name)
+    if isinstance(member.value, str) and endpoint.from_text is not None:
+        value = endpoint.from_text(member.value)
+        return [Element(dump(value).encode(), value, endpoint, owner)]
     if not isinstance(member.value, list):
-        raise BadRequest("'messages' must be an array of messages.", param="messages")
-    if not member.value:
-        raise BadRequest("'messages' must not be empty.", param="messages")
-    for i, (value, _) in enumerate(member.value):
-        if not isinstance(value, dict):
-            raise BadRequest(f"messages[{i}] must be an object.", param=f"messages[{i}]")
-        if not isinstance(value.get("role"), str):
-            raise BadRequest(f"messages[{i}] has no 'role', or one that is no string.", param=f"messages[{i}].role")
-    return [Element(text.encode(), value, owner) for value, text in member.value]
+        raise BadRequest(f"'{name}' must be an array of messages.", param=name)
+    if not member.value and not endpoint.list_is_optional:
+        raise BadRequest(f"'{name}' must not be empty.", param=name)
+    pairs = enumerate(member.value)
+    return [_parsed_element(one, text, f"{name}[{i}]", endpoint, owner) for i, (one, text) in pairs]
+
+
+def _parsed_element(value: Any, text: str, name: str, endpoint: Endpoint, owner: str) -> Element:
+    try:
+        return Element(text.encode(), value, endpoint, owner)
+    except MalformedElement as error:
+        raise BadRequest(f"{name} {error}", param=name + error.member) from None
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:

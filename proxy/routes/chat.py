@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
 from proxy.http.admission import PLACE, Place
 from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
@@ -32,6 +33,7 @@ from proxy.reply.watching import WatchedReply, capture_for
 from proxy.request import controls, wire
 from proxy.request.chat import ChatRequest
 from proxy.request.controls import Controls
+from proxy.request.scanning import EXTENSION
 from proxy.request.tenants import OWNER, Owner
 from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
@@ -143,7 +145,8 @@ class _Serving:
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
         if self.request.encoded_body and sent is self.request.body.data:
             sent, headers = self.request.encoded_body, [*headers, *self.request.encoding_headers]
-        request = UpstreamRequest("POST", b"/v1/chat/completions", self.request.query, headers, sent)
+        path = self.request.body.endpoint.path.encode()
+        request = UpstreamRequest("POST", path, self.request.query, headers, sent)
         reply = await self.services.upstream.send(request)
         try:
             shares = not self.request.controls.no_store
@@ -212,7 +215,9 @@ async def _read(request: Request, services: Services, incoming: Incoming) -> Cha
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
-        body = await wire.read_in_turns(plain, services.message_cache, services.bounds, owner=owner.tenant)
+        body = await wire.read_in_turns(
+            plain, CHAT_ENDPOINT, services.message_cache, services.bounds, owner=owner.tenant
+        )
         controls.check_model(body.get("model"))
     except (BadRequest, BodyTooLarge):
         from_headers = controls.read(headers, None, None, services.permits)
@@ -252,12 +257,12 @@ def _chat_request(request: Request, services: Services, body: wire.Body, owner: 
     model, suffix = controls.split_model(body.get("model"))
     return ChatRequest(
         tenant=owner.tenant,
-        headers=to_upstream(headers, services.own_key),
+        headers=to_upstream(headers, services.own_key, body.endpoint.key_header),
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
         query=request.scope["query_string"],
-        controls=controls.read(headers, body.get(wire.EXTENSION), suffix, services.permits),
+        controls=controls.read(headers, body.get(EXTENSION), suffix, services.permits),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

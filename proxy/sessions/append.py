@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
 from proxy.request.message_cache import Element
@@ -87,7 +88,7 @@ def decode_append(document: Mapping[str, Any]) -> StoredAppend | None:
     if "before" not in document:
         return None
     raws = (*document["messages"], document["reply"])
-    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw) for raw in raws))
+    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, CHAT_ENDPOINT) for raw in raws))
 
 
 def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:

@@ -23,7 +23,7 @@ from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -33,6 +33,7 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
 from tests.http.strict import assert_stands, newest_round, problems, users
+from tests.support import chat_bodies as wire
 
 Message = dict[str, Any]
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
@@ -26,6 +26,7 @@ from proxy.settings import Settings
 from proxy.store.base import SessionKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,12 +16,13 @@ from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.request.wire import Body
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
+from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 
@@ -109,7 +110,7 @@ async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
 async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_came() -> None:
     async with running() as built:
         asked = request(json.dumps({"model": "m", "messages": chat(24)}).encode(), strategy="extract")
-        body = BrokenBody(**{each.name: getattr(asked.body, each.name) for each in fields(Body)})
+        body = BrokenBody(*asked.body)
         decision = (await built.condenser.exchange(asked._replace(body=body))).decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")

@@ -15,13 +15,14 @@ import pytest
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import SessionStore, Write
 from proxy.tokens.counter import Tokenizers
+from tests.support import chat_bodies as wire
 from tests.support.histories import Message, long_history
 
 SHORT, LONG = 60, 600

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from strategies.core.effects import Effect, Result
+from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 

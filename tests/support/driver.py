@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy.condenser import Exchange
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
+from tests.support import chat_bodies as wire
 
 Message = dict[str, Any]
 WINDOW = 4_096

@@ -39,7 +39,7 @@ def view(*messages: dict[str, Any], overhead: int = 50) -> View:
 
 
 def decision(window: int | None = 8_000, **given: Any) -> Decision:
-    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, Scope("m"), {})
+    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, Scope("m"))
     known: dict[str, Any] = {
         "session": "conversation-4f2a",
         "session_source": "derived",

@@ -15,7 +15,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.making import handed_over
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.services import open_services
 from proxy.sessions.codec import encode_condensation, record_name
@@ -27,6 +27,7 @@ from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
 from strategies.core.pieces import Keep
+from tests.support import chat_bodies as wire
 
 pytestmark = pytest.mark.anyio
 ASKED = {"role": "user", "content": "the question that is being worked on"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from proxy.condensing.policies import Policies
-from proxy.condensing.policy import Policy, Window, requested_reply_length
+from proxy.condensing.policy import Policy, Window
 from proxy.errors import BadRequest
 from proxy.learning.proof import Scope
 from proxy.request.controls import Controls, read
@@ -16,6 +17,7 @@ from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable, StatedWindow
 from strategies import Pipeline, parse
 from strategies.core.ledger import LedgerCaps
+from tests.support.chat_bodies import read as read_body
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 
@@ -25,14 +27,18 @@ def policies(**settings: Any) -> Policies:
 
 
 def lowest_mark(made: Policies, model: str = "m") -> int | None:
-    return made.lowest_mark(made.known(None, Scope(model)), model, {})
+    return made.lowest_mark(made.known(None, Scope(model)), model, None)
+
+
+def limit_of(members: dict[str, Any]) -> int | None:
+    return read_body(json.dumps({"messages": [{"role": "user"}], **members}).encode()).envelope.reply_limit
 
 
 def policy(
     made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
 ) -> Policy:
-    body = given.pop("body", {})
-    return (made or policies()).policy(Controls(**given), session or {}, Scope(model), body)
+    reply_limit = given.pop("reply_limit", None)
+    return (made or policies()).policy(Controls(**given), session or {}, Scope(model), reply_limit)
 
 
 def pipeline(text: str) -> Pipeline:
@@ -135,7 +141,7 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
 )
 def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        policies().policy(read([], {"strategy": "mask", **body}, None), {}, Scope("m"), {})
+        policies().policy(read([], {"strategy": "mask", **body}, None), {}, Scope("m"))
     assert raised.value.param == param
     assert raised.value.message.startswith(param)
 
@@ -197,7 +203,7 @@ def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
 def test_the_reserve_is_what_is_asked_for_then_the_setting_then_an_eighth(
     settings: dict[str, Any], body: dict[str, Any], reserve: int
 ) -> None:
-    budget = policy(policies(window=8_000, **settings), body=body).budget
+    budget = policy(policies(window=8_000, **settings), reply_limit=limit_of(body)).budget
     assert budget is not None
     assert budget.reserve == reserve
 
@@ -244,7 +250,7 @@ def test_the_ledgers_budget_is_that_of_the_settings() -> None:
     ],
 )
 def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str, Any], asked: int | None) -> None:
-    assert requested_reply_length(body) == asked
+    assert limit_of(body) == asked
 
 
 def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
@@ -275,7 +281,7 @@ def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_o
         {"options": {"mask.keep": "4"}},
         {"options": {"mask.keep": "3"}, "window": 9_000},
         {"options": {"mask.keep": "3"}, "no_store": True},
-        {"options": {"mask.keep": "3"}, "body": {"max_tokens": 7}},
+        {"options": {"mask.keep": "3"}, "reply_limit": 7},
         {"options": {"mask.keep": "3"}, "model": "other"},
         {"options": {"mask.keep": "3"}, "session": {"memory": "off"}},
     )

@@ -15,7 +15,7 @@ from proxy.condenser import Exchange
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.runtime.clock import Timing
 from proxy.services import Services, open_services
@@ -28,6 +28,7 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result
 from strategies.core.replay import Replayed
+from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.stage import Message, chat
 

@@ -59,7 +59,7 @@ def view(rounds: int) -> View:
 def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy:
     found = parse(strategy)
     assert found
-    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, Scope("m"), {})
+    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, Scope("m"))
 
 
 async def attempt(

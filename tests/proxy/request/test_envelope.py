@@ -8,8 +8,8 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import MessageCache
-from proxy.request.scanning import DEFAULT_BOUNDS, LARGEST_SHARE, MAX_LEVELS, Envelope, Envelopes, Tally, scan_members
-from proxy.request.wire import read
+from proxy.request.scanning import DEFAULT_BOUNDS, LARGEST_SHARE, MAX_LEVELS, Envelopes, scan_members
+from tests.support.chat_bodies import Envelope, Tally, read
 
 TALLY = Tally(DEFAULT_BOUNDS, 1_000_000)
 BEFORE, BEHIND = b'{"model":"m","messages":[', b'],"tools":[{"type":"function","function":{"name":"f"}}]}'

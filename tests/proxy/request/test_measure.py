@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from proxy.request.measure import Measured, Measurer, fits_by_length
 from proxy.request.message_cache import MessageCache
-from proxy.request.wire import Body, read
+from proxy.request.wire import Body
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
+from tests.support.chat_bodies import read
 
 TOKENIZERS = Tokenizers()
 HISTORY = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "One, two, three."}]

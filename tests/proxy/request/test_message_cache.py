@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from proxy.errors import BadRequest
 from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, MAX_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
 from proxy.request.scanning import MAX_LEVELS
-from proxy.request.wire import Body, read
+from proxy.request.wire import Body
 from tests.proxy.request.test_wire import FEW, bodies
+from tests.support.chat_bodies import element, read
 
 Made = tuple[list[tuple[str, str]], list[str], str]
 
@@ -136,10 +137,10 @@ def test_the_message_unused_for_longest_is_evicted_first() -> None:
     for text in texts:
         read_and_kept(body_bytes([user("rules"), user(text)]), cache)
         assert cache.size <= 40 * (ENTRY_BYTES + 40)
-    kept = [text for text in texts if ("", json.dumps(user(text)).encode()) in cache._kept]
+    kept = [text for text in texts if ("chat ", json.dumps(user(text)).encode()) in cache._kept]
     assert kept == texts[-len(kept) :]
     assert len(kept) > 20
-    assert ("", json.dumps(user("rules")).encode()) in cache._kept
+    assert ("chat ", json.dumps(user("rules")).encode()) in cache._kept
 
 
 def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
@@ -181,9 +182,9 @@ def test_a_message_too_large_to_cache_is_still_read() -> None:
 
 
 def test_a_dropped_parsed_form_is_parsed_again() -> None:
-    element = Element.of('{"role":"user","content":"\\ud800é"}')
-    assert element.value == json.loads(element.raw)
-    assert element.role == "user"
+    found = element('{"role":"user","content":"\\ud800é"}')
+    assert found.value == json.loads(found.raw)
+    assert found.role == "user"
 
 
 def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:

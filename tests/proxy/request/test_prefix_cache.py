@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.calibration.features import of_messages
-from proxy.request import wire
 from proxy.request.measure import (
     BY_LENGTH,
     MAX_NEW_MESSAGES,
@@ -29,6 +28,7 @@ from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
 from tests.proxy.request.test_wire import FEW
+from tests.support import chat_bodies as wire
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "You are an agent."},

@@ -10,7 +10,7 @@ import pytest
 from proxy.errors import BodyTooLarge
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import PIECE_SHARE, Bounds
-from proxy.request.wire import read, read_in_turns
+from tests.support.chat_bodies import read, read_in_turns
 
 BOUNDS = Bounds(messages=20, members=10, values=1_000)
 PIECE = BOUNDS.values // PIECE_SHARE

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import MessageCache
-from proxy.request.wire import read, without_extension
+from proxy.request.wire import without_extension
+from tests.support.chat_bodies import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
 SPACE = st.text(" \t\n\r", max_size=3)

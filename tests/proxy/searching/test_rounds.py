@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from proxy.request.wire import read
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
@@ -20,6 +19,7 @@ from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
 from tests.support import replies
+from tests.support.chat_bodies import read
 from tests.support.searching import search
 from tests.support.stage import counter
 from tests.support.transcripts import WORDS, assistant, transcript_of, user, view_of, words

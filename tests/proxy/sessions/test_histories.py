@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from proxy.request.message_cache import Element
 from proxy.sessions.append import Append, Tip
 from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory, new_block
 from proxy.sessions.session import Session
@@ -16,6 +15,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
+from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
 
@@ -188,7 +188,7 @@ async def test_appends_are_followed_by_the_names_of_their_blocks(stage: Stage) -
     line = Tip()
     for i in range(3):
         body = {"role": "user", "content": f"ask {i}"}
-        append = Append(line, (Element.of(json.dumps(body)),), f"{i + 1}-aa")
+        append = Append(line, (element(json.dumps(body)),), f"{i + 1}-aa")
         line, data = append.block({"role": "assistant", "content": f"answer {i}"})
         await stage.write({line.block: data})
         history = await stage.histories.history(KEY, SESSION, [line.block])

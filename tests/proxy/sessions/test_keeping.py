@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from proxy.request.message_cache import Element
 from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
@@ -23,6 +22,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.view import fold
 from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, transcript, turn
+from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
 
 def appended(base: Tip, text: str, reply: str) -> SessionUpdate:
     """An append of one message to the line `base`, with what was answered."""
-    sent = Element.of(json.dumps({"role": "user", "content": text}))
+    sent = element(json.dumps({"role": "user", "content": text}))
     tip, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
     return turn("abc")._replace(tip=tip, tip_before=base, blocks={tip.block: block})
 

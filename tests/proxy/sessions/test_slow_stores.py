@@ -16,7 +16,7 @@ from proxy.condensing.leases import Leases
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls, wire
+from proxy.request import controls
 from proxy.request.chat import ChatRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
@@ -26,6 +26,7 @@ from proxy.settings import Settings
 from proxy.store.base import SessionKey, SessionStore, Snapshot
 from proxy.store.patience import Patience
 from proxy.tokens.counter import Tokenizers
+from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore
 

@@ -1,0 +1,18 @@
+"""The endpoint of the chat protocol."""
+
+from __future__ import annotations
+
+from proxy.endpoints.chat import requests
+from proxy.endpoints.endpoint import Endpoint
+
+CHAT_ENDPOINT = Endpoint(
+    name="chat",
+    path="/v1/chat/completions",
+    list_member="messages",
+    look=requests.look,
+    counted_members=("tools", "functions", "tool_choice", "function_call", "response_format"),
+    reply_limits=("max_completion_tokens", "max_tokens"),
+    offers_tools=requests.offers_tools,
+    usage_probe=requests.usage_probe,
+    session_hints=requests.session_hints,
+)

@@ -1,0 +1,85 @@
+"""What an endpoint is: the part of a wire protocol that belongs to the shell.
+
+Theory of operation. A protocol has two halves. Its dialect, in the pure core, reads and writes the elements of a
+message list. Its endpoint knows the rest of the wire: which member of a body holds the list, which others cost prompt
+tokens, what names a session, how a reply is read, what errors look like. Everything else asks the endpoint of a request
+and names no member by itself, so that a further protocol is one more folder here and changes nothing elsewhere.
+
+An endpoint is a value without state, and there is one for each protocol. The endpoint of a request is found by its path
+and stays with its body (`proxy.request.wire.Body`). What it says of the members around the list is asked once for all
+requests that have the same ones, because these are cached together (`proxy.request.scanning.Envelope`); what it says of
+an element is asked once for each new element. So a known request asks it almost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from proxy.http.headers import BEARER, Headers
+
+Values = Mapping[str, Any]
+"""The members of a request body but the message list, parsed."""
+
+
+class SessionHint(NamedTuple):
+    """An id that a client gives its conversation."""
+
+    source: str
+    """The header or the member of the body that has it."""
+    id: object
+    """The id as it came; it counts only if it is a text."""
+    is_weak: bool = False
+    """Whether it counts only if the stored history continues in the request."""
+
+
+class MalformedElement(ValueError):
+    """A JSON value that is no element of the list. The text goes on after the name of the element: `must be …`."""
+
+    def __init__(self, problem: str, member: str = "") -> None:
+        """`member` is the path from the element to the value that is wrong: `.role`."""
+        super().__init__(problem)
+        self.member = member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Endpoint:
+    """One wire protocol, as far as the shell must know it."""
+
+    name: str
+    """The name of its dialect."""
+    path: str
+    """The path that clients send requests to, and to which they are forwarded."""
+
+    # -- requests: the list
+
+    list_member: str
+    """The member of a body that holds the list of elements."""
+    look: Callable[[object], tuple[str, bool]]
+    """The role of a new element, and whether it is text only, so that its bytes bound its tokens.
+
+    Raises `MalformedElement`.
+    """
+    from_text: Callable[[str], Mapping[str, object]] | None = None
+    """The element that a text stands for, if a text may take the place of the list."""
+    list_is_optional: bool = False
+    """Whether a body may have no list, or an empty one."""
+
+    # -- requests: the members around the list
+
+    counted_members: tuple[str, ...]
+    """The members that cost prompt tokens: tools, and a system prompt outside of the list."""
+    reply_limits: tuple[str, ...]
+    """The members that bound the length of the reply, in tokens; the first one that is set counts."""
+    offers_tools: Callable[[Values], bool]
+    """Whether a request offers tools to its model."""
+    usage_probe: Callable[[Values], Mapping[str, str]]
+    """The members, as JSON text, with which a stream reports its usage; empty if it does that anyway or cannot."""
+
+    # -- requests: headers
+
+    session_hints: Callable[[Headers, Values], Iterable[SessionHint]]
+    """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
+    key_header: tuple[bytes, bytes] = BEARER
+    """The header that carries an API key, and what stands before the key in it."""

@@ -1,0 +1,31 @@
+"""Request bodies of the chat protocol, read as the proxy reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.request import scanning, wire
+from proxy.request.message_cache import Element, MessageCache
+from proxy.request.scanning import DEFAULT_BOUNDS, Bounds, Member
+from proxy.request.wire import Body
+
+
+def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = "") -> Body:
+    return wire.read(data, CHAT_ENDPOINT, cache, bounds, owner=owner)
+
+
+async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
+    return await wire.read_in_turns(data, CHAT_ENDPOINT, cache, bounds, owner=owner)
+
+
+def Tally(bounds: Bounds, size: int) -> scanning.Tally:
+    return scanning.Tally(CHAT_ENDPOINT, bounds, size)
+
+
+def Envelope(text: str, members: Mapping[str, Member]) -> scanning.Envelope:
+    return scanning.Envelope(text, members, CHAT_ENDPOINT)
+
+
+def element(raw: str) -> Element:
+    return Element.of(raw, CHAT_ENDPOINT)
