@@ -13,11 +13,14 @@ an element is asked once for each new element. So a known request asks it almost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from proxy.http.headers import BEARER, Headers
+
+_ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 Values = Mapping[str, Any]
 """The members of a request body but the message list, parsed."""
@@ -83,3 +86,10 @@ class Endpoint:
     """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
     key_header: tuple[bytes, bytes] = BEARER
     """The header that carries an API key, and what stands before the key in it."""
+
+
+def any_session_headers(headers: Headers) -> Iterator[SessionHint]:
+    """The ids in headers named `x-…-session-id`, whatever tool sends them."""
+    for name, value in headers:
+        if name.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(name):
+            yield SessionHint(name.decode("latin-1"), value.decode("latin-1"))

@@ -7,20 +7,19 @@ is decided by the chain of digests, never by the id alone.
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
+from proxy.endpoints.endpoint import Endpoint, SessionHint, Values
 from proxy.errors import BadRequest
+from proxy.http.headers import Headers
 
 OWN_HEADER = "X-Condenser-Session"
 DERIVED = "derived"
 MAX_SHOWN = 256
 """The maximum number of characters of an id that headers and logs show as it is."""
-_ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +36,30 @@ class Identity:
 
 
 def identify(
-    own_id: str | None, headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
+    own_id: str | None, headers: Headers, names: Mapping[bytes, str], endpoint: Endpoint, values: Values
 ) -> Identity:
     """The session id of the first source that has one; raises `BadRequest` for control characters in it.
 
-    `own_id` comes from the proxy's own header or body key. `names` are the session headers, from `lowered_names`.
+    `own_id` comes from the proxy's own header or body key. `names` are the session headers, from `lowered_names`;
+    `values` are the members of a body that came to the endpoint.
     """
     if own_id is not None:
         return Identity(OWN_HEADER, own_id)
-    for source, value in _candidates(headers, body, names):
-        if isinstance(value, str) and value:
-            _check(source, value)
-            return Identity(source, value, weak=source == "prompt_cache_key")
+    for hint in _hints(headers, names, endpoint, values):
+        if isinstance(hint.id, str) and hint.id:
+            _check(hint.source, hint.id)
+            return Identity(hint.source, hint.id, hint.is_weak)
     return Identity()
 
 
-def _candidates(
-    headers: Sequence[tuple[bytes, bytes]], body: Mapping[str, Any], names: Mapping[bytes, str]
-) -> Iterable[tuple[str, Any]]:
-    """The sources of a session id in order of precedence, each with its value."""
+def _hints(headers: Headers, names: Mapping[bytes, str], endpoint: Endpoint, values: Values) -> Iterator[SessionHint]:
+    """The sources of a session id in order of precedence: the configured headers, then what the endpoint knows."""
     lowered = [(header.lower(), value) for header, value in headers]
     first_of = dict(reversed(lowered))
     for header, name in names.items():
         if header in first_of:
-            yield name, first_of[header].decode("latin-1")
-    for header, value in lowered:
-        if header.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(header):
-            yield header.decode("latin-1"), value.decode("latin-1")
-    metadata = body.get("metadata")
-    if isinstance(metadata, Mapping):
-        yield "metadata.session_id", metadata.get("session_id")
-    yield "prompt_cache_key", body.get("prompt_cache_key")
+            yield SessionHint(name, first_of[header].decode("latin-1"))
+    yield from endpoint.session_hints(lowered, values)
 
 
 def _check(source: str, value: str) -> None:

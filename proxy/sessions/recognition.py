@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.trust import ALWAYS, Trust
+from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
@@ -110,9 +111,9 @@ class Recogniser:
         self._new_session = new_session
         self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
 
-    def identify(self, given: str | None, headers: Headers, body: Mapping[str, object]) -> Identity:
+    def identify(self, given: str | None, headers: Headers, body: Body) -> Identity:
         """How a request names its session; raises `BadRequest`."""
-        return names.identify(given, headers, body, self._headers)
+        return names.identify(given, headers, self._headers, body.endpoint, body.values)
 
     def patience(self) -> Patience:
         """The patience of a new request: how long it waits for the store in all."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 
-from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values
+from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values, any_session_headers
 from proxy.http.headers import Headers
-
-_ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 
 def look(value: object) -> tuple[str, bool]:
@@ -43,9 +40,7 @@ def usage_probe(values: Values) -> Mapping[str, str]:
 
 def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     """The ids of any `X-…-Session-Id` header, of the metadata, and of the prompt cache."""
-    for header, value in headers:
-        if header.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(header):
-            yield SessionHint(header.decode("latin-1"), value.decode("latin-1"))
+    yield from any_session_headers(headers)
     metadata = values.get("metadata")
     if isinstance(metadata, Mapping):
         yield SessionHint("metadata.session_id", metadata.get("session_id"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import BadRequest
 from proxy.http.headers import lowered_names
 from proxy.request.tenants import Tenants, TrustedProxies, tenant_key
@@ -19,7 +20,7 @@ NAMES = Settings().sessions.headers
 
 
 def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
-    return identify(given, headers, body or {}, lowered_names(NAMES))
+    return identify(given, headers, lowered_names(NAMES), CHAT_ENDPOINT, body or {})
 
 
 # -- sessions ----------------------------------------------------------------------------------------------
