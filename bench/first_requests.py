@@ -22,10 +22,11 @@ import tiktoken
 from proxy.calibration.anchor import Anchor, CountedPrompt, calibration_for
 from proxy.calibration.features import EVEN, Features
 from proxy.calibration.samples import Observation, Samples, fit_prices
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying import table
 from proxy.tokens import ranks
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.messages import Message, Reader
+from strategies.core.messages import SYSTEM_ROLES, Message, Reader
 from strategies.core.transcript import Transcript
 from tests.http.recorded import SHORT, Conversation, conversations
 
@@ -74,7 +75,7 @@ def measure(seeds: int = SEEDS, sessions: int = SESSIONS) -> list[Row]:
 
 
 def _vocabularies() -> Mapping[str, Text]:
-    older, own = ranks.load("cl100k_base"), Tokenizers().for_model("gpt-4o")
+    older, own = ranks.load("cl100k_base"), Tokenizers().for_model("gpt-4o", ChatCounter)
     pattern = older._pat_str  # noqa: SLF001 - it has no public name
     few = {token: rank for token, rank in ranks.vocabulary("cl100k_base").items() if rank < 12_000}
     small = tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=few, special_tokens={})
@@ -101,10 +102,11 @@ def _rendered(message: Mapping[str, Any]) -> str:
 
 def _prompts(conversation: Conversation, by: str) -> Iterator[CountedPrompt]:
     """The requests as we count them."""
-    counter, reader, tools = Tokenizers().for_model("gpt-4o"), Reader(), conversation.tools
+    counter, reader, tools = Tokenizers().for_model("gpt-4o", ChatCounter), Reader(), conversation.tools
     messages = [_read(each, reader, counter if by == "tokenizer" else None) for each in conversation.messages]
-    body = {"messages": conversation.messages[:1], **({"tools": tools} if tools else {})}
-    overhead = counter.overhead(body) if by == "tokenizer" else 3 + len(json.dumps(tools)) // 4
+    has_system = conversation.messages[0]["role"] in SYSTEM_ROLES
+    counted = counter.overhead({"tools": tools}, has_system=has_system)
+    overhead = counted if by == "tokenizer" else 3 + len(json.dumps(tools)) // 4
     frame = blake2b(json.dumps(tools).encode(), digest_size=8).hexdigest()
     for length in conversation.requests()[:TURNS]:
         yield CountedPrompt(Transcript.of(messages[:length]), overhead, by, frame, bool(tools))

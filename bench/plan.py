@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import thread_time
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying import table
 from proxy.tokens.counter import Tokenizers
 from strategies import parse, stages
@@ -54,7 +55,7 @@ class Row:
 
 def measure(rounds: Sequence[int] = ROUNDS, runs: int = RUNS) -> list[Row]:
     """All rows; takes about a minute."""
-    counter = Tokenizers().for_model("gpt-4o")
+    counter = Tokenizers().for_model("gpt-4o", ChatCounter)
     rows: list[Row] = []
     for number in rounds:
         transcript = planning.counted(agent_history(number), counter)

@@ -20,6 +20,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying import table
 from proxy.replaying.measures import ForwardedMessage, common_prefix, size, summarize
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
@@ -111,7 +112,7 @@ async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
     settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"})  # type: ignore[arg-type]
     async with open_replay_proxy(settings) as proxy:
         result = await Player(proxy, MODEL, window).play(played, pipeline, shape.name)
-        counter = proxy.services.tokenizers.for_model(MODEL)
+        counter = proxy.services.tokenizers.for_model(MODEL, ChatCounter)
         counted = [ForwardedMessage(json.dumps(each), counter.message(each)) for each in played.messages]
     figures = summarize(str(pipeline), [result])
     requests = result.requests

@@ -16,6 +16,7 @@ from eval import arms, condensed
 from eval.dialogues import SHARES, Dialogue, load
 from eval.features import cross_validated, features
 from eval.measure import Cell, Figure, measured
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.table import markdown
 from proxy.tokens.counter import Tokenizers
@@ -56,7 +57,7 @@ class Remembering:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints the page, and writes it where that is wanted; 1 where there are no dialogues."""
     arguments = _parser().parse_args(argv)
-    counter = Remembering(Tokenizers().for_model("gpt-4o"))
+    counter = Remembering(Tokenizers().for_model("gpt-4o", ChatCounter))
     try:
         dialogues = load(arguments.data, counter)
     except Unreadable as error:

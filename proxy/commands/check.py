@@ -21,6 +21,7 @@ from proxy.calibration.features import EVEN
 from proxy.cli import FAILED, OK
 from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.quoting import in_words, redacted
 from proxy.request.measure import BY_LENGTH
@@ -90,7 +91,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     if asks:
         await built.discovered.ask()
         print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
-    counted = built.tokenizers.for_model(model).cache_key
+    counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
         first, anchored, prices = await built.calibrator.progress(model, counter)
         if prices == EVEN and first is None and anchored is None:

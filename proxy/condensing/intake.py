@@ -63,7 +63,7 @@ class Intake:
 
     async def build_case(self, request: ChatRequest, timing: Timing) -> Case:
         """The case of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
-        counter = self._tokenizers.for_model(request.model, request.tenant)
+        counter = self._tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from proxy.http.headers import BEARER, Headers
+from proxy.tokens.counter import Counter
 
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
@@ -73,6 +74,8 @@ class Endpoint:
 
     counted_members: tuple[str, ...]
     """The members that cost prompt tokens: tools, and a system prompt outside of the list."""
+    counter: type[Counter]
+    """Counts the tokens of messages and of these members."""
     reply_limits: tuple[str, ...]
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
     offers_tools: Callable[[Values], bool]

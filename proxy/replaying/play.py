@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller, Roles
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
@@ -35,7 +36,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.effects import Ask, Effect, Result, Votes
-from strategies.core.messages import content_text
+from strategies.core.messages import SYSTEM_ROLES, content_text
 
 TENANT = "replay"
 
@@ -49,7 +50,7 @@ class ScriptedSummarizer:
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """Returns one result for each effect."""
-        counter = self._tokenizers.for_model(caller.model)
+        counter = self._tokenizers.for_model(caller.model, ChatCounter)
         results = tuple(
             scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
             for effect in effects
@@ -98,7 +99,7 @@ class Player:
         self._services, self._summarizer = proxy
         self._model = model
         self._window = window
-        self._counter: Counter = proxy.services.tokenizers.for_model(model)
+        self._counter: Counter = proxy.services.tokenizers.for_model(model, ChatCounter)
         self._counts: dict[str, int] = {}
 
     async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> ReplayedConversation:
@@ -118,7 +119,8 @@ class Player:
         return self._overhead(conversation) + sum(map(self._counter.message, conversation.messages))
 
     def _overhead(self, conversation: Conversation) -> int:
-        return self._counter.overhead({"tools": conversation.tools, "messages": conversation.messages})
+        has_system = any(message.get("role") in SYSTEM_ROLES for message in conversation.messages)
+        return self._counter.overhead({"tools": conversation.tools}, has_system=has_system)
 
     async def decide(
         self, request: ChatRequest, overhead: int, before: Sequence[ForwardedMessage]

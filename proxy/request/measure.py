@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.calibration.features import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
@@ -235,9 +235,9 @@ class Measurer:
         key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}", counter.owner)
         tokens = self._overheads.get(key)
         if tokens is None:
-            tokens = await self._pool.overhead(
-                counter, _counted_document(body, transcript), body.envelope.counted_length
-            )
+            counted = {name: body.values[name] for name in body.endpoint.counted_members if name in body.values}
+            chars, has_system = body.envelope.counted_length, bool(transcript.systems)
+            tokens = await self._pool.overhead(counter, counted, chars, has_system=has_system)
         self._overheads.put(key, tokens)
         return tokens
 
@@ -252,13 +252,6 @@ def end_of_systems(elements: Sequence[Element]) -> int:
 
 def _hash(data: bytes, name: str, owner: str) -> bytes:
     return blake2b(data, digest_size=_KEY_BYTES, key=f"{owner} {name}".encode()[:64]).digest()
-
-
-def _counted_document(body: Body, transcript: Transcript) -> Mapping[str, Any]:
-    """The members that are counted as overhead; of the messages only whether there is a system message matters."""
-    systems = [{"role": "system"}] if transcript.systems else []
-    counted = {key: body.values[key] for key in body.endpoint.counted_members if key in body.values}
-    return {**counted, "messages": systems}
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:

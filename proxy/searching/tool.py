@@ -125,9 +125,9 @@ def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: 
     """The tokens that the definition adds to a prompt; cached, since every request asks for them."""
     ours = json.loads(tool)
     before = [ours] if has_client_tools else []
-    messages = [{"role": "system"}] if has_system else []
-    with_it, without = ({"messages": messages, "tools": tools} for tools in ([*before, ours], before))
-    return counter.overhead(with_it) - counter.overhead(without)
+    offers = [*before, ours], before
+    with_it, without = (counter.overhead({"tools": tools}, has_system=has_system) for tools in offers)
+    return with_it - without
 
 
 def is_object(arguments: object) -> bool:

@@ -1,11 +1,11 @@
 """Counters by model, loaded when first needed, and a small pool that counts off the event loop.
 
-Theory of operation. A `Counter` joins one encoding with one price list for pictures and is immutable, so any thread may
-use it. `Tokenizers` chooses the encoding by the model's name, loads each rank file once, and falls back to the
-estimator, with one warning, where a file is missing or wrong; counting itself never fails. `CountingPool` keeps long
-counts away from the event loop: tiktoken releases the interpreter lock, so two workers of its own help. Below 16k
-characters (half a millisecond) the hop would cost more than it saves. Very long texts share a third worker, so that no
-other request waits for their count.
+Theory of operation. A `Counter` joins the formula of one protocol with one encoding and one price list for pictures. It
+is immutable, so any thread may use it. `Tokenizers` chooses the encoding by the model's name, loads each rank file
+once, and falls back to the estimator, with one warning, where a file is missing or wrong; counting itself never fails.
+`CountingPool` keeps long counts away from the event loop: tiktoken releases the interpreter lock, so two workers of its
+own help. Below 16k characters (half a millisecond) the hop would cost more than it saves. Very long texts share a third
+worker, so that no other request waits for their count.
 
 Two facts about tiktoken shape `count_in_chunks`. A run of about a million blanks overflows the regex stack and ends in
 a `PanicException`, which derives from BaseException, so that `except Exception` lets it through. And what a client
@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import ClassVar
 
 from proxy.tokens import images, ranks
 from proxy.tokens.estimate import estimate
-from proxy.tokens.prompt import Prompt
+from proxy.tokens.prompt import Prompt, is_short
 
 ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
@@ -60,14 +61,16 @@ _log = logging.getLogger(__name__)
 
 
 class Counter(Prompt):
-    """Tokens of texts, messages and requests of one tenant. Thread-safe; never raises."""
+    """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
+    protocol: ClassVar[str] = ""
+    """What sets the cache keys of a protocol apart from those of others."""
     name: str
     """`o200k_base`, `cl100k_base` or `estimate`."""
     exact: bool
     """Whether texts are tokenized rather than estimated."""
     cache_key: str
-    """Counters with the same key count every message alike: encoding and price list of pictures."""
+    """Counters with the same key count every message alike: protocol, encoding and price list of pictures."""
     owner: str
     """The tenant whose texts it counts."""
 
@@ -76,7 +79,7 @@ class Counter(Prompt):
         self.name = name
         self.owner = owner
         self.exact = name != ESTIMATE
-        self.cache_key = f"{name}/{family.key}"
+        self.cache_key = f"{self.protocol}{name}/{family.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +101,23 @@ class Tokenizers:
         self._lock = threading.Lock()
         self._encoders: dict[str, tuple[str, CountFor]] = {}
         self._problems: dict[str, str] = {}
-        self._counters: dict[tuple[str, str], Counter] = {}
+        self._counters: dict[tuple[str, type[Counter], str], Counter] = {}
 
-    def for_model(self, model: str, owner: str = "") -> Counter:
-        """A tenant's counter of a model as a client names it; unknown models get the nearest encoding."""
-        counter = self._counters.get((model, owner))
+    def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
+        """A tenant's counter of a model as a client names it; unknown models get the nearest encoding.
+
+        `kind` is the counter of the protocol that the request came in.
+        """
+        key = model, kind, owner
+        counter = self._counters.get(key)
         if counter is None:
             # Clients choose the names, so the cache is bounded.
             if len(self._counters) >= MAX_COUNTERS:
                 self._counters.clear()
-            counter = self._counters[model, owner] = self._make_counter(model, owner)
+            plain = plain_name(model)
+            name, count_for = self._encoder(encoding_name(plain))
+            counter = self._counters[key] = kind(name, count_for(owner), images.family_of(plain), owner)
         return counter
-
-    def _make_counter(self, model: str, owner: str) -> Counter:
-        plain = plain_name(model)
-        name, count_for = self._encoder(encoding_name(plain))
-        return Counter(name, count_for(owner), images.family_of(plain), owner)
 
     def warm(self) -> None:
         """Loads the default encoding now rather than in the first request."""
@@ -155,21 +159,24 @@ class CountingPool:
 
     async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
         """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
-        if is_short(bodies):
+        if is_short(counter, bodies, INLINE_CHARS):
             return [counter.message(body) for body in bodies]
         loop = asyncio.get_running_loop()
-        if not is_short(bodies, LONG_CHARS):
+        if not is_short(counter, bodies, LONG_CHARS):
             return await loop.run_in_executor(self._long_worker, _count, counter, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
         return [tokens for half in await asyncio.gather(*counting) for tokens in half]
 
-    async def overhead(self, counter: Counter, request: Mapping[str, object], chars: int) -> int:
-        """As `Counter.overhead` of a request whose tools and the like are written with `chars` characters."""
+    async def overhead(
+        self, counter: Counter, values: Mapping[str, object], chars: int, *, has_system: bool = False
+    ) -> int:
+        """As `Counter.overhead` of members that are written with `chars` characters."""
+        counting = partial(counter.overhead, values, has_system=has_system)
         if chars <= INLINE_CHARS:
-            return counter.overhead(request)
+            return counting()
         worker = self._workers if chars <= LONG_CHARS else self._long_worker
-        return await asyncio.get_running_loop().run_in_executor(worker, counter.overhead, request)
+        return await asyncio.get_running_loop().run_in_executor(worker, counting)
 
     def close(self) -> None:
         """Drops queued counts; running ones end by themselves, within two seconds for each text at worst."""
@@ -215,48 +222,6 @@ def encoding_name(plain: str) -> str:
 def estimate_long(text: str) -> int:
     """The estimate in chunks, so that a huge text costs no more memory than a tokenized one."""
     return count_in_chunks(text, estimate, estimate)
-
-
-def is_short(bodies: Sequence[Mapping[str, object]], chars: int = INLINE_CHARS) -> bool:
-    """Whether messages have less than about `chars`, by default what is counted in well under a millisecond.
-
-    Stops adding up as soon as they have more.
-    """
-    room = chars
-    for body in bodies:
-        room -= _FRAME_CHARS + sum(_chars(body.get(member)) for member in _COUNTED)
-        if room < 0:
-            return False
-    return True
-
-
-_COUNTED = ("role", "name", "content", "tool_calls", "function_call")
-_FRAME_CHARS = 40
-_MEDIA_CHARS = 4_096
-"""The cost of reading a picture's size, in characters of text."""
-
-
-def _chars(value: object) -> int:
-    """About how much work a member of a message is, in characters of text; an unknown form counts as much."""
-    if isinstance(value, list):
-        return sum(map(_chars_of_part, value[:INLINE_CHARS]))
-    return 0 if value is None else _chars_of_part(value)
-
-
-def _chars_of_part(part: object) -> int:
-    match part:
-        case str():
-            return len(part)
-        case {"text": str(text)}:
-            return len(text)
-        case {"function": {"name": str(name), "arguments": str(text)}} | {"name": str(name), "arguments": str(text)}:
-            return len(name) + len(text)
-        case {"type": "image_url" | "input_audio"}:
-            return _MEDIA_CHARS
-        case {"type": "file", "file": {"filename": str(name)}}:
-            return len(name) + _MEDIA_CHARS
-        case _:
-            return INLINE_CHARS
 
 
 def _count(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:

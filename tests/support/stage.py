@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens.counter import Counter, Tokenizers
+from strategies.core.messages import SYSTEM_ROLES
 from strategies.prompts import prompt
 from tests.support import replies, wire
 from tests.support.proxy import Proxy, proxying
@@ -39,13 +41,14 @@ _COUNTER: list[Counter] = []
 def counter() -> Counter:
     """The counter of the models in these tests; its rank file is read once."""
     if not _COUNTER:
-        _COUNTER.append(Tokenizers().for_model(MODEL))
+        _COUNTER.append(Tokenizers().for_model(MODEL, ChatCounter))
     return _COUNTER[0]
 
 
 def count(body: Mapping[str, Any]) -> int:
     """Tokens of a whole request as the proxy's own tokenizer has them."""
-    return sum(counter().message(each) for each in body["messages"]) + counter().overhead(body)
+    has_system = any(each["role"] in SYSTEM_ROLES for each in body["messages"])
+    return sum(counter().message(each) for each in body["messages"]) + counter().overhead(body, has_system=has_system)
 
 
 def is_summary_call(exchange: Exchange) -> bool:

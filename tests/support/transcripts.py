@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.resources import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.digest import call_fields
@@ -80,7 +81,7 @@ WORDS = Words()
 @cache
 def tiktoken_counter(model: str = "gpt-4o") -> Counter:
     """The real counter of a model; skips the test where its rank file is missing."""
-    counter = Tokenizers().for_model(model)
+    counter = Tokenizers().for_model(model, ChatCounter)
     if counter.name == ESTIMATE:
         pytest.skip(f"no rank file for {model}: `make ranks` fetches it")
     return counter

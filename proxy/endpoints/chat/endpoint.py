@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.endpoints.chat import requests
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.endpoint import Endpoint
 
 CHAT_ENDPOINT = Endpoint(
@@ -11,6 +12,7 @@ CHAT_ENDPOINT = Endpoint(
     list_member="messages",
     look=requests.look,
     counted_members=("tools", "functions", "tool_choice", "function_call", "response_format"),
+    counter=ChatCounter,
     reply_limits=("max_completion_tokens", "max_tokens"),
     offers_tools=requests.offers_tools,
     usage_probe=requests.usage_probe,

@@ -12,6 +12,7 @@ from proxy.calibration.anchor import Calibration
 from proxy.condensing.account import budget_document, dry_run, fields, headers, log_line, short, where_tokens_are
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.learning.proof import Scope
 from proxy.reasons import Action, Trigger
 from proxy.request.controls import Controls
@@ -33,7 +34,7 @@ MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit"
 
 
 def view(*messages: dict[str, Any], overhead: int = 50) -> View:
-    counter, reader = Tokenizers().for_model("m"), Reader()
+    counter, reader = Tokenizers().for_model("m", ChatCounter), Reader()
     read = [reader.read(json.dumps(each), each, counter.message(each)) for each in messages]
     return fold(Transcript.of(read), (), overhead, counter)
 

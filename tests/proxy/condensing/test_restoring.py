@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.condensing.restoring import Restorer
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import Measured
 from proxy.sessions.histories import MissingMessages, StoredHistory, new_block
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
@@ -24,7 +25,7 @@ from strategies.core.view import fold
 pytestmark = pytest.mark.anyio
 
 Body = dict[str, Any]
-COUNTER = Tokenizers().for_model("gpt-4o")
+COUNTER = Tokenizers().for_model("gpt-4o", ChatCounter)
 READER = Reader([re.compile(r"^\[output\]")])
 
 

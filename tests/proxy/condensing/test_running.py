@@ -13,6 +13,7 @@ from proxy.asking import Asking, Caller
 from proxy.condensing.policies import Policies
 from proxy.condensing.policy import Policy
 from proxy.condensing.running import PipelineRunner, RunResult
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.learning.proof import Scope
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
@@ -51,7 +52,7 @@ class Broken(Strategy):
 
 
 def view(rounds: int) -> View:
-    counter, reader = Tokenizers().for_model("m"), Reader()
+    counter, reader = Tokenizers().for_model("m", ChatCounter), Reader()
     read = [reader.read(json.dumps(each), each, counter.message(each)) for each in chat(rounds)]
     return fold(Transcript.of(read), (), 10, counter)
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 
 from proxy.demo.conversation import first, is_planted, load, turn_of
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.tokens.counter import Tokenizers
@@ -21,7 +22,7 @@ def conversation() -> Conversation:
 
 
 def test_it_is_over_thirty_thousand_tokens_with_tool_calls(conversation: Conversation) -> None:
-    counter = Tokenizers().for_model("gpt-4o")
+    counter = Tokenizers().for_model("gpt-4o", ChatCounter)
     sizes = [counter.message(message) for message in conversation.messages]
     assert sum(sizes) > 30_000
     assert max(sizes) < TRIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.scripted import scripted_answer, scripted_lines
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.effects import Ask
@@ -32,7 +33,7 @@ EARLIER = "<earlier_record>\nThe user said: The ticket is TUI-4417.\nThe assista
 
 @pytest.fixture(scope="module")
 def counter() -> Counter:
-    return Tokenizers().for_model("any")
+    return Tokenizers().for_model("any", ChatCounter)
 
 
 def test_it_copies_what_the_user_said_and_the_calls_that_were_made() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import Measured, Measurer, fits_by_length
 from proxy.request.message_cache import MessageCache
 from proxy.request.wire import Body
@@ -38,14 +39,14 @@ def body_of(messages: list[Any], **members: Any) -> Body:
 
 
 def measured(measurer: Measurer, body: Body, model: str = "gpt-4o") -> Measured:
-    return asyncio.run(measurer.measure(body, TOKENIZERS.for_model(model)))
+    return asyncio.run(measurer.measure(body, TOKENIZERS.for_model(model, ChatCounter)))
 
 
 def test_the_tokens_include_all_messages_and_their_framing() -> None:
-    counter = TOKENIZERS.for_model("gpt-4o")
+    counter = TOKENIZERS.for_model("gpt-4o", ChatCounter)
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     found = measured(Measurer(Reader(), Tallying()), body_of(HISTORY, tools=tools))
-    overhead = counter.overhead({"model": "m", "messages": HISTORY, "tools": tools})
+    overhead = counter.overhead({"model": "m", "messages": HISTORY, "tools": tools}, has_system=True)
     assert found.tokens == sum(counter.message(each) for each in HISTORY) + overhead
     assert found.overhead == overhead > 10
     assert found.exact
@@ -72,7 +73,7 @@ def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:
     pool = Tallying()
     measurer = Measurer(Reader(), pool)
     for owner in ("one", "two", "one"):
-        asyncio.run(measurer.measure(body_of(HISTORY), TOKENIZERS.for_model("gpt-4o", owner)))
+        asyncio.run(measurer.measure(body_of(HISTORY), TOKENIZERS.for_model("gpt-4o", ChatCounter, owner)))
     assert pool.asked == [2, 2, 0]
 
 
@@ -147,7 +148,7 @@ def test_an_estimate_is_not_taken_for_a_count() -> None:
     measurer = Measurer(Reader(), Tallying(), seen)
     body = read(json.dumps({"messages": HISTORY}).encode(), seen)
     measurer.estimate(body)
-    counter = TOKENIZERS.for_model("gpt-4o")
+    counter = TOKENIZERS.for_model("gpt-4o", ChatCounter)
     assert measured(measurer, body).transcript.tokens == sum(counter.message(each) for each in HISTORY)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.calibration.features import of_messages
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import (
     BY_LENGTH,
     MAX_NEW_MESSAGES,
@@ -156,7 +157,7 @@ def test_a_prefix_of_another_conversation_is_not_used() -> None:
 
 @pytest.mark.anyio
 async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
-    reading, counter = Reading(), Tokenizers().for_model("m")
+    reading, counter = Reading(), Tokenizers().for_model("m", ChatCounter)
     for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
         exact = await reading.counted(counter)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -210,8 +211,9 @@ def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system:
     body = read(json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode())
     offered = offer(body.values, counter(), has_system=has_system, refused=False, top_k=5)
     after = json.loads(body.spliced(members=offer_members(body, offered)))
+    overhead = partial(counter().overhead, has_system=has_system)
     before = {"messages": messages, "tools": tools}
-    assert offered.tokens == counter().overhead(after) - counter().overhead(before)
+    assert offered.tokens == overhead(after) - overhead(before)
 
 
 def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
@@ -55,7 +56,7 @@ async def test_a_record_holds_the_first_user_message_where_no_history_does(
     keeps_text: bool, store: SessionStore
 ) -> None:
     keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, keeps_text=keeps_text)
-    view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o"))
+    view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o", ChatCounter))
     written = Literal(transcript("a").chain[0].raw, PieceKind.TASK, 0)
     assert keeper.pieces_to_record(view) == ((Keep(0),) if keeps_text else (written,))
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tiktoken
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens import ranks
 from proxy.tokens.counter import (
     INLINE_CHARS,
@@ -26,7 +27,6 @@ from proxy.tokens.counter import (
     Tokenizers,
     cached_count,
     encoding_name,
-    is_short,
     plain_name,
 )
 from proxy.tokens.images import DEFAULT
@@ -68,7 +68,7 @@ def test_the_encoding_follows_the_model_name(model: str, encoding: str) -> None:
 
 
 def test_a_message_costs_its_published_count(encodings: Encodings) -> None:
-    counter = Tokenizers().for_model("gpt-4o")
+    counter = Tokenizers().for_model("gpt-4o", ChatCounter)
     assert (counter.name, counter.exact) == ("o200k_base", True)
     assert counter.message(HELLO) + counter.overhead({}) == 13
 
@@ -81,14 +81,14 @@ def test_a_message_costs_its_published_count(encodings: Encodings) -> None:
 def test_the_counts_of_openai_s_cookbook_are_met_exactly(
     model: str, case: dict[str, Any], encodings: Encodings
 ) -> None:
-    counter, request = Tokenizers().for_model(model), case["request"]
-    total = sum(map(counter.message, request["messages"])) + counter.overhead(request)
+    counter, request = Tokenizers().for_model(model, ChatCounter), case["request"]
+    total = sum(map(counter.message, request["messages"])) + counter.overhead(request, has_system=True)
     assert total == case["tokens"][model]
 
 
 def test_a_text_costs_what_the_encoding_makes_of_it(encodings: Encodings) -> None:
     text = "Special tokens are plain text: <|endoftext|>. 天气很好."
-    assert Tokenizers().for_model("o3").text(text) == len(encodings("o200k_base").encode_ordinary(text))
+    assert Tokenizers().for_model("o3", ChatCounter).text(text) == len(encodings("o200k_base").encode_ordinary(text))
 
 
 def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> None:
@@ -96,23 +96,27 @@ def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> 
     states = [[row.state for row in tokenizers.status()]]
     tokenizers.warm()
     states.append([row.state for row in tokenizers.status()])
-    tokenizers.for_model("gpt-4")
+    tokenizers.for_model("gpt-4", ChatCounter)
     states.append([row.state for row in tokenizers.status()])
     assert states == [["not loaded"] * 2, ["not loaded", "loaded"], ["loaded"] * 2]
 
 
 def test_a_models_counter_is_made_once_and_names_without_end_are_not_kept(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
-    assert tokenizers.for_model("gpt-4o") is tokenizers.for_model("gpt-4o")
+    assert tokenizers.for_model("gpt-4o", ChatCounter) is tokenizers.for_model("gpt-4o", ChatCounter)
     for number in range(3 * MAX_COUNTERS):
-        tokenizers.for_model(f"model-{number}")
+        tokenizers.for_model(f"model-{number}", ChatCounter)
     assert len(tokenizers._counters) <= MAX_COUNTERS
 
 
 def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
     counters: list[Counter] = []
-    threads = [threading.Thread(target=lambda: counters.append(tokenizers.for_model("gpt-4"))) for _ in range(4)]
+
+    def load() -> None:
+        counters.append(tokenizers.for_model("gpt-4", ChatCounter))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,7 +130,7 @@ def test_without_rank_files_tokens_are_estimated_with_one_warning(
 ) -> None:
     tokenizers = Tokenizers(tmp_path)
     with caplog.at_level(logging.WARNING):
-        counters = [tokenizers.for_model(model) for model in ("gpt-4o", "gpt-5", "o3")]
+        counters = [tokenizers.for_model(model, ChatCounter) for model in ("gpt-4o", "gpt-5", "o3")]
     assert {(counter.name, counter.exact) for counter in counters} == {("estimate", False)}
     assert counters[0].message(HELLO) == pytest.approx(10, abs=3)
     assert len(caplog.records) == 1
@@ -138,16 +142,17 @@ def test_the_other_encoding_still_counts_when_one_file_is_bad(encodings: Encodin
     shutil.copy(ranks.RANKS_DIR / "cl100k_base.tiktoken", tmp_path)
     (tmp_path / "o200k_base.tiktoken").write_text("truncated")
     tokenizers = Tokenizers(tmp_path)
-    assert (tokenizers.for_model("gpt-4").exact, tokenizers.for_model("gpt-4o").exact) == (True, False)
+    assert tokenizers.for_model("gpt-4", ChatCounter).exact
+    assert not tokenizers.for_model("gpt-4o", ChatCounter).exact
 
 
 def test_the_estimator_takes_hostile_text(tmp_path: Path) -> None:
-    assert Tokenizers(tmp_path).for_model("gpt-4o").text(" " * 3_000_000) > 0
+    assert Tokenizers(tmp_path).for_model("gpt-4o", ChatCounter).text(" " * 3_000_000) > 0
 
 
 def test_the_cache_key_tells_price_lists_for_pictures_apart(tmp_path: Path) -> None:
     tokenizers = Tokenizers(tmp_path)
-    keys = {model: tokenizers.for_model(model).cache_key for model in ("gpt-4o", "gpt-4.1", "gpt-4o-mini")}
+    keys = {model: tokenizers.for_model(model, ChatCounter).cache_key for model in ("gpt-4o", "gpt-4.1", "gpt-4o-mini")}
     assert keys["gpt-4o"] == keys["gpt-4.1"] != keys["gpt-4o-mini"]
 
 
@@ -156,7 +161,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
-        self.counter = Counter("o200k_base", self.count, DEFAULT)
+        self.counter = ChatCounter("o200k_base", self.count, DEFAULT)
 
     def count(self, text: str) -> int:
         self.seen.add(threading.current_thread().name)
@@ -188,7 +193,7 @@ async def test_the_loop_runs_on_while_a_long_message_is_counted(pool: CountingPo
         assert release.wait(30)
         return 1
 
-    counter = Counter("o200k_base", waits_for_the_loop, DEFAULT)
+    counter = ChatCounter("o200k_base", waits_for_the_loop, DEFAULT)
     loop.call_soon(release.set)
     assert await pool.messages(counter, bodies(1, 20_000)) == [5]
 
@@ -200,7 +205,7 @@ async def test_a_very_long_text_keeps_nobody_else_waiting(pool: CountingPool) ->
         assert release.wait(30)
         return 1
 
-    slow, quick = Counter("o200k_base", hostile, DEFAULT), Threads().counter
+    slow, quick = ChatCounter("o200k_base", hostile, DEFAULT), Threads().counter
     stuck = [asyncio.ensure_future(pool.messages(slow, bodies(2, LONG_CHARS))) for _ in range(3)]
     assert await pool.messages(quick, bodies(4, 4_000)) == [4_004 + n for n in range(4)]
     assert await pool.overhead(quick, TOOLS, 20_000) > 3
@@ -251,11 +256,12 @@ async def test_a_closed_pool_still_counts_short_messages_and_refuses_long_ones()
     ],
 )
 def test_length_is_seen_wherever_it_hides(body: dict[str, object]) -> None:
-    assert not is_short([body])
+    assert Threads().counter.chars(body) > INLINE_CHARS
 
 
 def test_a_picture_does_not_make_a_message_long() -> None:
-    assert is_short([{"content": [{"type": "image_url", "image_url": {"url": "x" * 1_000_000}}]}])
+    picture: dict[str, object] = {"content": [{"type": "image_url", "image_url": {"url": "x" * 1_000_000}}]}
+    assert Threads().counter.chars(picture) < INLINE_CHARS
 
 
 def test_a_long_text_is_counted_once_and_a_short_one_each_time() -> None:

@@ -13,8 +13,10 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens import images
-from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt, namespace
+from proxy.tokens.namespace import namespace
+from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
@@ -28,17 +30,18 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-BY_WORD = Prompt(words, images.DEFAULT)
+BY_WORD = ChatCounter("any", words, images.DEFAULT)
 
 
 @pytest.fixture(scope="module")
 def gpt4(encodings: Callable[[str], tiktoken.Encoding]) -> Prompt:
     encode = encodings("cl100k_base").encode_ordinary
-    return Prompt(lambda text: len(encode(text)), images.DEFAULT)
+    return ChatCounter("any", lambda text: len(encode(text)), images.DEFAULT)
 
 
 def total(prompt: Prompt, request: Mapping[str, Any]) -> int:
-    return sum(map(prompt.message, request["messages"])) + prompt.overhead(request)
+    has_system = any(message["role"] == "system" for message in request["messages"])
+    return sum(map(prompt.message, request["messages"])) + prompt.overhead(request, has_system=has_system)
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case["case"])
@@ -97,7 +100,7 @@ def test_a_picture_is_priced_and_its_base64_never_counted() -> None:
         return 1
 
     url = "data:image/png;base64," + base64.b64encode(b"\x89PNG" + b"x" * 100_000).decode()
-    prompt = Prompt(refuses_base64, images.DEFAULT)
+    prompt = ChatCounter("any", refuses_base64, images.DEFAULT)
     for part in (
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "image_url", "image_url": url},
