@@ -28,7 +28,6 @@ from time import perf_counter
 from typing import Any
 
 from proxy.calibration.anchor import Anchor
-from proxy.chat.values import Usage
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended, written
 from proxy.condensing.case import Case
@@ -40,6 +39,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Policies
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
+from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
 from proxy.learning.profiles import Profile

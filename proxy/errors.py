@@ -21,8 +21,8 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from proxy.chat.values import json_or_none
 from proxy.quoting import quoted
+from proxy.values import json_or_none
 
 DEFECT = "The proxy failed; its log says why."
 RETRY_AFTER = 1

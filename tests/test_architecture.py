@@ -44,7 +44,7 @@ ONLY_IMPORTERS = {
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/",
     "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
-    "proxy/quoting.py", "proxy/reasons.py", "proxy/chat/", "proxy/errors.py",
+    "proxy/quoting.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Dispatcher, fetch_reply
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, Roles, headers_for, vote_question
-from proxy.chat.values import count_at
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
 from proxy.upstream import JsonReply, Upstream
+from proxy.values import count_at
 from strategies.core.ballot import Polls, read_vote
 from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from proxy.asking.dispatch import Dispatcher, fetch_reply, is_down
 from proxy.asking.lanes import Lane
 from proxy.asking.questions import Caller, headers_for
-from proxy.chat.values import count_at, json_or_none
 from proxy.http.headers import is_success
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
+from proxy.values import count_at, json_or_none
 from strategies.core.effects import Failure
 
 ROLE = "embeddings"

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from proxy.chat.values import json_or_none
 from proxy.cli import FAILED, OK
 from proxy.commands.running import configured_url, find_proxy
 from proxy.quoting import in_words, redacted
+from proxy.values import json_or_none
 
 TIMEOUT = 5.0
 _ADMIN_TIMEOUT = 60.0  # seconds; a listing reads every session

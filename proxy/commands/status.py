@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.chat.values import json_or_none
 from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.values import json_or_none
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from proxy.calibration.anchor import Anchor
 from proxy.calibration.calibrator import Calibrator
-from proxy.chat.values import Usage
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
+from proxy.endpoints.replies import Usage
 from proxy.http.headers import first
 from proxy.learning.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
 from proxy.learning.profiles import MAX_MODELS, Profile, Profiles, sends_options

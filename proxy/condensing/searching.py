@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from proxy.chat.values import json_or_none
 from proxy.condensing.attempt import spliced
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
@@ -30,6 +29,7 @@ from proxy.searching.rounds import HiddenRounds
 from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
+from proxy.values import json_or_none
 from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
 

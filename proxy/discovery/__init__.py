@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 
-from proxy.chat.values import json_or_none
 from proxy.discovery.pages import PAGES, Page, Reading, ServerKind, kind_of, windows_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.tokens.windows import StatedWindow
 from proxy.upstream import Upstream
+from proxy.values import json_or_none
 
 MAX_SECONDS = 10.0
 """The time for all pages together."""

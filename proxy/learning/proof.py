@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from proxy.chat.values import json_or_none
+from proxy.values import json_or_none
 
 MAX_COMPARED = 256 * 1024
 """Bytes of a request that are compared with an error; one to a longer request proves nothing."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.chat.values import json_or_none
+from proxy.values import json_or_none
 
 _ERROR, _CHOICES = b'"error"', b'"choices"'
 MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early

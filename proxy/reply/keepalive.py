@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
-from proxy.chat.values import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.content_encoding import decoded, encoding_of
 from proxy.http.headers import Headers, encode_headers, first, is_success
 from proxy.http.sse import DONE, event, is_event_stream
 from proxy.reasons import Action
+from proxy.values import json_or_none
 
 T = TypeVar("T")
 

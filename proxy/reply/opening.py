@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 
-from proxy.chat.values import json_or_none
 from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoded, decoder_for, encoding_of
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
 from proxy.upstream import UpstreamReply
+from proxy.values import json_or_none
 
 MAX_HELD = 256 * 1024  # bytes
 MAX_SECONDS = 10.0  # seconds

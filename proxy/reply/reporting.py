@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from proxy.chat.values import json_or_none
 from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader, LineSplitter, is_event_stream
+from proxy.values import json_or_none
 
 _KEY = b'"usage"'
 _COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")

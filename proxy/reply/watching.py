@@ -23,11 +23,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
-from proxy.chat.deltas import StreamedCall, StreamedMembers, continued_call, function_of
-from proxy.chat.values import ENDING_LENGTH, Usage, ending, json_or_none, usage_in
+from proxy.endpoints.chat.deltas import StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.replies import ENDING_LENGTH, Usage, ending, usage_in
 from proxy.http.content_encoding import decoder_for, encoding_of
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
+from proxy.values import json_or_none
 
 MAX_HELD = 16 * 1024 * 1024
 """Bytes of a reply that is read for append mode, and held back if it comes in one piece; a longer one is not stored."""

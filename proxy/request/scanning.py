@@ -21,10 +21,10 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.chat.values import count_at
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.runtime.lru import SizedLru
+from proxy.values import count_at
 from strategies.core.parsing import decode
 
 MAX_BYTES = 4 * 1024 * 1024

@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from proxy.chat.values import json_or_none
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers, is_success
 from proxy.http.sse import is_event_stream
@@ -31,6 +30,7 @@ from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for
 from proxy.searching.rounds import HiddenRounds
 from proxy.searching.stream import Splicer
 from proxy.upstream import UpstreamReply
+from proxy.values import json_or_none
 
 SAFE = 0.95
 """The share of the upstream's limit that is used: its count and ours differ from text to text."""

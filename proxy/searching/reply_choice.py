@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.chat.values import count_at
 from proxy.searching.tool import NAME
+from proxy.values import count_at
 from strategies.core.messages import dump
 
 COMPLETE_FINISHES = (None, "stop", "tool_calls", "function_call")

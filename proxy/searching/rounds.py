@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from proxy.chat.values import Usage, usage_in
+from proxy.endpoints.replies import Usage, usage_in
 from proxy.runtime.offload import message_load, offload
 from proxy.searching.reply_choice import FirstChoice, hidden_message
 from proxy.searching.tool import BadArguments, ToolState, is_object, parse_arguments

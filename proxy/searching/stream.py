@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
-from proxy.chat.values import json_or_none
+from proxy.endpoints.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.http.sse import LineSplitter
 from proxy.overflow.reading import is_error_body
 from proxy.searching.reply_choice import NO_ANSWER, FirstChoice, calls_of, finish_for_client, usage_for_client
 from proxy.searching.tool import NAME
+from proxy.values import json_or_none
 from strategies.core.messages import dump
 
 _DONE = b"[DONE]"

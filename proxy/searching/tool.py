@@ -13,10 +13,10 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from proxy.chat.values import json_or_none
 from proxy.reasons import Reason
 from proxy.request.wire import Body
 from proxy.tokens.counter import Counter
+from proxy.values import json_or_none
 from strategies.core.messages import dump
 
 NAME = "search_memory"

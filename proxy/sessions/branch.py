@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor
-from proxy.chat.values import ending
+from proxy.endpoints.replies import ending
 from strategies.core.digest import ROOT, link
 from strategies.core.messages import Role
 from strategies.core.transcript import Transcript

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.values import Usage
 from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
+from proxy.endpoints.replies import Usage
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
 from proxy.request import controls

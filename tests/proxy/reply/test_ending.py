@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.values import ENDING_LENGTH, ending
+from proxy.endpoints.replies import ENDING_LENGTH, ending
 from proxy.reply.watching import ending_of
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"

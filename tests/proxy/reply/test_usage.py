@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.chat.values import Usage, ending, usage_in
+from proxy.endpoints.replies import Usage, ending, usage_in
 from proxy.reply.watching import TAIL, WatchedReply
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.values import ending
+from proxy.endpoints.replies import ending
 from proxy.sessions.branch import Branch, is_answered_alike, node_before
 from proxy.sessions.codec import encode_session
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth

@@ -1,12 +1,13 @@
-"""Values of the wire, read without relying on their shape: JSON, counts, usage, and the ending of a text."""
+"""What replies have in common in all protocols: the usage that they report, and the ending of their text."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
+
+from proxy.values import count_at
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
@@ -18,21 +19,6 @@ class Usage(NamedTuple):
     prompt: int
     completion: int = 0
     cached: int = 0
-
-
-def json_or_none(text: str | bytes) -> Any:
-    """The value of a JSON text; None if it is not valid JSON or too deeply nested to be parsed."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def count_at(document: Any, key: str) -> int:
-    """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
-    # Nearly always a plain dict, which is checked much faster than a Mapping.
-    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
 
 
 def usage_in(value: Any) -> Usage | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.chat.values import count_at, json_or_none
+from proxy.values import count_at, json_or_none
 
 
 @pytest.mark.parametrize(("text", "value"), [('{"a": 1}', {"a": 1}), (b"[2]", [2]), ("0", 0), ("null", None)])

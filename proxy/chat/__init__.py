@@ -1,1 +1,0 @@
-"""Values of the wire: what requests and replies of the chat protocol are made of."""

@@ -1,0 +1,22 @@
+"""JSON values, read without relying on their shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def json_or_none(text: str | bytes) -> Any:
+    """The value of a JSON text; None if it is not valid JSON or too deeply nested to be parsed."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def count_at(document: Any, key: str) -> int:
+    """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
+    # Nearly always a plain dict, which is checked much faster than a Mapping.
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
