@@ -32,7 +32,7 @@ from proxy.reasons import Action
 from proxy.replaying import table
 from proxy.replaying.play import RecordedClient, ScriptedSummarizer, request_ends
 from proxy.replaying.recorded import Conversation, load
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -189,7 +189,7 @@ class _Player:
             await passing(pause)
         await self._built.background.idle()
 
-    async def _decided(self, request: ChatRequest) -> Exchange | None:
+    async def _decided(self, request: ClientRequest) -> Exchange | None:
         """The exchange for a request, counted; None where it was refused."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, PassingTime)

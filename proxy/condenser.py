@@ -48,7 +48,7 @@ from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append
 from proxy.sessions.identity import DERIVED
@@ -80,7 +80,7 @@ class Condenser:
         rounds = self.searcher.rounds(decision, case) if case.offer.is_made else None
         return attempt_of(decision, case, self.decider.keeper, rounds)
 
-    async def exchange(self, request: ChatRequest) -> Exchange:
+    async def exchange(self, request: ClientRequest) -> Exchange:
         """The exchange for a request, decided on; raises `ProxyError`."""
         exchange = Exchange(self, request)
         await exchange.decide()
@@ -90,7 +90,7 @@ class Condenser:
 class Exchange:
     """One request, what is sent for it, and what its reply has shown."""
 
-    def __init__(self, parts: Condenser, request: ChatRequest) -> None:
+    def __init__(self, parts: Condenser, request: ClientRequest) -> None:
         self.request = request
         self.timing = Timing()
         self.usage: Usage | None = None

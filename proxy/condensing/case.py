@@ -10,7 +10,7 @@ from proxy.calibration.anchor import NO_PROMPT, UNCALIBRATED, Calibration, Count
 from proxy.condensing.policy import Policy
 from proxy.learning.profiles import Profile
 from proxy.reasons import Reason
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured
 from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
@@ -27,7 +27,7 @@ from strategies.core.transcript import Transcript
 class Case(NamedTuple):
     """All that is known about one request before the condenser decides on it."""
 
-    request: ChatRequest
+    request: ClientRequest
     measured: Measured
     """The transcript from which the view is made, with its counts."""
     recognised: Recognised

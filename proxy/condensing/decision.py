@@ -16,7 +16,7 @@ from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.errors import HistoryUnavailable
 from proxy.learning.proof import Scope
 from proxy.reasons import Action, Reason, Trigger
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.controls import MEMORY, Controls
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.sessions.identity import OWN_HEADER, printable_id
@@ -182,7 +182,7 @@ def fold_view(case: Case, condensation: Condensation | None) -> View:
     return fold(case.measured.transcript, overlays, case.overhead, case.counter)
 
 
-def as_it_came(request: ChatRequest) -> Decision:
+def as_it_came(request: ClientRequest) -> Decision:
     """The decision to forward a request as it came; nothing of it is stored.
 
     Raises `HistoryUnavailable` in append mode, where the client has sent only the end of its conversation.

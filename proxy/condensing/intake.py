@@ -18,7 +18,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.errors import HistoryUnavailable
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append, append_to, check_append
@@ -61,7 +61,7 @@ class Intake:
         self._tokenizers = tokenizers
         self._keeps_text = keeps_text
 
-    async def build_case(self, request: ChatRequest, timing: Timing) -> Case:
+    async def build_case(self, request: ClientRequest, timing: Timing) -> Case:
         """The case of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         counter = self._tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body)
@@ -138,8 +138,8 @@ class Intake:
         return case._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
 
     async def _supply_history(
-        self, request: ChatRequest, identity: Identity, patience: Patience
-    ) -> tuple[ChatRequest, Append | None]:
+        self, request: ClientRequest, identity: Identity, patience: Patience
+    ) -> tuple[ClientRequest, Append | None]:
         """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
@@ -154,7 +154,7 @@ class Intake:
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measure(self, request: ChatRequest, counter: Counter, known: Known) -> Measured:
+    async def _measure(self, request: ClientRequest, counter: Counter, known: Known) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
         The length bounds the tokens of what the client sent; tokens that the upstream adds by itself come on top.

@@ -26,7 +26,7 @@ from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.patience import Patience
@@ -67,7 +67,7 @@ class Knowledge:
         return self.calibrator.learn(case.prompt, case.calibrated, decision.view, applied, usage.prompt)
 
     def _look_for_truncation(
-        self, decision: Decision, request: ChatRequest, usage: Usage, watched: WatchedReply
+        self, decision: Decision, request: ClientRequest, usage: Usage, watched: WatchedReply
     ) -> None:
         """Learns, counts and logs it if the usage proves that the upstream truncates prompts."""
         # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
@@ -92,7 +92,7 @@ class Knowledge:
         )
 
     def window_from(
-        self, refused: OpenedReply, refusal: Refusal, decision: Decision, request: ChatRequest
+        self, refused: OpenedReply, refusal: Refusal, decision: Decision, request: ClientRequest
     ) -> LearnedWindow:
         """The window that a refusal for length teaches."""
         clean = CallersText(decision.body).removed_from
@@ -105,7 +105,7 @@ class Knowledge:
             proven=stands is not None and stands.window == refusal.window,
         )
 
-    def form_from(self, refused: OpenedReply, decision: Decision, request: ChatRequest) -> Profile | None:
+    def form_from(self, refused: OpenedReply, decision: Decision, request: ClientRequest) -> Profile | None:
         """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
         options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile

@@ -28,7 +28,7 @@ from proxy.replaying.measures import (
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.message_cache import Element
 from proxy.runtime.clock import milliseconds_since
 from proxy.services import Services, open_services
@@ -78,11 +78,11 @@ class RecordedClient:
             (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
         ]
 
-    def request(self, end: int, *more: Message) -> ChatRequest:
+    def request(self, end: int, *more: Message) -> ClientRequest:
         """The request whose history are the first `end` messages, followed by `more` messages."""
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
         data = f'{{"model":{json.dumps(self._model)},"messages":[{raws}]{self._tools}}}'.encode()
-        return ChatRequest(
+        return ClientRequest(
             tenant=TENANT,
             headers=[],
             body=wire.read(data, CHAT_ENDPOINT),
@@ -123,7 +123,7 @@ class Player:
         return self._counter.overhead({"tools": conversation.tools}, has_system=has_system)
 
     async def decide(
-        self, request: ChatRequest, overhead: int, before: Sequence[ForwardedMessage]
+        self, request: ClientRequest, overhead: int, before: Sequence[ForwardedMessage]
     ) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
         """Decides a request; returns its figures and the forwarded messages, None if it was refused.
 

@@ -31,7 +31,7 @@ from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
 from proxy.reply.watching import WatchedReply, capture_for
 from proxy.request import controls, wire
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.controls import Controls
 from proxy.request.scanning import EXTENSION
 from proxy.request.tenants import OWNER, Owner
@@ -53,15 +53,15 @@ async def chat(request: Request) -> ASGIApp:
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            chat_request = await _read(request, services, incoming)
+            client_request = await _read(request, services, incoming)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             return await pass_unread(request, incoming, unread)
         line = line_of(request.scope)
-        line.model = chat_request.model
-        keep_alive = _keep_alive(services, chat_request)
-        return _Serving(services, chat_request, incoming, keep_alive, under_way.pop_all(), line)
+        line.model = client_request.model
+        keep_alive = _keep_alive(services, client_request)
+        return _Serving(services, client_request, incoming, keep_alive, under_way.pop_all(), line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Serving:
     """
 
     services: Services
-    request: ChatRequest
+    request: ClientRequest
     incoming: Incoming
     keep_alive: KeepAlive
     under_way: ExitStack
@@ -180,7 +180,7 @@ class _Serving:
         )
 
 
-def _keep_alive(services: Services, request: ChatRequest) -> KeepAlive:
+def _keep_alive(services: Services, request: ClientRequest) -> KeepAlive:
     """The keep-alive of a request, which sends beats only for a stream and if the settings want them."""
     settings = services.settings
     is_wanted = settings.keepalive != "off" and request.body.get("stream") is True and not request.controls.dry_run
@@ -199,7 +199,7 @@ def _dry_run(exchange: Exchange) -> Response:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-async def _read(request: Request, services: Services, incoming: Incoming) -> ChatRequest:
+async def _read(request: Request, services: Services, incoming: Incoming) -> ClientRequest:
     """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
@@ -227,8 +227,8 @@ async def _read(request: Request, services: Services, incoming: Incoming) -> Cha
         if stripped == plain:
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    chat_request = _chat_request(request, services, body, owner)
-    return _with_encoded_body(chat_request, data) if encoding else chat_request
+    client_request = _client_request(request, services, body, owner)
+    return _with_encoded_body(client_request, data) if encoding else client_request
 
 
 def _check_length(headers: Headers, limit: int) -> None:
@@ -252,10 +252,10 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _chat_request(request: Request, services: Services, body: wire.Body, owner: Owner) -> ChatRequest:
+def _client_request(request: Request, services: Services, body: wire.Body, owner: Owner) -> ClientRequest:
     headers = request.scope["headers"]
     model, suffix = controls.split_model(body.get("model"))
-    return ChatRequest(
+    return ClientRequest(
         tenant=owner.tenant,
         headers=to_upstream(headers, services.own_key, body.endpoint.key_header),
         body=body,
@@ -268,7 +268,7 @@ def _chat_request(request: Request, services: Services, body: wire.Body, owner: 
     )
 
 
-def _with_encoded_body(request: ChatRequest, data: bytes) -> ChatRequest:
+def _with_encoded_body(request: ClientRequest, data: bytes) -> ClientRequest:
     """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
     encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
     headers = [pair for pair in request.headers if pair[0] != ENCODING]

@@ -24,7 +24,7 @@ from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis import Limits
@@ -236,7 +236,7 @@ async def _replica(chosen: Settings) -> AsyncIterator[Services]:
         await store.close()
 
 
-def _request(line: Line, *, force: bool, guard: str | None) -> ChatRequest:
+def _request(line: Line, *, force: bool, guard: str | None) -> ClientRequest:
     messages = line.kept if line.appended is None else line.messages[line.appended :]
     given = {
         "x-condenser-session": line.session,
@@ -245,7 +245,7 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ChatRequest:
         "x-condenser-if-head": guard,
     }
     asked = [(name.encode(), value.encode()) for name, value in given.items() if value]
-    return ChatRequest(
+    return ClientRequest(
         tenant=line.tenant,
         headers=[(b"x-origin", line.origin.encode())],
         body=wire.read(json.dumps({"model": MODEL, "messages": messages}).encode()),

@@ -18,7 +18,7 @@ from proxy.endpoints.replies import Usage
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.stored import Records
@@ -88,10 +88,10 @@ async def running(waits: str = "", **more: Any) -> AsyncIterator[tuple[Services,
     await store.close()
 
 
-def request(rounds: int = 12) -> ChatRequest:
+def request(rounds: int = 12) -> ClientRequest:
     data = json.dumps({"model": "m", "messages": chat(rounds)}).encode()
     given = controls.read([(b"x-condenser-session", b"s"), (b"x-condenser-force", b"true")], None, None)
-    return ChatRequest("t", [], wire.read(data), "m", False, given)
+    return ClientRequest("t", [], wire.read(data), "m", False, given)
 
 
 def reply(prompt_tokens: int) -> WatchedReply:

@@ -17,7 +17,7 @@ from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.request.wire import Body
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
@@ -72,10 +72,10 @@ async def running() -> AsyncIterator[Services]:
         yield built
 
 
-def request(data: bytes | None = None, **ours: str) -> ChatRequest:
+def request(data: bytes | None = None, **ours: str) -> ClientRequest:
     data = data or json.dumps({"model": "m", "messages": chat(3)}).encode()
     given = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
-    return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
+    return ClientRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 
 
 def broken(built: Services, part: str) -> Condenser:
@@ -118,7 +118,7 @@ async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_ca
 
 async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_of_a_request() -> None:
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
-    asked = ChatRequest("t", [], wire.read(data), "m", True, controls.Controls())
+    asked = ClientRequest("t", [], wire.read(data), "m", True, controls.Controls())
     async with running() as built:
         decision = (await broken(built, "intake").exchange(asked)).decision
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}

@@ -16,7 +16,7 @@ from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -106,12 +106,12 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
     await store.close()
 
 
-def asked(built: Services, messages: Sequence[Message], **given: str) -> ChatRequest:
+def asked(built: Services, messages: Sequence[Message], **given: str) -> ClientRequest:
     data = json.dumps({"model": "gpt-4o", "messages": messages}, ensure_ascii=False).encode()
     headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
     body = wire.read(data, built.message_cache)
     chosen = controls.read(headers, None, None)
-    return ChatRequest(tenant="t", headers=[], body=body, model="gpt-4o", has_suffix=False, controls=chosen)
+    return ClientRequest(tenant="t", headers=[], body=body, model="gpt-4o", has_suffix=False, controls=chosen)
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:

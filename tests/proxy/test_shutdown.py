@@ -10,7 +10,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -35,10 +35,10 @@ class Silent:
         return ()
 
 
-def request(**ours: str) -> ChatRequest:
+def request(**ours: str) -> ClientRequest:
     data = json.dumps({"model": "m", "messages": chat(12)}).encode()
     given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
-    return ChatRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
+    return ClientRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 
 
 @pytest.mark.parametrize("strategy", ["half-window", "dynacontext"])

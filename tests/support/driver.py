@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.condenser import Exchange
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from tests.support import chat_bodies as wire
@@ -31,12 +31,12 @@ def talk(turns: int, words: int = 60) -> list[Message]:
     return [*messages, {"role": "user", "content": "And what comes next?"}]
 
 
-def request(messages: list[Message], members: Message | None = None, /, **control: str) -> ChatRequest:
+def request(messages: list[Message], members: Message | None = None, /, **control: str) -> ClientRequest:
     """A request of tenant `t` in session `s` with more `members`; `control` are headers, as `dry_run="true"`."""
     asked = {"session": "s", **control}
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
     read = wire.read(json.dumps({"model": "gpt-4o", "messages": messages, **(members or {})}).encode())
-    return ChatRequest("t", headers, read, "gpt-4o", False, controls.read(headers, None, None))
+    return ClientRequest("t", headers, read, "gpt-4o", False, controls.read(headers, None, None))
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from proxy.condensing.making import handed_over
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.services import open_services
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.identity import session_key
@@ -45,11 +45,11 @@ WORK = [message for number in range(12) for message in step(number)]
 MESSAGES = [{"role": "user", "content": "task"}, {"role": "assistant", "content": "ready"}, ASKED, *WORK]
 
 
-def request(**more: str) -> ChatRequest:
+def request(**more: str) -> ClientRequest:
     asked = {"session": "s", "force": "true", **more}
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
     body = wire.read(json.dumps({"model": "gpt-4o", "messages": MESSAGES}).encode())
-    return ChatRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
+    return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
 
 
 async def decided(store: SessionStore) -> Decision:

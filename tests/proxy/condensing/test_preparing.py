@@ -16,7 +16,7 @@ from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.runtime.clock import Timing
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
@@ -79,13 +79,13 @@ async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]
     await store.close()
 
 
-def request(messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str) -> ChatRequest:
+def request(messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str) -> ClientRequest:
     data = json.dumps({"model": model, "messages": messages or chat(12), "user": user}).encode()
     given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
-    return ChatRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
+    return ClientRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
 
 
-async def settled(built: Services, asked: ChatRequest) -> Exchange:
+async def settled(built: Services, asked: ClientRequest) -> Exchange:
     exchange = await built.condenser.exchange(asked)
     assert exchange.stores
     await exchange.store()
@@ -170,7 +170,7 @@ async def test_votes_that_wait_hold_a_bounded_number_of_bytes_and_are_held_later
         assert judges.asked == waiting + 1
 
 
-async def asked_for_votes(built: Services, asked: ChatRequest) -> None:
+async def asked_for_votes(built: Services, asked: ClientRequest) -> None:
     """A request whose votes have been asked for, as far as they are."""
     decision = await settled(built, asked)
     assert decision.follow_up is not None

@@ -17,7 +17,7 @@ from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
-from proxy.request.chat import ChatRequest
+from proxy.request.client_request import ClientRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
@@ -51,7 +51,7 @@ async def asking(store: SessionStore | SlowStore, strategy: str = "extract") -> 
         yield built
 
 
-def request(rounds: int = 24, **ours: str) -> ChatRequest:
+def request(rounds: int = 24, **ours: str) -> ClientRequest:
     messages = [{"role": "user", "content": "task"}]
     for number in range(rounds):
         messages.append({"role": "assistant", "content": f"{number} " + "word " * 100})
@@ -59,13 +59,13 @@ def request(rounds: int = 24, **ours: str) -> ChatRequest:
     return read(messages, **ours)
 
 
-def read(messages: list[dict[str, str]], **ours: str) -> ChatRequest:
+def read(messages: list[dict[str, str]], **ours: str) -> ClientRequest:
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
     body = wire.read(json.dumps({"model": "gpt-4o", "messages": messages}).encode())
-    return ChatRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
+    return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
 
 
-async def answered(built: Services, asked: ChatRequest) -> tuple[Exchange, float]:
+async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, float]:
     """What was decided, and the seconds that passed until the last byte of its reply could go."""
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -201,7 +201,7 @@ async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStor
 # A store that hangs
 
 
-async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ChatRequest) -> float:
+async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ClientRequest) -> float:
     """Seconds that a request for a model that is new here waits for a store that never answers some calls."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PassingTime)

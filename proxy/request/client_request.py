@@ -1,4 +1,4 @@
-"""A chat completion request in the form that the driver takes."""
+"""A client's request in the form that the driver takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from proxy.request.trust import ALWAYS, Trust
 from proxy.request.wire import Body
 
 
-class ChatRequest(NamedTuple):
-    """A chat completion request in the form that the condenser takes."""
+class ClientRequest(NamedTuple):
+    """A request in the form that the driver takes."""
 
     tenant: str
     headers: Headers
