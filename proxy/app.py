@@ -24,7 +24,7 @@ from proxy.browsers import guarded
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
-from proxy.request.tenants import OWNER
+from proxy.request.callers import OWNER
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
 from proxy.routes.health import livez, metrics, readyz, root

@@ -35,12 +35,11 @@ from proxy.learning.learned_windows import LearnedWindows
 from proxy.learning.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
+from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
 from proxy.request.controls import Permits
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
-from proxy.request.tenants import AUTHORIZATION, Tenants, tenant_key
-from proxy.request.trust import Callers
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin

@@ -5,8 +5,8 @@ borrowed credential may still be used, makes the call, and reports how it ended.
 the timeout of its model and notes the answer in the lane: the server refused the call for its rate, or served it.
 
 A key of the settings is used on behalf of those callers only whose own credential the upstream has accepted
-(`proxy/request/trust.py`). A caller's credential goes to no other address than its request did. In the background it is
-used for `CREDENTIAL_LIFE` seconds after that request and no longer.
+(`proxy/request/callers.py`). A caller's credential goes to no other address than its request did. In the background it
+is used for `CREDENTIAL_LIFE` seconds after that request and no longer.
 """
 
 from __future__ import annotations

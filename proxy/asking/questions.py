@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from proxy.http.headers import CREDENTIALS, Headers
 from proxy.learning.profiles import ANY, Profile
-from proxy.request.trust import ALWAYS, Trust
+from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import Mode, ModelRole
 from strategies.core.effects import Ask, Ballot

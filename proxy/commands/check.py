@@ -24,8 +24,8 @@ from proxy.commands.options import NamedModel, add_settings_arguments, command_l
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.quoting import in_words, redacted
+from proxy.request.callers import key_file
 from proxy.request.measure import BY_LENGTH
-from proxy.request.tenants import key_file
 from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, sources

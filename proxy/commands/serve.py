@@ -25,7 +25,7 @@ from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.server import Server, ServerConfig, Supervisor
 from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
-from proxy.request.tenants import tenant_key
+from proxy.request.callers import tenant_key
 from proxy.runtime.drain import Drain
 from proxy.runtime.heap import use_one_heap
 from proxy.settings import Settings

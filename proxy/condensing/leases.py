@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from proxy.request.trust import ALWAYS, Trust
+from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.owned_tasks import LINGER, OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import Lease, StoreError

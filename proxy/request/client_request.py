@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from proxy.http.headers import Headers
 from proxy.learning.proof import Scope
+from proxy.request.callers import ALWAYS, Trust
 from proxy.request.controls import Controls
-from proxy.request.trust import ALWAYS, Trust
 from proxy.request.wire import Body
 
 

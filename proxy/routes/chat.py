@@ -31,10 +31,10 @@ from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.reporting import editor_for
 from proxy.reply.watching import WatchedReply, capture_for
 from proxy.request import controls, wire
+from proxy.request.callers import OWNER, Owner
 from proxy.request.client_request import ClientRequest
 from proxy.request.controls import Controls
 from proxy.request.scanning import EXTENSION
-from proxy.request.tenants import OWNER, Owner
 from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
 from proxy.serving import error_response, line_of

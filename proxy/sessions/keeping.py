@@ -1,10 +1,10 @@
 """Writes a conversation back to the store after a request was decided.
 
 A condensation is recorded before the view made from it is sent; the first writer of a record wins. For a caller whom
-the upstream has not accepted yet, it waits for the head of a good reply (`proxy/request/trust.py`). The session itself
-is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its totals
-rise. The session's document has a revision, so a writer that comes too late reads the document again and applies its
-turn to that.
+the upstream has not accepted yet, it waits for the head of a good reply (`proxy/request/callers.py`). The session
+itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its
+totals rise. The session's document has a revision, so a writer that comes too late reads the document again and applies
+its turn to that.
 
 Every write goes on in a task of the app even if nobody waits for it any more. The last byte of a reply waits for its
 session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case, so that

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from proxy.http.headers import Headers, lowered_names
-from proxy.request.trust import ALWAYS, Trust
+from proxy.request.callers import ALWAYS, Trust
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.request.trust import FRESH, LIFE
+from proxy.request.callers import FRESH, LIFE
 from tests.support import replies, wire
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange

@@ -11,7 +11,7 @@ import pytest
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import BadRequest
 from proxy.http.headers import lowered_names
-from proxy.request.tenants import Tenants, TrustedProxies, tenant_key
+from proxy.request.callers import Tenants, TrustedProxies, tenant_key
 from proxy.sessions.identity import Identity, identify, new_derived_id, printable_id, provisional_id, session_key
 from proxy.settings import Settings
 from proxy.settings.tables import TenantSettings
