@@ -80,6 +80,8 @@ class Endpoint:
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
     offers_tools: Callable[[Values], bool]
     """Whether a request offers tools to its model."""
+    has_one_choice: Callable[[Values], bool]
+    """Whether a request asks for one reply, and not for several to choose from."""
     usage_probe: Callable[[Values], Mapping[str, str]]
     """The members, as JSON text, with which a stream reports its usage; empty if it does that anyway or cannot."""
 

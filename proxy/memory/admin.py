@@ -85,7 +85,7 @@ class MemoryAdmin:
 
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
         try:
-            transcript = Transcript.of(self._messages(session, branch, StoredHistory.of(blocks)))
+            transcript = Transcript.of(self._messages(session, branch, StoredHistory.of(blocks, session.dialect)))
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
         digests = transcript.digests

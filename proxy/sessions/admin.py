@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from typing import Any
 
+from proxy.endpoints.table import ENDPOINTS
 from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch
@@ -53,7 +54,8 @@ class Admin:
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
-        names = None if name is None else {name, session_key(name), key_of_shown(name)}
+        keys_of_id = [session_key(name, dialect) for dialect in ENDPOINTS] if name else []
+        names = None if name is None else {name, *keys_of_id, key_of_shown(name)}
         keys = [key for key in await self._stored.store.sessions(tenant) if names is None or key.session in names]
         loaded = [each async for each in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
@@ -149,7 +151,7 @@ def _head(key: SessionKey, session: Session) -> Document:
 
 def session_document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
     """All that is stored of a session; its condensations are in the order of time."""
-    stored = StoredHistory.of(blocks)
+    stored = StoredHistory.of(blocks, session.dialect)
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
     latest = condensations[-1] if condensations else None
     return {

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.sessions.identity import Identity
 from strategies.core.digest import ROOT, chain
-from strategies.core.messages import dump
+from strategies.core.messages import SYSTEM_ROLES, dump
 
 VERSION = 1
 """The schema of blocks, those of appends and all others."""
@@ -83,12 +83,12 @@ class StoredAppend(NamedTuple):
     elements: tuple[Element, ...]
 
 
-def decode_append(document: Mapping[str, Any]) -> StoredAppend | None:
+def decode_append(document: Mapping[str, Any], endpoint: Endpoint) -> StoredAppend | None:
     """The append in a block's document; None for a block of a client that sends its whole history each time."""
     if "before" not in document:
         return None
     raws = (*document["messages"], document["reply"])
-    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, CHAT_ENDPOINT) for raw in raws))
+    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, endpoint) for raw in raws))
 
 
 def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
@@ -111,7 +111,7 @@ def head_of(count: int, digest: bytes) -> str:
 
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history that ends with these messages."""
-    digests = chain(each.digest for each in elements if each.role not in ("system", "developer"))
+    digests = chain(each.digest for each in elements if each.role not in SYSTEM_ROLES)
     return head_of(len(digests), digests[-1]) if digests else NO_HEAD
 
 
@@ -141,5 +141,5 @@ def check_append(controls: Controls, body: Body, identity: Identity, *, keeps_te
             "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
             param=controls.param("no-store"),
         )
-    if body.get("n") not in (None, 1):
+    if not body.endpoint.has_one_choice(body.values):
         raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.calibration import anchor as anchors
+from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.append import Tip
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, Opening
+from proxy.sessions.identity import CHAT
 from proxy.sessions.session import FailedTry, Session
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
@@ -64,6 +66,7 @@ def encode_session(session: Session) -> bytes:
             "inherited": session.inherited,
             "forked": session.forked_after,
             "refused": session.rewriting_refused,
+            **({} if session.dialect == CHAT else {"dialect": session.dialect}),
         }
     )
 
@@ -83,7 +86,8 @@ def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
 def decode_document(meta: bytes) -> Session | None:
     """The session in a document, without its condensations; None where a newer version wrote it."""
     document = json.loads(meta)
-    if document["v"] > VERSION:
+    dialect = document.get("dialect", CHAT)
+    if document["v"] > VERSION or dialect not in ENDPOINTS:
         return None
     return Session(
         id=document["id"],
@@ -106,6 +110,7 @@ def decode_document(meta: bytes) -> Session | None:
         inherited=document.get("inherited", 0),
         forked_after=document.get("forked", 0),
         rewriting_refused=document.get("refused", False),
+        dialect=dialect,
     )
 
 
@@ -199,8 +204,9 @@ def _decode_pieces(rows: Iterable[Any], before: int) -> Iterator[Piece]:
 
 
 def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Literal:
-    if not isinstance(raw, str) or not isinstance(loads(raw)["role"], str):
-        raise TypeError("a piece is no message")
+    value = loads(raw) if isinstance(raw, str) else {}
+    if not (isinstance(value.get("role"), str) or isinstance(value.get("type"), str)):
+        raise TypeError("a piece is no message of any dialect")
     if origin is not None and not 0 <= origin < before:
         raise ValueError("what a piece stands for is not covered")
     return Literal(raw, kind, origin)

@@ -20,8 +20,11 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.table import endpoint_named
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.append import VERSION, StoredAppend, decode_append
+from proxy.sessions.identity import CHAT
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
@@ -96,10 +99,11 @@ class DecodedBlock(NamedTuple):
 class StoredHistory:
     """The decoded blocks of one session: a tree of messages, and appends by the names of their blocks.
 
-    `size` is the memory that it takes, in bytes, roughly.
+    `size` is the memory that it takes, in bytes, roughly; `dialect` is that of the session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: str = CHAT) -> None:
+        self.endpoint = endpoint_named(dialect)
         self.tree: Tree[StoredMessage] = Tree()
         self.appended: dict[str, StoredAppend] = {}
         self.size = 0
@@ -110,10 +114,10 @@ class StoredHistory:
         self._counter_key = ""
 
     @classmethod
-    def of(cls, blocks: Mapping[str, bytes]) -> StoredHistory:
+    def of(cls, blocks: Mapping[str, bytes], dialect: str = CHAT) -> StoredHistory:
         """The history in all blocks of a session; raises ValueError, LookupError or TypeError for a broken block."""
-        history = cls()
-        history.add(decode_blocks(blocks))
+        history = cls(dialect)
+        history.add(decode_blocks(blocks, history.endpoint))
         return history
 
     def add(self, blocks: Iterable[DecodedBlock]) -> None:
@@ -155,10 +159,10 @@ class StoredHistory:
         return self._parsed
 
 
-def decode_blocks(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
+def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
     """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
     documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
-    return [DecodedBlock(name, messages_of(each), decode_append(each)) for name, each in documents]
+    return [DecodedBlock(name, messages_of(each), decode_append(each, endpoint)) for name, each in documents]
 
 
 def _text_bytes(raw: str | bytes | None) -> int:
@@ -190,7 +194,7 @@ class Histories:
             history = cached.history
             await self._read_missing(key, history, ends)
         else:
-            history = StoredHistory()
+            history = StoredHistory(session.dialect)
             await self._read_all(key, history, ends)
         if history.size <= self._max_bytes:
             self._cached.put(key, _Cached(session.created_at, history), history.size)
@@ -219,16 +223,16 @@ class Histories:
         """Reads the blocks of these names, all of them where that is None. Returns how many there were."""
         blocks = await self._stored.store.blocks(key, names)
         try:
-            history.add(await _decode_blocks(blocks))
+            history.add(await _decode_blocks(blocks, history.endpoint))
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from error
         return len(blocks)
 
 
-async def _decode_blocks(blocks: Mapping[str, bytes]) -> list[DecodedBlock]:
+async def _decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
     if sum(map(len, blocks.values())) < IN_THREAD:
-        return decode_blocks(blocks)
-    return await asyncio.to_thread(decode_blocks, blocks)
+        return decode_blocks(blocks, endpoint)
+    return await asyncio.to_thread(decode_blocks, blocks, endpoint)
 
 
 class MissingMessages(NamedTuple):

@@ -18,6 +18,8 @@ from proxy.http.headers import Headers
 
 OWN_HEADER = "X-Condenser-Session"
 DERIVED = "derived"
+CHAT = "chat"
+"""The dialect of all that does not name one; sessions of earlier versions do not."""
 MAX_SHOWN = 256
 """The maximum number of characters of an id that headers and logs show as it is."""
 
@@ -27,12 +29,18 @@ class Identity:
     """The session id of a request, and the header or member that gave it.
 
     `id` is None if the session must be derived from the messages. A `weak` id counts only if the stored history
-    continues in the request.
+    continues in the request. The same id in another dialect is another session.
     """
 
     source: str = DERIVED
     id: str | None = None
     weak: bool = False
+    dialect: str = CHAT
+
+    @property
+    def key(self) -> str:
+        """The name of the session in keys of the store, for an explicit id."""
+        return session_key(self.id or "", self.dialect)
 
 
 def identify(
@@ -44,12 +52,12 @@ def identify(
     `values` are the members of a body that came to the endpoint.
     """
     if own_id is not None:
-        return Identity(OWN_HEADER, own_id)
+        return Identity(OWN_HEADER, own_id, dialect=endpoint.name)
     for hint in _hints(headers, names, endpoint, values):
         if isinstance(hint.id, str) and hint.id:
             _check(hint.source, hint.id)
-            return Identity(hint.source, hint.id, hint.is_weak)
-    return Identity()
+            return Identity(hint.source, hint.id, hint.is_weak, endpoint.name)
+    return Identity(dialect=endpoint.name)
 
 
 def _hints(headers: Headers, names: Mapping[bytes, str], endpoint: Endpoint, values: Values) -> Iterator[SessionHint]:
@@ -67,9 +75,10 @@ def _check(source: str, value: str) -> None:
         raise BadRequest(f"{source} holds control characters.", param=source)
 
 
-def session_key(session_id: str) -> str:
+def session_key(session_id: str, dialect: str = CHAT) -> str:
     """The name of an explicit session in keys: a digest, so that ids of any length stay distinct."""
-    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    key = b"" if dialect == CHAT else dialect.encode()
+    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
 
 
 def printable_id(session_id: str) -> str:

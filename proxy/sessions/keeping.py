@@ -230,6 +230,7 @@ class Keeper:
             parent=recognised.parent,
             inherited=recognised.inherited,
             forked_after=recognised.inherited,
+            dialect=recognised.identity.dialect,
         )
 
     @property

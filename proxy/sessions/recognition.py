@@ -143,7 +143,7 @@ class Recogniser:
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
-            key = SessionKey(tenant, names.session_key(identity.id))
+            key = SessionKey(tenant, identity.key)
             return Recognised(identity, key, names.printable_id(identity.id), patience)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
@@ -158,7 +158,7 @@ class Recogniser:
             return blank
         branch = session.find_branch(transcript)
         if blank.identity.weak and branch is None:
-            derived = self._blank(tenant, Identity(), transcript, blank.patience)
+            derived = self._blank(tenant, Identity(dialect=blank.identity.dialect), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
         found = blank._replace(
             session=session,
@@ -224,7 +224,7 @@ class Recogniser:
         nearest: tuple[str, Session] | None = None
         for name in list(dict.fromkeys(indexed[each] for each in digests if each in indexed))[:_CANDIDATES]:
             session = await lookup.session(name)
-            if session is None or not session.is_derived:
+            if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
                 continue
             branch = session.find_branch(transcript)
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
@@ -254,7 +254,7 @@ class Recogniser:
         Raises `StoreError`, with `writes` also where nothing can be stored now.
         """
         try:
-            key = SessionKey(tenant, names.session_key(identity.id or ""))
+            key = SessionKey(tenant, identity.key)
             return await patience.read(self._history(key, writes=writes))
         except StoreError as error:
             self._stored.outage.failed("a history was not read", error)

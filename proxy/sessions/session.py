@@ -31,6 +31,7 @@ from proxy.sessions.branch import (
     openings,
     places_since,
 )
+from proxy.sessions.identity import CHAT
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
@@ -110,6 +111,8 @@ class Session(NamedTuple):
     """How many first messages the session shares with its parent."""
     rewriting_refused: bool = False
     """Whether the upstream took a request only as it came, not as it was rewritten; nothing is rewritten any more."""
+    dialect: str = CHAT
+    """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0
     """How many times it was saved."""
 

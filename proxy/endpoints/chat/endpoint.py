@@ -15,6 +15,7 @@ CHAT_ENDPOINT = Endpoint(
     counter=ChatCounter,
     reply_limits=("max_completion_tokens", "max_tokens"),
     offers_tools=requests.offers_tools,
+    has_one_choice=lambda values: values.get("n") in (None, 1),
     usage_probe=requests.usage_probe,
     session_hints=requests.session_hints,
 )

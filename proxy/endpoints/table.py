@@ -1,0 +1,13 @@
+"""The endpoints by name: a protocol is served if it is in this table."""
+
+from __future__ import annotations
+
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
+
+ENDPOINTS = {endpoint.name: endpoint for endpoint in (CHAT_ENDPOINT,)}
+
+
+def endpoint_named(name: str) -> Endpoint:
+    """The endpoint of a dialect; raises `LookupError` for one that only a newer version knows."""
+    return ENDPOINTS[name]

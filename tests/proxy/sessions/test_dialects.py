@@ -1,0 +1,61 @@
+"""A session belongs to one dialect: it names it, and no request in another one finds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.table import ENDPOINTS
+from proxy.sessions.codec import decode_document, encode_session
+from proxy.sessions.identity import Identity, identify, session_key
+from proxy.sessions.session import Session
+from tests.proxy.remembered import DERIVED, NAMED, Sessions, recognised, settled
+
+OTHER = replace(CHAT_ENDPOINT, name="other")
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _two_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENDPOINTS, OTHER.name, OTHER)
+
+
+async def test_the_same_id_in_another_dialect_is_another_session(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc", NAMED)
+    elsewhere = replace(NAMED, dialect=OTHER.name)
+    assert (await recognised(sessions, "abcde", elsewhere)).session is None
+    other = await settled(sessions, "abc", elsewhere)
+    found = [(await recognised(sessions, "abcde", each)).key for each in (NAMED, elsewhere)]
+    assert found == [first.key, other.key]
+    assert first.key != other.key
+
+
+async def test_a_derived_session_is_not_continued_in_another_dialect(sessions: Sessions) -> None:
+    await settled(sessions, "abc")
+    found = await recognised(sessions, "abcde", replace(DERIVED, dialect=OTHER.name))
+    assert (found.session, found.parent, found.condensations) == (None, None, ())
+
+
+def test_a_request_is_identified_in_its_own_dialect() -> None:
+    for endpoint in (CHAT_ENDPOINT, OTHER):
+        for given in (None, "id"):
+            assert identify(given, [], {}, endpoint, {}).dialect == endpoint.name
+        assert identify(None, [], {}, endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.name
+
+
+def test_a_chat_session_is_stored_as_it_was_before_there_were_dialects() -> None:
+    session = Session("s", "given", 0.0)
+    assert "dialect" not in json.loads(encode_session(session))
+    assert decode_document(encode_session(session)) == session
+    assert Identity("given", "s").key == session_key("s") == "ebbf7769fea5c8d41a9068bd6edbb2c13"
+
+
+def test_a_session_names_another_dialect_and_one_that_is_not_known_is_a_miss() -> None:
+    stored = encode_session(Session("s", "given", 0.0, dialect=OTHER.name))
+    found = decode_document(stored)
+    assert found is not None
+    assert found.dialect == OTHER.name
+    assert decode_document(stored.replace(b'"other"', b'"newer"')) is None
