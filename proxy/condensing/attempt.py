@@ -142,7 +142,7 @@ def with_offer_reason(decision: Decision, case: Case) -> Decision:
 def _probes(decision: Decision, case: Case) -> bool:
     """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
     body, is_trial = case.request.body, decision.reason == Reason.WINDOW_TRIAL
-    if body.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
+    if body.values.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
         return False
     return case.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
 

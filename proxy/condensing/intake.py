@@ -63,12 +63,13 @@ class Intake:
 
     async def build_case(self, request: ClientRequest, timing: Timing) -> Case:
         """The case of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
+        scope = request.scope
         counter = self._tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
-        await self._knowledge.refresh(request.scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
-        known = self._policies.known(request.controls.window, request.scope)
+        await self._knowledge.refresh(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        known = self._policies.known(request.controls.window, scope)
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
@@ -84,9 +85,7 @@ class Intake:
         if request.controls.dry_run and (recognised.session or recognised.condensations):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
-        policy = self._policies.policy(
-            request.controls, settings, request.scope, request.body.envelope.reply_limit, known
-        )
+        policy = self._policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
         if policy.scope:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:

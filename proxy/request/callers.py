@@ -93,8 +93,11 @@ class Tenants:
 
     def _credential(self, values: Mapping[bytes, str]) -> str:
         """All credentials of a request as one text: the first by its value alone, wherever it stands."""
-        value, *others = [(values[name], name) for name in self._credentials if name in values] or [("", b"")]
-        return "\0".join([value[0], *(f"{name.decode()}\0{other}" for other, name in others)])
+        parts: list[str] = []
+        for name in self._credentials:
+            if name in values:
+                parts += [name.decode(), values[name]] if parts else [values[name]]
+        return "\0".join(parts)
 
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")

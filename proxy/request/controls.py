@@ -163,8 +163,13 @@ def read(
     values = {**from_suffix, **_from_body(extension), **from_headers}
     if not (values or unknown):
         return _NONE
-    params = {key: param for key, (param, _) in values.items()}
-    fields = {name: parse(*values[key]) for key, (name, parse) in _PARSERS.items() if key in values}
+    params: dict[str, str] = {}
+    for key, (param, _) in values.items():
+        params[key] = param
+    fields: dict[str, Any] = {}
+    for key, (name, parse_value) in _PARSERS.items():
+        if key in values:
+            fields[name] = parse_value(*values[key])
     warnings = _UNKNOWN.warnings(unknown) if unknown else ()
     controls = Controls(**fields, warnings=warnings, params=params)
     if controls.if_head is not None and not controls.append:
@@ -202,7 +207,7 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Giv
             continue
         key = lowered.removeprefix(OWN_PREFIX).decode("latin-1")
         if key in KEYS:
-            found[key] = (_header(key), value.decode("latin-1").strip())
+            found[key] = (_HEADERS[key], value.decode("latin-1").strip())
         else:
             unknown.append(_header(key))
     return found, unknown
@@ -210,6 +215,9 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Giv
 
 def _header(key: str) -> str:
     return f"X-Condenser-{key.title()}"
+
+
+_HEADERS = {key: _header(key) for key in KEYS}
 
 
 def _from_body(extension: object) -> dict[str, Given]:

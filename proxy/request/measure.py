@@ -178,28 +178,33 @@ class Measurer:
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
         split = self._split(body, BY_LENGTH)
-        new = [element for element in (*split.systems, *split.later) if BY_LENGTH not in element.messages]
-        transcript, features = self._build(body, split, BY_LENGTH, {id(each): self._estimated(each) for each in new})
+        read: dict[int, Message] = {}
+        for element in (*split.systems, *split.later):
+            if BY_LENGTH not in element.messages:
+                read[id(element)] = self._estimated(element)
+        transcript, features = self._build(body, split, BY_LENGTH, read)
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, BY_LENGTH, body.envelope.outside_digest.hex(), features)
 
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)
         others = body.elements[head:]
-        prefix = self.prefixes.find(others, counted_by)
+        prefix = self.prefixes.find(others, counted_by) if len(others) > MIN_MESSAGES else None
         later = others[len(prefix.elements) :] if prefix else others
         return _Split(body.elements[:head], others, prefix, later)
 
     def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> CountedTranscript:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
-        systems = [new.get(id(each)) or each.messages[counted_by] for each in split.systems]
-        later = [new.get(id(each)) or each.messages[counted_by] for each in split.later]
+        elements = (*split.systems, *split.later)
+        messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
         self._cache.keep(body.units)
-        self.prefixes.store(split.others, counted_by, split.prefix)
+        if len(split.others) > MIN_MESSAGES:
+            self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
-            return CountedTranscript.of([*systems, *later])
-        transcript, features = split.prefix.counted.followed(later)
-        return CountedTranscript(transcript.with_leading_systems(systems), features)
+            return CountedTranscript.of(messages)
+        head = len(split.systems)
+        transcript, features = split.prefix.counted.followed(messages[head:])
+        return CountedTranscript(transcript.with_leading_systems(messages[:head]), features)
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
@@ -256,4 +261,4 @@ def _hash(data: bytes, name: str, owner: str) -> bytes:
 
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove that a body has at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return body.size <= tokens and not body.supplied_bytes and body.is_text
+    return body.size <= tokens and not body.is_supplied and body.is_text

@@ -51,7 +51,7 @@ _WINDOW = 16 * 1024
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
-_IS_TEXT = attrgetter("is_text")
+IS_TEXT = attrgetter("is_text")
 
 
 class Element:
@@ -127,12 +127,7 @@ class Span:
     def __init__(self, elements: Sequence[Element]) -> None:
         self.elements = elements
         self.texts = [element.data for element in elements]
-        self.is_text = are_text(elements)
-
-
-def are_text(elements: Iterable[Element | Span]) -> bool:
-    """Whether all of them are text only; the bytes of a picture, for example, do not bound its tokens."""
-    return False not in map(_IS_TEXT, elements)
+        self.is_text = False not in map(IS_TEXT, elements)
 
 
 class ElementArray(NamedTuple):
@@ -179,7 +174,8 @@ class MessageCache:
             self._first.put(owner, ref(array.elements[0]))
         width, parsed = _FIRST_WINDOW, 0
         while True:
-            tally.check_messages(len(array.elements))
+            if len(array.elements) > tally.max_messages:
+                tally.refuse_messages()
             if parsed >= _WINDOW:
                 parsed = 0
                 await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
@@ -85,6 +85,7 @@ class Tally:
     def __init__(self, endpoint: Endpoint, bounds: Bounds, size: int) -> None:
         self.endpoint = endpoint
         self._bounds = bounds
+        self.max_messages = bounds.messages
         self._piece = bounds.values // PIECE_SHARE
         self._counts = size > bounds.values
         self._values = 0
@@ -109,11 +110,9 @@ class Tally:
         if self._values > self._bounds.values:
             raise BodyTooLarge(f"The request body holds more than {self._bounds.values:,} values.")
 
-    def check_messages(self, count: int) -> None:
-        """Checks the number of messages."""
-        if count > self._bounds.messages:
-            name = self.endpoint.list_member
-            raise BodyTooLarge(f"There are more than {self._bounds.messages:,} messages.", param=name)
+    def refuse_messages(self) -> NoReturn:
+        """Refuses a body with more than `max_messages`."""
+        raise BodyTooLarge(f"There are more than {self.max_messages:,} messages.", param=self.endpoint.list_member)
 
     def check_members(self, count: int) -> None:
         """Checks the number of members."""
@@ -254,7 +253,8 @@ def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]]
     if text[end : end + 1] == "]":
         return elements, end + 1
     while True:
-        tally.check_messages(len(elements) + 1)
+        if len(elements) >= tally.max_messages:
+            tally.refuse_messages()
         value, stop = _decode_piece(text, end, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
         elements.append((value, text[end:stop]))
         end = skip_space(text, stop)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
-from proxy.request.message_cache import Element, MessageCache, Span, are_text
+from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
     DEFAULT_BOUNDS,
     EXTENSION,
@@ -57,15 +57,15 @@ class Body(NamedTuple):
     """The messages, in append mode after those that the store supplied."""
     units: Sequence[Element | Span]
     """The same, with a span in the place of messages that were recognised as one piece."""
+    size: int
+    """Bytes of the request; with a supplied history an upper bound, which counts the appended messages twice."""
     hole: slice | None = None
     """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
-    supplied_bytes: int = 0
-    """Bytes of `elements` if append mode supplied the history, else 0."""
 
     @property
-    def size(self) -> int:
-        """Bytes of the request; in append mode an upper bound, which counts the appended messages twice."""
-        return len(self.data) + self.supplied_bytes
+    def is_supplied(self) -> bool:
+        """Whether append mode has supplied the history."""
+        return self.size > len(self.data)
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -75,16 +75,12 @@ class Body(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
-        return are_text(self.units)
+        return False not in map(IS_TEXT, self.units)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with these `elements` as its messages: the stored history and its own."""
-        size = sum(len(element.data) for element in elements)
-        return self._replace(elements=elements, units=elements, supplied_bytes=size)
-
-    def get(self, key: str) -> Any:
-        """The parsed value of a member other than the list, or None."""
-        return self.values.get(key)
+        size = len(self.data) + sum(len(element.data) for element in elements)
+        return self._replace(elements=elements, units=elements, size=size)
 
     def raw_value(self, key: str) -> str:
         """The JSON text of the value of a member other than the list, as it came in, or ""."""
@@ -92,7 +88,7 @@ class Body(NamedTuple):
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
-        return f"{self.raw_value('tools')[:-1]},{tool}]" if self.get("tools") else f"[{tool}]"
+        return f"{self.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
 
     def spliced(
         self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
@@ -194,7 +190,7 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
         return None
     if envelope is None:
         return None
-    return Body(endpoint, data, envelope, envelope.values, elements, units, slice(start, end))
+    return Body(endpoint, data, envelope, envelope.values, elements, units, len(data), slice(start, end))
 
 
 @cache
@@ -215,7 +211,7 @@ def _parse_all(data: bytes, endpoint: Endpoint, bounds: Bounds, owner: str) -> B
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    return Body(endpoint, data, envelope, envelope.values, elements, elements)
+    return Body(endpoint, data, envelope, envelope.values, elements, elements, len(data))
 
 
 def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:

@@ -183,7 +183,8 @@ class _Serving:
 def _keep_alive(services: Services, request: ClientRequest) -> KeepAlive:
     """The keep-alive of a request, which sends beats only for a stream and if the settings want them."""
     settings = services.settings
-    is_wanted = settings.keepalive != "off" and request.body.get("stream") is True and not request.controls.dry_run
+    is_stream = request.body.values.get("stream") is True
+    is_wanted = is_stream and settings.keepalive != "off" and not request.controls.dry_run
     return KeepAlive(
         settings.keepalive_interval if is_wanted else None,
         lambda: beat(settings.keepalive, request.model, services.clock()),
@@ -218,7 +219,7 @@ async def _read(request: Request, services: Services, incoming: Incoming) -> Cli
         body = await wire.read_in_turns(
             plain, CHAT_ENDPOINT, services.message_cache, services.bounds, owner=owner.tenant
         )
-        controls.check_model(body.get("model"))
+        controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
         from_headers = controls.read(headers, None, None, services.permits)
         if from_headers.needs_reading or not _is_off(from_headers, services):
@@ -254,7 +255,7 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
 
 def _client_request(request: Request, services: Services, body: wire.Body, owner: Owner) -> ClientRequest:
     headers = request.scope["headers"]
-    model, suffix = controls.split_model(body.get("model"))
+    model, suffix = controls.split_model(body.values.get("model"))
     return ClientRequest(
         tenant=owner.tenant,
         headers=to_upstream(headers, services.own_key, body.endpoint.key_header),
@@ -262,7 +263,7 @@ def _client_request(request: Request, services: Services, body: wire.Body, owner
         model=model or "",
         has_suffix=suffix is not None,
         query=request.scope["query_string"],
-        controls=controls.read(headers, body.get(EXTENSION), suffix, services.permits),
+        controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permits),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

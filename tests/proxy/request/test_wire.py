@@ -144,7 +144,7 @@ def test_any_model_name_can_be_put_in(model: str) -> None:
 def test_a_member_that_stands_twice_keeps_both_its_texts() -> None:
     data = f'{{"n":1,"messages":[{MESSAGE}],"n":2,"condenser":{{}}}}'.encode()
     body = read(data)
-    assert body.get("n") == 2
+    assert body.values.get("n") == 2
     assert body.spliced() == f'{{"n":1,"messages":[{MESSAGE}],"n":2}}'.encode()
 
 
