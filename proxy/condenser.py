@@ -21,11 +21,10 @@ request is forwarded unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
 
 from proxy.calibration.anchor import Anchor
 from proxy.condensing import account
@@ -39,7 +38,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Policies
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
-from proxy.endpoints.replies import Usage
+from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.learning.learned_windows import Origin
 from proxy.learning.profiles import Profile
@@ -213,7 +212,7 @@ class Exchange:
             return await send(body)
 
         again = send_unencoded if now.may_be_rewritten else None
-        answer = await send_once(now.decision, send, again, is_ours=now.rounds is not None)
+        answer = await send_once(self.request.body.endpoint, now.decision, send, again, is_ours=now.rounds is not None)
         self.timing.upstream += milliseconds_since(started)
         return answer
 
@@ -322,17 +321,17 @@ class Exchange:
 
     # -- settle --------------------------------------------------------------------------------------
 
-    def settle(self, watched: WatchedReply, message: Mapping[str, Any] | None) -> Awaitable[None] | None:
+    def settle(self, watched: WatchedReply, items: Items = ()) -> Awaitable[None] | None:
         """Learns from a complete reply at once, and returns what then stores the session; None if nothing is stored.
 
         Synchronous, for nothing may come between the end of a reply and the start of storing it. A defect in here costs
-        what the reply would have taught, not the session. `message` is the reply's, which append mode stores.
+        what the reply would have taught, not the session. `items` are what the model said, which append mode stores.
         """
         try:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
-        return self.store(message) if self.stores else None
+        return self.store(items) if self.stores else None
 
     def _learn(self, watched: WatchedReply) -> None:
         decision, case, rounds = self._now[:3]
@@ -344,7 +343,7 @@ class Exchange:
             self.usage = usage
             self._anchor = self._parts.knowledge.learn_from_reply(decision, case, usage, watched)
 
-    async def store(self, message: Mapping[str, Any] | None = None) -> None:
+    async def store(self, items: Items = ()) -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""
         _, case, rounds, update, is_small = self._now[:5]
         if case is None or update is None:
@@ -361,15 +360,13 @@ class Exchange:
         if case.append is None:
             await self._parts.decider.keeper.settle(case.recognised, update)
         else:
-            await self._store_append(case, update, case.append, message)
+            await self._store_append(case, update, case.append, items)
 
-    async def _store_append(
-        self, case: Case, update: SessionUpdate, append: Append, message: Mapping[str, Any] | None
-    ) -> None:
+    async def _store_append(self, case: Case, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
-        if message is None:
+        if not items:
             why = "its reply has no message that can be stored, or is too large"
-        elif why := await self._parts.decider.keeper.settle(case.recognised, with_appended(update, append, message)):
+        elif why := await self._parts.decider.keeper.settle(case.recognised, with_appended(update, append, items)):
             self._now = self._now._replace(decision=degraded(self.decision, why))
         else:
             return

@@ -18,6 +18,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import ProxyError, ShuttingDown
 from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers, first
@@ -39,9 +41,9 @@ def line_of(scope: Scope) -> RequestLine:
     return line
 
 
-def error_response(error: ProxyError) -> Response:
-    """The response for an error of the proxy's own."""
-    return Response(error.to_json(), error.status, dict(error.headers), media_type="application/json")
+def error_response(error: ProxyError, endpoint: Endpoint = CHAT_ENDPOINT) -> Response:
+    """The response for an error of the proxy's own, in the form of an endpoint."""
+    return Response(endpoint.error_body(error), error.status, dict(error.headers), media_type="application/json")
 
 
 class Serving:

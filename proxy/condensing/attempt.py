@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision, undecided
+from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.searching.rounds import HiddenRounds
@@ -110,7 +111,7 @@ def _last_applied(decision: Decision, case: Case) -> str:
     return decision.applied.id if decision.applied else ""
 
 
-def with_appended(update: SessionUpdate, append: Append, reply: Mapping[str, Any]) -> SessionUpdate:
+def with_appended(update: SessionUpdate, append: Append, reply: Items) -> SessionUpdate:
     """The update of append mode, which stores the request's messages and the reply."""
     tip, block = append.block(reply)
     return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})

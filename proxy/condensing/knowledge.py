@@ -96,7 +96,8 @@ class Knowledge:
     ) -> LearnedWindow:
         """The window that a refusal for length teaches."""
         clean = CallersText(decision.body).removed_from
-        stands = recognise(refused.reply.status, refused.error, clean) if refusal.window is not None else None
+        status, answer = refused.reply.status, request.body.endpoint.answer
+        stands = recognise(status, refused.error, clean, answer=answer) if refusal.window is not None else None
         return self.learned.learn_from_refusal(
             request.scope,
             refusal,

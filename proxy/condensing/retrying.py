@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from proxy.condensing.decision import Decision
 from proxy.condensing.searching import is_about_tools
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.overflow import Refusal
 from proxy.overflow.wording import MIN_WINDOW
@@ -74,8 +75,10 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
     return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
 
 
-async def send_once(decision: Decision, send: Send, again: Send | None, *, is_ours: bool) -> OpenedReply:
-    """Sends a decision, and opens the reply; raises `UpstreamUnavailable`.
+async def send_once(
+    endpoint: Endpoint, decision: Decision, send: Send, again: Send | None, *, is_ours: bool
+) -> OpenedReply:
+    """Sends a decision, and opens the reply where it may refuse it; raises `UpstreamUnavailable`.
 
     An error that cannot be read is asked for once more by `again`. That costs a round trip; refusing encodings
     beforehand would cost normal replies theirs. `is_ours` says that the request has members that we added.
@@ -86,7 +89,9 @@ async def send_once(decision: Decision, send: Send, again: Send | None, *, is_ou
     # No window is so small that a shorter prompt is refused for its length.
     is_long = decision.forwarded_tokens >= MIN_WINDOW
     is_ours = is_ours or decision.view.is_changed or decision.probed
-    return await open_reply(reply, inspect=is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST))
+    if is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST):
+        return await open_reply(endpoint, reply)
+    return OpenedReply(reply)
 
 
 async def replace_refused(refused: UpstreamReply, sending: Awaitable[T]) -> T | None:

@@ -69,6 +69,7 @@ class Searcher:
     def rounds(self, decision: Decision, case: Case) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
         return HiddenRounds(
+            case.request.body.endpoint,
             decision.view,
             case.policy.budget,
             lambda query: self._recall.search(Searchable.of(case), query, self._settings.embeddings_search_wait),

@@ -16,8 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from proxy.endpoints.replies import Capture
+from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
 from proxy.tokens.counter import Counter
 
@@ -45,6 +47,18 @@ class MalformedElement(ValueError):
         """`member` is the path from the element to the value that is wrong: `.role`."""
         super().__init__(problem)
         self.member = member
+
+
+class EndingReader(Protocol):
+    """Reads the ending of a reply from its last bytes, or from all of them if `is_complete`; "" for none."""
+
+    def __call__(self, data: bytes, *, is_complete: bool) -> str: ...
+
+
+class AsEvents(Protocol):
+    """Turns a reply in one piece into events; `is_success` says what its status was."""
+
+    def __call__(self, data: bytes, *, is_success: bool) -> bytes | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +105,37 @@ class Endpoint:
     """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
     key_header: tuple[bytes, bytes] = BEARER
     """The header that carries an API key, and what stands before the key in it."""
+
+    # -- replies: what is read of them
+
+    answer: re.Pattern[bytes]
+    """Matches what only a normal reply has, or an event of one, and no error."""
+    is_greeting: Callable[[object], bool]
+    """Whether an event says nothing yet, so that it may be held back until it is known that no error follows."""
+    last_event_at: Callable[[bytes, bytes], int]
+    """Where in a chunk of a stream the event begins that ends the stream; -1 for nowhere.
+
+    The second argument are bytes that stand before the chunk.
+    """
+    last_event_has_data: bool = False
+    """Whether that event says anything of the reply, such as its usage, so that all of it must be read first."""
+    ending: EndingReader
+    """Reads the ending of the text from the last bytes of a reply."""
+    capture: Callable[[Headers], Capture]
+    """Captures what the model says in a reply with these headers."""
+    is_usage_alone: Callable[[object], bool]
+    """Whether an event is there only because `usage_probe` has asked for it."""
+
+    # -- replies: what the proxy itself says
+
+    error_body: Callable[[ProxyError], bytes]
+    """An error of the proxy as the body of a reply."""
+    error_event: Callable[[ProxyError, bytes], bytes]
+    """An error of the proxy as the end of a stream. The second argument are the last bytes that were sent."""
+    beat: Callable[[str, float], bytes]
+    """A sign of life that changes nothing, in a stream of this model, at a time in seconds since the epoch."""
+    as_events: AsEvents
+    """The events of a stream that say the same as a reply in one piece; None if the data is no such reply."""
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

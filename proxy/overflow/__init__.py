@@ -25,7 +25,6 @@ from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = b"error"
-_ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 
 
 class RefusedPart(StrEnum):
@@ -47,20 +46,22 @@ class Refusal(NamedTuple):
     """The length of the reply that was asked for."""
 
 
-def recognise(status: int, body: bytes, clean: Callable[[str], str] | None = None) -> Refusal | None:
-    """The refusal in an answer with this status and body; None if the answer does not refuse the request for its size.
+def recognise(
+    status: int, body: bytes, clean: Callable[[str], str] | None = None, *, answer: re.Pattern[bytes]
+) -> Refusal | None:
+    """The refusal in a reply with this status and body; None if the reply does not refuse the request for its size.
 
-    An answer with a status below 400 is one only if its body, or its event, is an error. With `clean` only what that
-    leaves of the body's texts is read.
+    A reply with a status below 400 is one only if its body, or its event, is an error; `answer` matches what has an
+    answer in it (`Endpoint.answer`). With `clean` only what that leaves of the body's texts is read.
     """
     if status in _NEVER:
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(RefusedPart.INPUT)
-    if status < HTTPStatus.MULTIPLE_CHOICES and _ERROR not in body and _ANSWER.search(body):
+    if status < HTTPStatus.MULTIPLE_CHOICES and _ERROR not in body and answer.search(body):
         return None  # a normal reply, as nearly all are: there is nothing to read
     content = read_body(body)
-    if status < HTTPStatus.BAD_REQUEST and not is_error(content):
+    if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):
         return None
     content = content.cleaned(clean) if clean else content
     meaning = meaning_of(content)

@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.values import json_or_none
 
-_ERROR, _CHOICES = b'"error"', b'"choices"'
+_ERROR = b'"error"'
 MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
 DEEPEST = 32
 
@@ -75,13 +75,17 @@ def read_body(body: bytes) -> BodyContent:
     return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
 
 
-def is_error_body(body: bytes) -> bool:
-    """Whether a body, or an event, that came with a status of success is an error all the same."""
+def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
+    """Whether a body, or an event, that came with a status of success is an error all the same.
+
+    `answer` matches what has an answer in it (`Endpoint.answer`).
+    """
+    has_answer = answer.search(body) is not None
     # Nearly all bodies are pieces of a normal reply: there is nothing to read.
-    return (_ERROR in body or _CHOICES not in body) and is_error(read_body(body))
+    return (_ERROR in body or not has_answer) and is_error(read_body(body), has_answer=has_answer)
 
 
-def is_error(content: BodyContent) -> bool:
+def is_error(content: BodyContent, *, has_answer: bool) -> bool:
     """Whether a body that came with a status of success is an error all the same."""
     document = content.document
     if content.event == "error":
@@ -90,10 +94,12 @@ def is_error(content: BodyContent) -> bool:
         return False
     if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
         return True
-    answer = document.get("base_resp")
-    if isinstance(answer, Mapping) and answer.get("status_code") and not document.get("choices"):
+    if has_answer:
+        return False
+    envelope = document.get("base_resp")
+    if isinstance(envelope, Mapping) and envelope.get("status_code"):
         return True
-    return not document.get("choices") and any(key in document for key in ("detail", "message", "error_msg"))
+    return any(key in document for key in ("detail", "message", "error_msg"))
 
 
 def plain(text: str) -> str:

@@ -13,19 +13,18 @@ errors in the middle of a stream (`Continuation`).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from starlette.types import Message, Send
 
-from proxy.errors import ProxyError, UpstreamUnavailable
+from proxy.endpoints.endpoint import Endpoint
+from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoded, encoding_of
 from proxy.http.headers import Headers, encode_headers, first, is_success
-from proxy.http.sse import DONE, event, is_event_stream
+from proxy.http.sse import is_event_stream
 from proxy.reasons import Action
-from proxy.values import json_or_none
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ _HEAD: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cac
 _FINAL = frozenset(f"X-Condenser-{name}" for name in ("Session", "Session-Source", "Strategy", "Tokens-Before", "Head"))
 """Headers whose values no retry changes, so that they can be sent as soon as there is a decision."""
 
-_MAX_QUOTED = 1_000  # characters of an error in another form than OpenAI's
+_MAX_QUOTED = 1_000  # characters of an error in a form that the protocol does not know
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,8 @@ class KeepAlive:
     decision_headers: Callable[[], list[tuple[str, str]]]
     """Gives the headers of the decision; to be set once there is one."""
 
-    def __init__(self, interval: float | None, beat: Callable[[], bytes]) -> None:
+    def __init__(self, endpoint: Endpoint, interval: float | None, beat: Callable[[], bytes]) -> None:
+        self._endpoint = endpoint
         self.has_sent_head = self.waits_for_upstream = False
         self.decision_headers = list
         self._interval = interval
@@ -66,7 +66,8 @@ class KeepAlive:
         self._beating: asyncio.Task[None] | None = None
         self._continuation: Continuation | None = None
         self._reply_head: tuple[int, Headers] | None = None  # set when it has been sent
-        self._has_chosen_head = self._has_sent_reply = self._is_over = False
+        self._has_chosen_head = self._is_over = False
+        self._newest = b""  # the newest bytes of the reply that were sent
 
     def start(self, send: Send) -> Send:
         """Starts the timer; the reply must be sent through the function that is returned."""
@@ -101,8 +102,9 @@ class KeepAlive:
         """Stops the timer. If the proxy has begun a stream that the reply has not ended, ends it with an error."""
         await self.stop()
         if self.has_sent_head and not self._is_over:
-            between = b"\n\n" if self._has_sent_reply else b""
-            await self._send(_body(between + error_event(UpstreamUnavailable(BROKEN_OFF)), more=False))
+            between = b"\n\n" if self._newest else b""
+            last = self._endpoint.error_event(UpstreamUnavailable(BROKEN_OFF), self._newest)
+            await self._send(_body(between + last, more=False))
 
     async def _finish_beat(self) -> None:
         """Returns when no beat is being sent."""
@@ -150,7 +152,7 @@ class KeepAlive:
         await self._finish_beat()
         head = message["status"], message["headers"]
         if self.has_sent_head:
-            self._continuation = Continuation(*head)
+            self._continuation = Continuation(self._endpoint, *head)
         else:
             self._has_chosen_head = True
             await self._send(message)
@@ -162,7 +164,7 @@ class KeepAlive:
         if not chunk and more:
             return
         await self.stop()
-        self._has_sent_reply, self._is_over = True, not more
+        self._newest, self._is_over = chunk or self._newest, not more
         await self._send(_body(chunk, more=more))
 
 
@@ -176,18 +178,6 @@ def early_headers(decision_headers: Iterable[tuple[str, str]]) -> Headers:
     return [*_HEAD, *encode_headers([("X-Condenser-Action", Action.PENDING), *final])]
 
 
-def beat(form: str, model: str, now: float) -> bytes:
-    """One sign of life: a comment, or in the form `chunk` a chunk that adds nothing to the message of a stream.
-
-    `now` is in seconds since the epoch.
-    """
-    if form == "comment":
-        return COMMENT
-    empty_choice = {"index": 0, "delta": {}, "finish_reason": None}
-    head = {"id": "chatcmpl-pending", "object": "chat.completion.chunk", "created": int(now), "model": model}
-    return event(json.dumps({**head, "choices": [empty_choice]}).encode())
-
-
 class Continuation:
     """Turns a reply into the rest of an event stream, after its head could no longer be sent.
 
@@ -195,7 +185,8 @@ class Continuation:
     stream. So does a stream that a server has encoded though it was not asked to.
     """
 
-    def __init__(self, status: int, headers: Headers) -> None:
+    def __init__(self, endpoint: Endpoint, status: int, headers: Headers) -> None:
+        self._endpoint = endpoint
         self._status = status
         self._headers = headers
         self._is_stream = is_success(status) and is_event_stream(headers)
@@ -209,7 +200,15 @@ class Continuation:
         if not is_last:
             return b""
         data = decoded(b"".join(self._chunks), self._headers)
-        return data if self._is_stream and data else reply_as_events(self._status, data or b"")
+        return data if self._is_stream and data else self._as_events(data or b"")
+
+    def _as_events(self, data: bytes) -> bytes:
+        """A reply in one piece as events; what its protocol does not know becomes an error."""
+        if (events := self._endpoint.as_events(data, is_success=is_success(self._status))) is not None:
+            return events
+        quoted = data.decode("utf-8", "replace").strip()[:_MAX_QUOTED]
+        message = f"The upstream answered {self._status}: {quoted}"
+        return self._endpoint.error_event(UpstreamUnavailable(message, code="upstream_error"), b"")
 
 
 def allows_beats(status: int, headers: Headers) -> bool:
@@ -219,39 +218,3 @@ def allows_beats(status: int, headers: Headers) -> bool:
     """
     is_open = first(headers, b"content-length") is None and not encoding_of(headers)
     return is_open and is_success(status) and is_event_stream(headers)
-
-
-def reply_as_events(status: int, data: bytes) -> bytes:
-    """A reply in one piece as events: a completion as one chunk and `[DONE]`, anything else as an error."""
-    document = json_or_none(data)
-    if isinstance(document, Mapping):
-        if isinstance(document.get("error"), Mapping):
-            # An event's data is one line. Line ends in JSON are only white space between tokens, never inside of them.
-            return event(data.strip().replace(b"\r", b" ").replace(b"\n", b" "))
-        if is_success(status) and (chunk := _as_chunk(document)):
-            return event(json.dumps(chunk).encode()) + DONE
-    quoted = data.decode("utf-8", "replace").strip()[:_MAX_QUOTED]
-    return error_event(UpstreamUnavailable(f"The upstream answered {status}: {quoted}", code="upstream_error"))
-
-
-def error_event(error: ProxyError) -> bytes:
-    """An error as an event in the middle of a stream."""
-    return event(error.to_json())
-
-
-def _as_chunk(completion: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A completion as the only chunk of a stream; None if the document is not a completion."""
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not all(isinstance(each, Mapping) and "message" in each for each in choices):
-        return None
-    return {**completion, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
-
-
-def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
-    message = choice["message"]
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    if isinstance(calls, list):
-        numbered = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, Mapping)]
-        message = {**message, "tool_calls": numbered}
-    rest = {key: value for key, value in choice.items() if key != "message"}
-    return {**rest, "delta": message}

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.content_encoding import decoded, decoder_for, encoding_of
 from proxy.http.sse import is_event_stream
@@ -28,9 +29,11 @@ MAX_HELD = 256 * 1024  # bytes
 MAX_SECONDS = 10.0  # seconds
 GREETING_HELD = 0.25  # seconds
 _REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
-_BEGINNING = re.compile(rb"(?:(?::[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
-"""The first event of a stream, if it is one line of data, with the comments before it."""
-_ERROR, _CHOICES = b'"error"', b'"choices"'
+_EVENT = re.compile(rb"(?:(?:(?::|event:)[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
+"""The next event of a stream, if it is one line of data, with its name and the comments before it."""
+_ERROR = b'"error"'
+_FIRST = 2048
+"""Bytes at the beginning of a reply in one piece that tell whether it is an error."""
 
 
 class _Beginning(NamedTuple):
@@ -48,9 +51,10 @@ class _Beginning(NamedTuple):
 class BufferedReply:
     """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
 
-    def __init__(self, reply: UpstreamReply) -> None:
+    def __init__(self, endpoint: Endpoint, reply: UpstreamReply) -> None:
         self.status = reply.status
         self.headers = reply.headers
+        self._endpoint = endpoint
         self._reply = reply
         self._chunks = aiter(reply.chunks())
         self._is_stream = is_event_stream(reply.headers)
@@ -113,14 +117,24 @@ class BufferedReply:
         body = decoded(b"".join(self._held), self.headers)
         if body is None:
             return _Beginning(None, has_greeting=False, is_enough=True)
-        has_greeting, rest = _without_greeting(body) if self._is_stream else (False, body)
-        return _Beginning(rest, has_greeting, self._is_enough(rest))
+        greeted = self._greeting(body) if self._is_stream else 0
+        rest = body[greeted:]
+        return _Beginning(rest, greeted > 0, self._is_enough(rest))
+
+    def _greeting(self, body: bytes) -> int:
+        """The bytes at the beginning of a stream that are greetings."""
+        at = 0
+        while (event := _EVENT.match(body, at)) and self._endpoint.is_greeting(json_or_none(event["data"])):
+            at = event.end()
+        return at
 
     def _is_enough(self, body: bytes) -> bool:
         """Whether a beginning is enough to recognise a refusal; with an error status the whole body is needed."""
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
-        return _has_event(body) if self._is_stream else _ERROR not in body[:2048] or _CHOICES in body[:2048]
+        if self._is_stream:
+            return _has_event(body)
+        return _ERROR not in body[:_FIRST] or self._endpoint.answer.search(body, 0, _FIRST) is not None
 
 
 class OpenedReply(NamedTuple):
@@ -134,11 +148,9 @@ class OpenedReply(NamedTuple):
     """The inspected body or event if it is an error, under whatever status; else empty."""
 
 
-async def open_reply(reply: UpstreamReply, *, inspect: bool) -> OpenedReply:
-    """Inspects the beginning of a reply, if `inspect` is set; closes the reply if that is cancelled or fails."""
-    if not inspect:
-        return OpenedReply(reply)
-    buffered = BufferedReply(reply)
+async def open_reply(endpoint: Endpoint, reply: UpstreamReply) -> OpenedReply:
+    """Inspects the beginning of a reply; closes the reply if that is cancelled or fails."""
+    buffered = BufferedReply(endpoint, reply)
     try:
         body = await buffered.read_beginning()
     except BaseException:
@@ -146,17 +158,13 @@ async def open_reply(reply: UpstreamReply, *, inspect: bool) -> OpenedReply:
         raise
     if body is None:
         return OpenedReply(buffered)
-    return OpenedReply(buffered, recognise(reply.status, body), body if _is_error(reply.status, body) else b"")
+    is_error = reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer)
+    return OpenedReply(buffered, recognise(reply.status, body, answer=endpoint.answer), body if is_error else b"")
 
 
 def is_unreadable_refusal(reply: UpstreamReply) -> bool:
     """Whether an error that may refuse a request has an encoding that cannot be decoded here, such as br or zstd."""
     return reply.status in _REFUSING and decoder_for(encoding_of(reply.headers)) is None
-
-
-def _is_error(status: int, body: bytes) -> bool:
-    """Whether an inspected body is an error."""
-    return status >= HTTPStatus.BAD_REQUEST or is_error_body(body)
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
@@ -167,22 +175,3 @@ def _has_event(body: bytes) -> bool:
     """Whether a complete event with data is there; comments that keep a connection alive do not count."""
     complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
     return any(line.startswith(b"data:") for line in complete.split(b"\n"))
-
-
-def _without_greeting(body: bytes) -> tuple[bool, bytes]:
-    """Whether a stream begins with an event that only gives the role of the speaker, and the body without that."""
-    first_event = _BEGINNING.match(body)
-    if first_event is None or not _gives_only_role(json_or_none(first_event["data"])):
-        return False, body
-    return True, body[first_event.end() :]
-
-
-def _gives_only_role(chunk: object) -> bool:
-    """Whether the choices of a chunk give a role, and nothing else."""
-    choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
-    return bool(choices) and isinstance(choices, list) and all(map(_is_greeting, choices))
-
-
-def _is_greeting(choice: object) -> bool:
-    delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
-    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]

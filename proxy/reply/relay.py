@@ -2,11 +2,12 @@
 
 Two events end a relay early. When the client disconnects, the upstream call is cancelled, even while the upstream is
 silent; a task therefore waits for the disconnect, from a moment after the request's body has been read. When the
-upstream breaks off in the middle of an event stream, the client gets one error event and a close without `[DONE]`,
-since a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
+upstream breaks off in the middle of an event stream, the client gets one error event in place of the last event, since
+a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
 
 Before the last byte is sent, the reply is settled: whatever the next request depends on is stored by then. The relay
-recognises the last byte by the reply's content length or by `[DONE]`; otherwise it settles at the end of the reply.
+recognises it by the reply's content length or by the event that ends the streams of its protocol; otherwise it settles
+at the end of the reply.
 Where a reply must be settled, a stream that is not ends with an error event instead, and a reply in one piece is held
 back until it is settled, so that an error can still take its place.
 """
@@ -15,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import Capture, Items
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, to_client
-from proxy.http.sse import between_events, event, is_event_stream
-from proxy.reply.reporting import Editor
-from proxy.reply.watching import MAX_HELD, Capture
+from proxy.http.sse import between_events, is_event_stream
+from proxy.reply.watching import MAX_HELD, Editor
 from proxy.upstream import UpstreamReply
 
 WATCH_AFTER = 0.05
@@ -33,14 +35,12 @@ WATCH_AFTER = 0.05
 CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 
 T = TypeVar("T")
-Settle = Callable[[Mapping[str, Any] | None], Awaitable[None] | None]
-"""Called when a reply is complete, with its message if that was captured.
+Settle = Callable[[Items], Awaitable[None] | None]
+"""Called when a reply is complete, with what the model said if that was captured.
 
 Returns an awaitable that stores what is still to be stored, or None.
 """
 
-_DONE = b"data: [DONE]"
-_MAX_DONE = 32
 _LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
 
@@ -157,11 +157,12 @@ class Relay:
     """An ASGI app that passes on a reply, and settles it before the last byte.
 
     `own_headers` are added to those of the upstream. A `capture` is fed the reply, and `settle` is called with the
-    message that it makes. The awaitable that `settle` returns is awaited in a task started by `start_task`, which goes
+    items that it makes. The awaitable that `settle` returns is awaited in a task started by `start_task`, which goes
     on even if the client has left. A defect in `capture` or `settle` is logged and does not stop the reply. `follow` is
     called after a complete reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
+    endpoint: Endpoint
     incoming: Incoming
     reply: UpstreamReply
     own_headers: Headers
@@ -174,7 +175,8 @@ class Relay:
     """Whether a `ProxyError` that `settle` raises takes the place of what has not been sent yet."""
     _storing: asyncio.Future[None] | None = None
     _unsettled: ProxyError | None = None
-    _tail: bytes = b""
+    _newest: bytes = b""  # the newest bytes that were sent
+    _last_event: bytes = b""  # as much of it as has come, while it is not complete
     _is_complete: bool = False
     _is_over: bool = False
 
@@ -206,12 +208,13 @@ class Relay:
                 _log.warning("an upstream broke off in the middle of its reply: %s", error.code)
             if in_events and not self._is_over:
                 rest = self._edit(b"", is_last=True)
-                between = between_events((self._tail + rest)[-4:])
-                await send(_body(rest + between + event(error.to_json()), more=False))
+                sent = self._newest + rest
+                last = between_events(sent) + self.endpoint.error_event(error, sent)
+                await send(_body(rest + last, more=False))
             elif held is not None:
                 headers = [(b"content-type", b"application/json"), *encode_headers(error.headers)]
                 await send({"type": "http.response.start", "status": error.status, "headers": headers})
-                await send(_body(error.to_json(), more=False))
+                await send(_body(self.endpoint.error_body(error), more=False))
         else:
             if held is not None:
                 await held.release()
@@ -223,47 +226,57 @@ class Relay:
             bytes_left -= len(chunk)
             if self.capture is not None:
                 self._feed_capture(self.capture, chunk)
-            edited = chunk if self.editor is None else self._edit(chunk, is_last=bytes_left == 0)
-            done = _done_at(edited, self._tail) if in_events else -1
-            await self._pass_on(send, edited, done, is_last=bytes_left == 0)
+            is_last = bytes_left == 0
+            edited = chunk if self.editor is None else self._edit(chunk, is_last=is_last)
+            if in_events:
+                await self._pass_events(send, edited, is_last=is_last)
+            else:
+                if is_last:
+                    await self._settle_reply()
+                await self._send(send, edited, more=not is_last)
             if held is not None and held.size > MAX_HELD:
                 break
         if not self._is_over:
             await self._settle_reply()
-            await self._send(send, self._edit(b"", is_last=True), more=False)
+            await self._send(send, self._last_event + self._edit(b"", is_last=True), more=False)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         self._is_over = not more
         await send({"type": "http.response.body", "body": chunk, "more_body": more})
-        self._tail = chunk[-4:] or self._tail
+        self._newest = chunk or self._newest
 
     def _edit(self, chunk: bytes, *, is_last: bool) -> bytes:
         if self.editor is None:
             return chunk
         return self.editor.feed(chunk) + (self.editor.end() if is_last else b"")
 
-    async def _pass_on(self, send: Send, chunk: bytes, done: int, *, is_last: bool) -> None:
-        """Sends a chunk in which `[DONE]` begins at `done`; -1 if it is not there.
-
-        The bytes that end the reply wait until it is settled; those before them in the chunk do not.
-        """
-        if done > 0:
+    async def _pass_events(self, send: Send, chunk: bytes, *, is_last: bool) -> None:
+        """Sends a chunk of a stream. The last event waits until the reply is settled, but nothing before it does."""
+        at = 0 if self._last_event else self.endpoint.last_event_at(chunk, self._newest)
+        if at < 0 and not is_last:
+            await self._send(send, chunk, more=True)
+            return
+        before, last = (chunk[:at], self._last_event + chunk[at:]) if at >= 0 else (b"", chunk)
+        is_whole = is_last or not self.endpoint.last_event_has_data or not between_events(last)
+        self._last_event = b"" if is_whole else last
+        if before:
             try:
-                await self._send(send, chunk[:done], more=True)
+                await self._send(send, before, more=True)
             finally:
                 # A client that disconnects now has had its whole reply.
-                self._begin_to_settle()
-        if is_last or done >= 0:
+                if is_whole:
+                    self._begin_to_settle()
+        if is_whole:
             await self._settle_reply()
-        await self._send(send, chunk[max(done, 0) :], more=not is_last)
+            await self._send(send, last, more=not is_last)
 
     def _begin_to_settle(self) -> None:
         if self._is_complete:
             return
         self._is_complete = True
         try:
-            message = self.capture.message() if self.capture else None
-            storing = self.settle(message) if self.settle else None
+            items = self.capture.items() if self.capture else ()
+            storing = self.settle(items) if self.settle else None
         except Exception:  # noqa: BLE001
             self._note_defect()
             return
@@ -322,19 +335,6 @@ class _Held:
     async def release(self) -> None:
         for message in self._messages:
             await self._send(message)
-
-
-def _done_at(chunk: bytes, tail: bytes) -> int:
-    """The index of the `[DONE]` event that ends a chunk; -1 if the chunk does not end with one.
-
-    `tail` are the last bytes before the chunk. A reply's text may contain `data: [DONE]`, but not at the start of a
-    line, because there are no bare line ends inside of the JSON of a stream. Comments may follow the event.
-    """
-    at = chunk.rfind(_DONE, -_MAX_DONE)
-    if at < 0 or (chunk[:at] or tail)[-1:] not in b"\r\n":
-        return -1
-    rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]
-    return at if not rest_of_line and all(not line or line.startswith(b":") for line in lines) else -1
 
 
 def _body(chunk: bytes, *, more: bool = True) -> Message:

@@ -26,10 +26,9 @@ from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, enco
 from proxy.http.headers import Headers, encode_headers, first, is_success, to_upstream
 from proxy.log import RequestLine
 from proxy.reasons import Reason
-from proxy.reply.keepalive import KeepAlive, beat
+from proxy.reply.keepalive import COMMENT, KeepAlive
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
-from proxy.reply.reporting import editor_for
-from proxy.reply.watching import WatchedReply, capture_for
+from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request import controls, wire
 from proxy.request.callers import OWNER, Owner
 from proxy.request.client_request import ClientRequest
@@ -98,10 +97,10 @@ class _Serving:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except ProxyError as error:
             self.line.error = error.code or error.type
-            return error_response(error)
+            return error_response(error, self.request.body.endpoint)
         except Exception:  # noqa: BLE001
             _log.exception("a request failed")
-            return error_response(ProxyError(DEFECT))
+            return error_response(ProxyError(DEFECT), self.request.body.endpoint)
 
     async def _answer(self) -> ASGIApp:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
@@ -165,18 +164,22 @@ class _Serving:
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
-        taken, decision = is_success(reply.status), exchange.decision
+        taken, decision, endpoint = is_success(reply.status), exchange.decision, self.request.body.endpoint
         own_headers = encode_headers(exchange.headers(accepted=taken))
         if not taken:
-            return Relay(self.incoming, reply, own_headers)
-        capture = capture_for(first(reply.headers, b"content-type") or "") if decision.head else None
-        watched = WatchedReply(reply.headers, capture)
+            return Relay(endpoint, self.incoming, reply, own_headers)
+        capture = endpoint.capture(reply.headers) if decision.head else None
+        watched = WatchedReply(endpoint, reply.headers, capture)
         settle = partial(exchange.settle, watched)
-        editor = editor_for(reply.headers, self._extra_tokens(decision), removes_usage=decision.probed)
+        extra_tokens, probed = self._extra_tokens(decision), decision.probed
+        editor = None
+        if extra_tokens or probed:
+            editor = editor_for(endpoint, reply.headers, extra_tokens, removes_usage=probed)
         start_task = partial(self.services.background.own, to_its_end=True)
         must_settle = bool(decision.head)
+        follow = exchange.follow_up
         return Relay(
-            self.incoming, reply, own_headers, settle, watched, exchange.follow_up, editor, start_task, must_settle
+            endpoint, self.incoming, reply, own_headers, settle, watched, follow, editor, start_task, must_settle
         )
 
 
@@ -185,9 +188,11 @@ def _keep_alive(services: Services, request: ClientRequest) -> KeepAlive:
     settings = services.settings
     is_stream = request.body.values.get("stream") is True
     is_wanted = is_stream and settings.keepalive != "off" and not request.controls.dry_run
+    endpoint = request.body.endpoint
     return KeepAlive(
+        endpoint,
         settings.keepalive_interval if is_wanted else None,
-        lambda: beat(settings.keepalive, request.model, services.clock()),
+        lambda: COMMENT if settings.keepalive == "comment" else endpoint.beat(request.model, services.clock()),
     )
 
 

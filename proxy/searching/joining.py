@@ -184,10 +184,13 @@ class Following:
         reply = await self.send(self.rounds.body())
         flows = is_success(reply.status) and is_event_stream(reply.headers)
         looks = not flows and (not text_sent or self.rounds.tokens >= MIN_WINDOW)
-        return self._learn_from(await open_reply(reply, inspect=looks))
+        opened = await open_reply(self.rounds.endpoint, reply) if looks else OpenedReply(reply)
+        return self._learn_from(opened)
 
     async def _examine(self, failed: ReadReply) -> OpenedReply:
-        return self._learn_from(OpenedReply(failed, recognise(failed.status, failed.data), failed.data))
+        return self._learn_from(
+            OpenedReply(failed, recognise(failed.status, failed.data, answer=self.rounds.endpoint.answer), failed.data)
+        )
 
     def _learn_from(self, following: OpenedReply) -> OpenedReply:
         if following.refusal is not None and following.refusal.kind is RefusedPart.INPUT:

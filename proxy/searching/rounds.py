@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Usage, usage_in
 from proxy.runtime.offload import message_load, offload
 from proxy.searching.reply_choice import FirstChoice, hidden_message
@@ -64,6 +65,7 @@ class HiddenRounds:
 
     def __init__(
         self,
+        endpoint: Endpoint,
         view: View,
         budget: Budget | None,
         search: Search,
@@ -73,6 +75,7 @@ class HiddenRounds:
         top_k: int,
         runs_calls: bool,
     ) -> None:
+        self.endpoint = endpoint
         self._view = view
         self._budget = budget
         self._search = search

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import LineSplitter
 from proxy.overflow.reading import is_error_body
 from proxy.searching.reply_choice import NO_ANSWER, FirstChoice, calls_of, finish_for_client, usage_for_client
@@ -125,7 +126,7 @@ class Splicer:
         return b"" if self.is_continued else rest
 
     def _pass_event(self, lines: list[bytes]) -> bytes:
-        if self.is_replaceable and is_error_body(event := b"".join(lines)):
+        if self.is_replaceable and is_error_body(event := b"".join(lines), answer=ANSWER):
             self.failed_event = event
         if self.failed_event:
             return b""

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.controls import Controls
 from proxy.request.message_cache import Element
@@ -64,13 +65,17 @@ class Append:
     head: str
     current_head: str = NO_HEAD
 
-    def block(self, reply: Mapping[str, Any]) -> tuple[Tip, bytes]:
-        """The tip of the history after this append, and the block that stores the append with its reply."""
+    def block(self, reply: Items) -> tuple[Tip, bytes]:
+        """The tip of the history after this append, and the block that stores the append with its reply.
+
+        The last item of the reply stands by itself, as it has since every reply was one message.
+        """
+        *items, last = map(dump, reply)
         document = {
             "v": VERSION,
             "before": [self.base.head, self.base.block],
-            "messages": [element.raw for element in self.sent],
-            "reply": dump(reply),
+            "messages": [*(element.raw for element in self.sent), *items],
+            "reply": last,
         }
         data = json.dumps(document).encode()
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data

@@ -257,7 +257,7 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ClientRequest:
 
 async def settle(*exchanges: Exchange, reply: Message | None = None) -> None:
     """Stores requests at the same time; an append that is not stored says so, and changes nothing."""
-    settling = [each.store(reply) for each in exchanges]
+    settling = [each.store([reply] if reply else []) for each in exchanges]
     for outcome in await asyncio.gather(*settling, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, HistoryUnavailable):
             raise outcome

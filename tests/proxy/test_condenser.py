@@ -14,6 +14,7 @@ import pytest
 from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
@@ -96,14 +97,14 @@ def request(rounds: int = 12) -> ClientRequest:
 
 def reply(prompt_tokens: int) -> WatchedReply:
     """A whole reply that says how many tokens its prompt had."""
-    watched = WatchedReply([(b"content-type", b"application/json")], None)
+    watched = WatchedReply(CHAT_ENDPOINT, [(b"content-type", b"application/json")], None)
     watched.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": prompt_tokens}}).encode())
     return watched
 
 
 async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
     """The end of a request under way: what the relay awaits before the last byte."""
-    storing = exchange.settle(watched, None)
+    storing = exchange.settle(watched)
     assert storing is not None
     task = asyncio.ensure_future(storing)
     assert isinstance(task, asyncio.Task)
@@ -147,7 +148,7 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (built, store):
-        watched = Unreadable([])
+        watched = Unreadable(CHAT_ENDPOINT, [])
         await (await ends(await built.condenser.exchange(request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text

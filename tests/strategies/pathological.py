@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import EventReader
 from proxy.overflow import recognise
 from proxy.searching.stream import Events
@@ -144,10 +145,10 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "hidden calls": lambda text: list(Events().feed(f"data: {text}".encode())),
     },
     "overflow": {
-        "text": lambda text: recognise(400, text.encode()),
-        "object": lambda text: recognise(400, json.dumps({"error": {"message": text}}).encode()),
-        "objects": lambda text: recognise(400, json.dumps([{"message": text[:8_000]}] * 12).encode()),
-        "event": lambda text: recognise(200, f"data: {text}".encode()),
+        "text": lambda text: recognise(400, text.encode(), answer=ANSWER),
+        "object": lambda text: recognise(400, json.dumps({"error": {"message": text}}).encode(), answer=ANSWER),
+        "objects": lambda text: recognise(400, json.dumps([{"message": text[:8_000]}] * 12).encode(), answer=ANSWER),
+        "event": lambda text: recognise(200, f"data: {text}".encode(), answer=ANSWER),
     },
 }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.endpoints.chat import requests
+from proxy.endpoints.chat import replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.endpoint import Endpoint
+from proxy.errors import ProxyError
 
 CHAT_ENDPOINT = Endpoint(
     name="chat",
@@ -18,4 +19,14 @@ CHAT_ENDPOINT = Endpoint(
     has_one_choice=lambda values: values.get("n") in (None, 1),
     usage_probe=requests.usage_probe,
     session_hints=requests.session_hints,
+    answer=replies.ANSWER,
+    is_greeting=replies.is_greeting,
+    last_event_at=replies.last_event_at,
+    ending=replies.ending_of,
+    capture=replies.capture_for,
+    is_usage_alone=replies.is_usage_alone,
+    error_body=ProxyError.to_json,
+    error_event=replies.error_event,
+    beat=replies.empty_chunk,
+    as_events=replies.as_events,
 )

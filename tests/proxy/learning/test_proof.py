@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
+from proxy import overflow
+from proxy.endpoints.chat.replies import ANSWER
 from proxy.learning.proof import MAX_COMPARED, MAX_WORDS, CallersText
-from proxy.overflow import recognise
+
+recognise = partial(overflow.recognise, answer=ANSWER)
 
 SAID = "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9,000 tokens."
 

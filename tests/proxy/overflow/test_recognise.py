@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import pytest
 
-from proxy.overflow import Refusal, RefusedPart, recognise
-from proxy.overflow.reading import is_error_body
+from proxy import overflow
+from proxy.endpoints.chat.replies import ANSWER
+from proxy.overflow import Refusal, RefusedPart, reading
 
 Case = dict[str, Any]
 HERE = Path(__file__).parent
+
+recognise = partial(overflow.recognise, answer=ANSWER)
+is_error_body = partial(reading.is_error_body, answer=ANSWER)
 
 
 def cases(name: str) -> list[Case]:

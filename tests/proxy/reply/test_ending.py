@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat.replies import ending_of
 from proxy.endpoints.replies import ENDING_LENGTH, ending
-from proxy.reply.watching import ending_of
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
 TEXT = "First I look at the beds. " * 8 + "Bed 12: tomatoes, in the shade of the wall."

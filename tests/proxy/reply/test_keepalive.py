@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.reply.keepalive import KeepAlive
 from tests.support.signals import BOUND
 
@@ -67,14 +68,14 @@ class Client:
 
 async def a_while() -> None:
     """Waits until another keep-alive has sent three beats, so that any beat due before has been sent."""
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 3)
     await keep_alive.stop()
 
 
 async def test_a_reply_in_time_passes_message_by_message() -> None:
-    client, keep_alive = Client(), KeepAlive(NEVER, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, NEVER, lambda: BEAT)
     send, messages = keep_alive.start(client.send), [head(), body(EVENT), body(EVENT), body(b"", more=False)]
     for each in messages:
         await send(each)
@@ -85,11 +86,11 @@ async def test_a_reply_in_time_passes_message_by_message() -> None:
 
 async def test_without_an_interval_messages_are_sent_directly() -> None:
     client = Client()
-    assert KeepAlive(None, lambda: BEAT).start(client.send) == client.send
+    assert KeepAlive(CHAT_ENDPOINT, None, lambda: BEAT).start(client.send) == client.send
 
 
 async def test_a_head_and_beats_are_sent_until_the_first_byte_and_none_later() -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 2)
     keep_alive.decision_headers = lambda: [("X-Condenser-Session", "late")]
@@ -109,7 +110,7 @@ async def test_a_head_and_beats_are_sent_until_the_first_byte_and_none_later() -
 
 
 async def test_beats_are_sent_after_the_replys_own_head_if_that_allows_them() -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await send(head())
     await client.until(lambda: client.beats() >= 1)
@@ -129,7 +130,7 @@ async def test_beats_are_sent_after_the_replys_own_head_if_that_allows_them() ->
     ids=["an error", "JSON", "packed"],
 )
 async def test_no_beats_are_sent_after_any_other_head(begun: Message) -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await send(begun)
     await a_while()
@@ -138,7 +139,7 @@ async def test_no_beats_are_sent_after_any_other_head(begun: Message) -> None:
 
 
 async def test_whether_a_head_is_sent_is_decided_before_the_upstream_is_asked() -> None:
-    client, keep_alive = Client(), KeepAlive(0.0, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, 0.0, lambda: BEAT)
     send = keep_alive.start(client.send)
     for _ in range(2):
         await asyncio.sleep(0)  # the first sign of life is due, and its task has not begun
@@ -153,7 +154,7 @@ async def test_whether_a_head_is_sent_is_decided_before_the_upstream_is_asked() 
 
 
 async def test_a_disabled_keep_alive_sends_no_beats() -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await keep_alive.disable()
     await send(head())
@@ -163,7 +164,7 @@ async def test_a_disabled_keep_alive_sends_no_beats() -> None:
 
 
 async def test_a_beat_that_is_held_up_is_sent_before_the_reply() -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     client.flows.clear()
     send = keep_alive.start(client.send)
     await client.until(lambda: client.taking == 1)
@@ -179,7 +180,7 @@ async def test_a_beat_that_is_held_up_is_sent_before_the_reply() -> None:
 
 @pytest.mark.parametrize("flowed", [b"", b"data: half"])
 async def test_a_stream_that_was_not_ended_is_ended_with_an_error_event(flowed: bytes) -> None:
-    client, keep_alive = Client(), KeepAlive(SOON, lambda: BEAT)
+    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
     await client.until(lambda: client.beats() >= 1)
     await send(head())

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
@@ -51,7 +52,7 @@ async def all_of(reply: UpstreamReply) -> bytes:
 
 
 async def inspected(reply: Scripted) -> tuple[bytes, Refusal | None]:
-    answer, refusal, _ = await open_reply(reply, inspect=True)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
     return await all_of(answer), refusal
 
 
@@ -66,7 +67,7 @@ async def test_an_error_under_a_good_status_is_read_to_its_end_and_a_reply_is_no
     _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
     assert refusal is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
-    answer, refusal, _ = await open_reply(reply, inspect=True)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
     assert (refusal, reply.given) == (None, 1)
     assert b"an " in await all_of(answer)
 
@@ -85,15 +86,15 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
     "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
 )
 async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
-    assert (await open_reply(Scripted([body]), inspect=True)).error == body
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([body]))).error == body
     said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
-    assert (await open_reply(Scripted([said]), inspect=True)).error == b""
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([said]))).error == b""
 
 
 async def test_a_stream_that_begins_well_is_not_held_any_longer() -> None:
     gate = asyncio.Event()
     first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"
-    answer, refusal, _ = await open_reply(Scripted([first, gate, rest], 200, EVENTS), inspect=True)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([first, gate, rest], 200, EVENTS))
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == first
@@ -110,7 +111,7 @@ TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 async def test_a_refusal_after_a_greeting_is_recognised(end: bytes, size: int) -> None:
     stream = (b": wait\n\n" + GREETING + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
     reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
-    answer, refusal, error = await open_reply(reply, inspect=True)
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, reply)
     assert await all_of(answer) == stream
     assert refusal is not None
     assert refusal.window == 4_096
@@ -119,7 +120,7 @@ async def test_a_refusal_after_a_greeting_is_recognised(end: bytes, size: int) -
 
 async def test_a_greeting_is_not_held_for_long() -> None:
     gate = asyncio.Event()
-    answer, refusal, error = await open_reply(Scripted([GREETING, gate, TEXT], 200, EVENTS), inspect=True)
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, gate, TEXT], 200, EVENTS))
     assert (refusal, error) == (None, b"")
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == GREETING
@@ -128,27 +129,21 @@ async def test_a_greeting_is_not_held_for_long() -> None:
 
 
 async def test_a_stream_that_continues_after_a_greeting_is_no_error() -> None:
-    answer, refusal, error = await open_reply(Scripted([GREETING, TEXT], 200, EVENTS), inspect=True)
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, TEXT], 200, EVENTS))
     assert (refusal, error) == (None, b"")
     assert await all_of(answer) == GREETING + TEXT
 
 
-async def test_nothing_is_read_without_an_inspection() -> None:
-    reply = Scripted([REFUSES], 400)
-    assert await open_reply(reply, inspect=False) == (reply, None, b"")
-    assert reply.given == 0
-
-
 async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
-    answer, refusal, _ = await open_reply(reply, inspect=True)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
     assert refusal is None
     assert reply.given * 65_536 <= MAX_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 
 async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
-    answer, refusal, _ = await open_reply(Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), inspect=True)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400))
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]
@@ -165,9 +160,17 @@ async def test_an_encoded_error_is_recognised_and_an_unknown_encoding_passed_on(
 
 async def test_a_cancelled_inspection_closes_the_reply() -> None:
     reply = Scripted([asyncio.Event()], 400)
-    looking = asyncio.create_task(open_reply(reply, inspect=True))
+    looking = asyncio.create_task(open_reply(CHAT_ENDPOINT, reply))
     await asyncio.sleep(0)
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await looking
     assert reply.closed
+
+
+async def test_a_stream_may_begin_with_several_greetings_that_have_names() -> None:
+    greetings = b"event: hello\n" + GREETING + b": still here\n\n" + GREETING
+    error = b"data: " + REFUSES + b"\n\n"
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([greetings, error], 200, EVENTS))
+    assert refusal is not None
+    assert await all_of(answer) == greetings + error

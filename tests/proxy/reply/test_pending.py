@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
-from proxy.reply.keepalive import Continuation, allows_beats, beat, early_headers
+from proxy.reply.keepalive import COMMENT, Continuation, allows_beats, early_headers
 from tests.support import replies
 
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
@@ -18,7 +19,7 @@ JSON: Headers = [(b"content-type", b"application/json")]
 
 
 def continued(status: int, headers: Headers, *parts: bytes) -> bytes:
-    going = Continuation(status, headers)
+    going = Continuation(CHAT_ENDPOINT, status, headers)
     return b"".join([*(going.feed(part, is_last=False) for part in parts), going.feed(b"", is_last=True)])
 
 
@@ -32,8 +33,8 @@ def encoded(encoding: bytes, headers: Headers = EVENTS) -> Headers:
 
 
 def test_a_comment_is_no_event_and_a_chunk_adds_nothing() -> None:
-    assert events_in(beat("comment", "m", 7.9)) == []
-    [chunk] = events_in(beat("chunk", "m", 7.9))
+    assert events_in(COMMENT) == []
+    [chunk] = events_in(CHAT_ENDPOINT.beat("m", 7.9))
     assert chunk["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
     assert (chunk["object"], chunk["model"], chunk["created"]) == ("chat.completion.chunk", "m", 7)
 
@@ -58,7 +59,7 @@ def test_no_beats_are_sent_before_a_body_with_a_content_length() -> None:
 
 def test_events_are_passed_on_as_they_come() -> None:
     parts = [b": x\r\n\r\nda", b"ta: \xff\r\n\r\n", b"data: [DONE]"]
-    going = Continuation(200, EVENTS)
+    going = Continuation(CHAT_ENDPOINT, 200, EVENTS)
     assert [going.feed(part, is_last=False) for part in parts] == parts
     assert going.feed(b"", is_last=True) == b""
 

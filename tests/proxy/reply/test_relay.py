@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.replies import Items
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.relay import Incoming, Relay
-from proxy.reply.reporting import StreamEditor
+from proxy.reply.watching import StreamEditor
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +58,7 @@ class Store:
         self.asked = asyncio.Event()
         self.stored = asyncio.Event()
 
-    async def settle(self, _message: Mapping[str, Any] | None) -> None:
+    async def settle(self, _items: Items) -> None:
         self.asked.set()
         await self.stored.wait()
 
@@ -72,7 +75,7 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(Incoming(stays), reply, [], store.settle)
+    relay = Relay(CHAT_ENDPOINT, Incoming(stays), reply, [], store.settle)
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -111,6 +114,43 @@ async def test_only_the_end_of_a_reply_waits_for_the_store(
     assert await sent_before_and_after_storing(reply) == (before, after)
 
 
+LAST = b'event: over\ndata: {"usage": 1}\n\n'
+SPEAKING_LAST = replace(
+    CHAT_ENDPOINT, last_event_at=lambda chunk, _sent: chunk.find(b"event: over"), last_event_has_data=True
+)
+
+
+@pytest.mark.parametrize("cut", [1, 11, 12, 20, len(LAST) - 1, len(LAST)])
+async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_before_it_is_sent(cut: int) -> None:
+    store, parts, heard = Store(), list[bytes](), list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    class Hearing:
+        def feed(self, chunk: bytes) -> None:
+            heard.append(chunk)
+
+        def items(self) -> Items:
+            return [{"heard": b"".join(heard)}]
+
+    async def settle(items: Items) -> None:
+        assert items == [{"heard": b"data: 1\n\n" + LAST}]
+        await store.settle(items)
+
+    first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
+    reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
+    running = asyncio.ensure_future(
+        Relay(SPEAKING_LAST, Incoming(stays), reply, [], settle, Hearing())({"type": "http"}, stays, send)
+    )
+    async with asyncio.timeout(BOUND):
+        await store.asked.wait()
+        assert b"".join(parts) == b"data: 1\n\n"
+        store.stored.set()
+        await running
+    assert b"".join(parts) == b"data: 1\n\n" + LAST
+
+
 class Leaving:
     """A client that disconnects on demand."""
 
@@ -140,7 +180,7 @@ class Leaving:
 
 async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> None:
     store, client = Store(), Leaving()
-    relay = Relay(await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    relay = Relay(CHAT_ENDPOINT, await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
         await store.asked.wait()
@@ -154,7 +194,7 @@ async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> 
 )
 async def test_a_reply_whose_client_leaves_is_followed_up_after_it_is_stored(reply: Reply) -> None:
     store, client, followed = Store(), Leaving(), asyncio.Event()
-    relay = Relay(await client.incoming(), reply, [], store.settle, follow=followed.set)
+    relay = Relay(CHAT_ENDPOINT, await client.incoming(), reply, [], store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
         running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
         await store.asked.wait()
@@ -172,7 +212,9 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
         if message.get("body"):
             raise ConnectionError
 
-    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle, follow=followed.set)
+    relay = Relay(
+        CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle, follow=followed.set
+    )
     async with asyncio.timeout(BOUND):
         with pytest.raises(ConnectionError):
             await relay({"type": "http"}, stays, send)
@@ -182,7 +224,9 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
 
 async def test_a_reply_that_breaks_off_is_not_followed_up() -> None:
     followed = asyncio.Event()
-    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set)
+    relay = Relay(
+        CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set
+    )
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, Leaving().takes_all)
     assert not followed.is_set()
@@ -200,8 +244,8 @@ async def test_a_held_part_of_an_event_is_sent_before_the_error(held: bytes, bet
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    editor = StreamEditor(5, removes_usage=False)
-    relay = Relay(Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
+    editor = StreamEditor(CHAT_ENDPOINT, 5, removes_usage=False)
+    relay = Relay(CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)
     before, error, after = b"".join(parts).partition(b'data: {"error"')
@@ -216,11 +260,11 @@ class Unreadable:
     def feed(self, chunk: bytes) -> None:
         raise ZeroDivisionError
 
-    def message(self) -> dict[str, Any] | None:
+    def items(self) -> Items:
         raise AssertionError("it was dropped")
 
 
-async def failing(_message: Mapping[str, Any] | None) -> None:
+async def failing(_items: Items) -> None:
     raise ZeroDivisionError
 
 
@@ -233,7 +277,7 @@ async def test_a_defect_in_capture_or_settle_does_not_stop_the_reply(
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], failing, capture)
+    relay = Relay(CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], failing, capture)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)
     assert b"".join(parts) == b"data: 1\n\n" + DONE

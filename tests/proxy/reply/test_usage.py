@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage, ending, usage_in
 from proxy.reply.watching import TAIL, WatchedReply
 
@@ -25,7 +26,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def fed(data: bytes, *, size: int = 1_000, encoding: str = "") -> WatchedReply:
-    reader = WatchedReply([(b"content-encoding", encoding.encode())])
+    reader = WatchedReply(CHAT_ENDPOINT, [(b"content-encoding", encoding.encode())])
     for piece in pieces(data, size):
         reader.feed(piece)
     return reader
@@ -123,7 +124,7 @@ def test_a_reply_without_a_usage_has_none(data: bytes) -> None:
 
 
 def test_little_of_a_long_reply_is_kept() -> None:
-    reader = WatchedReply([])
+    reader = WatchedReply(CHAT_ENDPOINT, [])
     for _ in range(1_000):
         reader.feed(b"x" * 10_000)
     assert sum(map(len, reader._tail)) < TAIL + 10_000

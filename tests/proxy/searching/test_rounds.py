@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
@@ -40,7 +41,7 @@ def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find i
     def body(hidden: Sequence[str], tool_state: ToolState) -> bytes:
         return json.dumps([list(hidden), tool_state.name]).encode()
 
-    return HiddenRounds(view_of(shows), budget, found, body, max_rounds=most, top_k=5, runs_calls=True)
+    return HiddenRounds(CHAT_ENDPOINT, view_of(shows), budget, found, body, max_rounds=most, top_k=5, runs_calls=True)
 
 
 def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:

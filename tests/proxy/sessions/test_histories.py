@@ -189,7 +189,7 @@ async def test_appends_are_followed_by_the_names_of_their_blocks(stage: Stage) -
     for i in range(3):
         body = {"role": "user", "content": f"ask {i}"}
         append = Append(line, (element(json.dumps(body)),), f"{i + 1}-aa")
-        line, data = append.block({"role": "assistant", "content": f"answer {i}"})
+        line, data = append.block([{"role": "assistant", "content": f"answer {i}"}])
         await stage.write({line.block: data})
         history = await stage.histories.history(KEY, SESSION, [line.block])
     assert [names and len(names) for names in stage.store.asked] == [None, 1, 1]

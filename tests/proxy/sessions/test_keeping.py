@@ -74,7 +74,7 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
 def appended(base: Tip, text: str, reply: str) -> SessionUpdate:
     """An append of one message to the line `base`, with what was answered."""
     sent = element(json.dumps({"role": "user", "content": text}))
-    tip, block = Append(base, (sent,), f"{base.head}/{text}").block({"role": "assistant", "content": reply})
+    tip, block = Append(base, (sent,), f"{base.head}/{text}").block([{"role": "assistant", "content": reply}])
     return turn("abc")._replace(tip=tip, tip_before=base, blocks={tip.block: block})
 
 

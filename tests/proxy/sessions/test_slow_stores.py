@@ -70,7 +70,7 @@ async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, flo
     clock = asyncio.get_running_loop().time
     began = clock()
     exchange = await built.condenser.exchange(asked)
-    await exchange.store({"role": "assistant", "content": "yes"})
+    await exchange.store([{"role": "assistant", "content": "yes"}])
     return exchange, clock() - began
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.reply.reporting import StreamEditor, WholeEditor, add_prompt_tokens
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.reply.watching import StreamEditor, WholeEditor, add_prompt_tokens
 from tests.support import replies
 
 CHUNKS = [replies.sse(each) for each in replies.text_chunks('He said: "usage":{"prompt_tokens":1}')]
@@ -25,12 +26,12 @@ def fed(editor: StreamEditor, data: bytes, cuts: list[int]) -> bytes:
 
 @given(st.lists(st.integers(0, 5_000), max_size=8))
 def test_the_usage_event_is_removed_wherever_the_stream_is_cut(cuts: list[int]) -> None:
-    assert fed(StreamEditor(0, removes_usage=True), STREAM, cuts) == STREAM.replace(USAGE, b"")
+    assert fed(StreamEditor(CHAT_ENDPOINT, 0, removes_usage=True), STREAM, cuts) == STREAM.replace(USAGE, b"")
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=8))
 def test_prompt_tokens_are_added_wherever_the_stream_is_cut(cuts: list[int]) -> None:
-    assert fed(StreamEditor(1_000, removes_usage=False), STREAM, cuts) == STREAM.replace(
+    assert fed(StreamEditor(CHAT_ENDPOINT, 1_000, removes_usage=False), STREAM, cuts) == STREAM.replace(
         USAGE, replies.sse(replies.usage_chunk(1_040, 3))
     )
 
@@ -38,13 +39,13 @@ def test_prompt_tokens_are_added_wherever_the_stream_is_cut(cuts: list[int]) -> 
 @pytest.mark.parametrize("ending", [b"\r\n\r\n", b"\n\n"])
 def test_a_usage_in_a_chunk_with_a_choice_is_not_removed(ending: bytes) -> None:
     event = b'data: {"choices": [{"index": 0, "delta": {}}], "usage": {"prompt_tokens": 5}}' + ending
-    assert fed(StreamEditor(0, removes_usage=True), event, [30]) == event
-    assert b'"prompt_tokens": 7' in fed(StreamEditor(2, removes_usage=False), event, [30])
+    assert fed(StreamEditor(CHAT_ENDPOINT, 0, removes_usage=True), event, [30]) == event
+    assert b'"prompt_tokens": 7' in fed(StreamEditor(CHAT_ENDPOINT, 2, removes_usage=False), event, [30])
 
 
 def test_a_stream_that_breaks_off_in_an_event_is_passed_on_as_far_as_it_came() -> None:
     broken = STREAM[: STREAM.index(b'"prompt_tokens": 40')]
-    assert fed(StreamEditor(9, removes_usage=True), broken, []) == broken
+    assert fed(StreamEditor(CHAT_ENDPOINT, 9, removes_usage=True), broken, []) == broken
 
 
 def test_a_reply_in_one_piece_gets_more_tokens_and_keeps_all_else() -> None:
@@ -65,4 +66,4 @@ def test_a_text_without_a_usage_is_unchanged(text: bytes) -> None:
 @given(st.binary(max_size=300), st.integers(0, 9))
 def test_any_bytes_are_accepted(data: bytes, more: int) -> None:
     add_prompt_tokens(b'{"usage":' + data, more)
-    assert fed(StreamEditor(0, removes_usage=False), data, [7]) == data
+    assert fed(StreamEditor(CHAT_ENDPOINT, 0, removes_usage=False), data, [7]) == data

@@ -1,0 +1,209 @@
+"""Chat replies: what is read of them, and what the proxy itself says in their form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.endpoints.chat.deltas import StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.errors import ProxyError
+from proxy.http.headers import Headers
+from proxy.http.sse import DONE, EventReader, event, is_event_stream
+from proxy.values import json_or_none
+
+ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
+_STREAMED = ("content", "refusal", "function_call")
+_MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio")
+_DONE = b"data: [DONE]"
+_MAX_DONE = 32
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def is_greeting(chunk: object) -> bool:
+    """Whether the choices of a chunk give a role, and nothing else."""
+    choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
+    return bool(choices) and isinstance(choices, list) and all(map(_gives_only_role, choices))
+
+
+def _gives_only_role(choice: object) -> bool:
+    delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
+    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
+
+
+def is_usage_alone(chunk: object) -> bool:
+    """Whether a chunk has a usage and no choices, as the one that `include_usage` asks for."""
+    return isinstance(chunk, Mapping) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), Mapping)
+
+
+def last_event_at(chunk: bytes, sent: bytes) -> int:
+    """The index of the `[DONE]` event that ends a chunk of a stream; -1 if the chunk does not end with one.
+
+    `sent` are the bytes before the chunk. A reply's text may contain `data: [DONE]`, but not at the start of a line,
+    because there are no bare line ends inside of the JSON of a stream. Comments may follow the event.
+    """
+    at = chunk.rfind(_DONE, -_MAX_DONE)
+    if at < 0 or (chunk[:at] or sent)[-1:] not in b"\r\n":
+        return -1
+    rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]
+    return at if not rest_of_line and all(not line or line.startswith(b":") for line in lines) else -1
+
+
+# -- the text ----------------------------------------------------------------------------------------------------
+
+
+def ending_of(data: bytes, *, is_complete: bool) -> str:
+    """The ending of a completion, as `ending_in` gives it; "" also if there are several choices."""
+    return ending_in(data, _PLACES, is_complete=is_complete)
+
+
+def _text_of_reply(document: Any) -> str | None:
+    return _text(document, "message")
+
+
+def _text_of_event(document: Any) -> str | None:
+    return _text(document, "delta")
+
+
+def _text(document: Any, member: str) -> str | None:
+    """The text of the only choice, "" if there is no choice or no text; None if there may be several choices."""
+    choices = document.get("choices") if isinstance(document, Mapping) else None
+    if not isinstance(choices, list) or len(choices) > 1:
+        return None
+    choice = choices[0] if choices else {}
+    if not isinstance(choice, Mapping) or choice.get("index"):
+        return None
+    message = choice.get(member)
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, str) else ""
+
+
+_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
+
+
+# -- the message -------------------------------------------------------------------------------------------------
+
+
+def capture_for(headers: Headers) -> Capture:
+    """A capture for a reply with these headers."""
+    return StreamCapture() if is_event_stream(headers) else JsonCapture()
+
+
+class JsonCapture:
+    """Captures a reply in one piece."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def items(self) -> Items:
+        try:
+            message = json.loads(b"".join(self._chunks))["choices"][0]["message"]
+        except (ValueError, LookupError, TypeError):
+            return ()
+        return (sendable(message),) if isinstance(message, Mapping) else ()
+
+
+class StreamCapture:
+    """Captures a reply in events, which is complete if its first choice has finished and no error came."""
+
+    def __init__(self) -> None:
+        self._events = EventReader()
+        self._members = StreamedMembers()
+        self._calls: list[StreamedCall] = []
+        self._finished = False
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> None:
+        for data in self._events.feed(chunk):
+            if data != "[DONE]":
+                self._add_event(data)
+
+    def items(self) -> Items:
+        """The message that the deltas add up to."""
+        if self._broken or not self._finished:
+            return ()
+        calls = [
+            {"id": call.body.get("id", ""), "type": "function", "function": function_of(call.body)}
+            for call in self._calls
+        ]
+        return (sendable(self._members.message(calls)),)
+
+    def _add_event(self, data: str) -> None:
+        try:
+            chunk = json.loads(data)
+            choices = chunk.get("choices") or []
+        except (ValueError, AttributeError):
+            self._broken = True
+            return
+        self._broken = self._broken or "error" in chunk
+        for choice in choices:
+            if choice.get("index", 0) == 0:
+                self._add_delta(choice.get("delta") or {})
+                self._finished = self._finished or choice.get("finish_reason") is not None
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        self._members.add({key: value for key, value in delta.items() if key in _STREAMED})
+        for piece in delta.get("tool_calls") or []:
+            call = continued_call(self._calls, piece)
+            if call is None:
+                call = StreamedCall(piece.get("index"))
+                self._calls.append(call)
+            call.add(piece)
+
+
+def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply's message as a client may send it back: only known members, and null only for `content`."""
+    kept = {key: message[key] for key in _MEMBERS if message.get(key) is not None}
+    return {"role": "assistant", "content": None, **kept}
+
+
+# -- what the proxy says -----------------------------------------------------------------------------------------
+
+
+def error_event(error: ProxyError, _sent: bytes = b"") -> bytes:
+    """An error as an event in the middle of a stream."""
+    return event(error.to_json())
+
+
+def empty_chunk(model: str, now: float) -> bytes:
+    """A chunk that adds nothing to the message of a stream; `now` is in seconds since the epoch."""
+    empty_choice = {"index": 0, "delta": {}, "finish_reason": None}
+    head = {"id": "chatcmpl-pending", "object": "chat.completion.chunk", "created": int(now), "model": model}
+    return event(json.dumps({**head, "choices": [empty_choice]}).encode())
+
+
+def as_events(data: bytes, *, is_success: bool) -> bytes | None:
+    """A completion as one chunk and `[DONE]`, an error as an event; None if the data is neither."""
+    document = json_or_none(data)
+    if not isinstance(document, Mapping):
+        return None
+    if isinstance(document.get("error"), Mapping):
+        # An event's data is one line. Line ends in JSON are only white space between tokens, never inside of them.
+        return event(data.strip().replace(b"\r", b" ").replace(b"\n", b" "))
+    chunk = _as_chunk(document) if is_success else None
+    return event(json.dumps(chunk).encode()) + DONE if chunk else None
+
+
+def _as_chunk(completion: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A completion as the only chunk of a stream; None if the document is not a completion."""
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(each, Mapping) and "message" in each for each in choices):
+        return None
+    return {**completion, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
+
+
+def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
+    message = choice["message"]
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if isinstance(calls, list):
+        numbered = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, Mapping)]
+        message = {**message, "tool_calls": numbered}
+    rest = {key: value for key, value in choice.items() if key != "message"}
+    return {**rest, "delta": message}
