@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from random import getrandbits
 
@@ -21,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import guarded
+from proxy.endpoints.table import PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
@@ -39,7 +41,6 @@ from proxy.upstream import Transport
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
-_COMPLETIONS = ("/v1/chat/completions", "/v1/chat/completions/")
 
 
 def _new_request_id() -> str:
@@ -84,7 +85,7 @@ def create_app(
     app.state.new_request_id = new_request_id
     app.router.routes.extend(
         [
-            *(Route(path, _Admitted(chat), methods=["POST"]) for path in _COMPLETIONS),
+            *(Route(path, _Admitted(partial(chat, endpoint)), methods=["POST"]) for path, endpoint in PATHS.items()),
             Route("/v1/{path:path}", _Admitted(pass_through)),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/", _AnyMethod(root)),
@@ -114,25 +115,22 @@ class _FastPath:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._chat = _Admitted(chat)
+        self._served = {path: _Admitted(partial(chat, endpoint)) for path, endpoint in PATHS.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_completion(scope):
+        # An app that is mounted below another one has a root path, with which only the router can deal.
+        is_post = scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
+        served = self._served.get(scope["path"]) if is_post else None
+        if served is None:
             await self._app(scope, receive, send)
             return
         try:
-            await self._chat(scope, receive, send)
+            await served(scope, receive, send)
         except ProxyError as error:
             await (await _on_proxy_error(Request(scope), error))(scope, receive, send)
         except Exception as error:
             await (await _on_unexpected_error(Request(scope), error))(scope, receive, send)
             raise  # the server logs it
-
-
-def _is_completion(scope: Scope) -> bool:
-    # An app that is mounted below another one has a root path, with which only the router can deal.
-    is_post = scope["type"] == "http" and scope["method"] == "POST"
-    return is_post and scope["path"] in _COMPLETIONS and not scope.get("root_path")
 
 
 class _AnyMethod:

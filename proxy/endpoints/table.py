@@ -1,4 +1,4 @@
-"""The endpoints by name: a protocol is served if it is in this table."""
+"""The endpoints by name and by path: a protocol is served if it is in this table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 
 ENDPOINTS = {endpoint.name: endpoint for endpoint in (CHAT_ENDPOINT,)}
+PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
+"""The paths at which requests come in."""
 
 
 def endpoint_named(name: str) -> Endpoint:

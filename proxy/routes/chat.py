@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
 from proxy.http.admission import PLACE, Place
 from proxy.http.content_encoding import ENCODING, decode_body, decoder_for, encoding_of
@@ -45,14 +45,14 @@ _MAX_DIGITS = 20  # of a content length that are read
 _log = logging.getLogger(__name__)
 
 
-async def chat(request: Request) -> ASGIApp:
+async def chat(endpoint: Endpoint, request: Request) -> ASGIApp:
     """Reads the request; the app that it returns then has the condenser decide, forwards, and relays the reply."""
     services: Services = request.app.state.services
     incoming = Incoming(request.receive)
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            client_request = await _read(request, services, incoming)
+            client_request = await _read(endpoint, request, services, incoming)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
@@ -205,7 +205,7 @@ def _dry_run(exchange: Exchange) -> Response:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-async def _read(request: Request, services: Services, incoming: Incoming) -> ClientRequest:
+async def _read(endpoint: Endpoint, request: Request, services: Services, incoming: Incoming) -> ClientRequest:
     """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None
@@ -221,9 +221,7 @@ async def _read(request: Request, services: Services, incoming: Incoming) -> Cli
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
-        body = await wire.read_in_turns(
-            plain, CHAT_ENDPOINT, services.message_cache, services.bounds, owner=owner.tenant
-        )
+        body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
         from_headers = controls.read(headers, None, None, services.permits)
