@@ -1,8 +1,7 @@
 """The proxy's own calls to models: summaries, votes and embeddings, each from the model that the settings name.
 
-questions   the request body of a call, its model, and whose credential it carries
 lanes       when a call that no client waits for may be made, per server
-dispatch    the dispatcher that every call passes: lane, credential lifetime, timeout
+dispatch    the dispatcher that every call passes: lane, whose credential it carries and how long, timeout
 calls       one question to one server, and ballots of several
 embeddings  the vectors of texts
 """
@@ -14,11 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from proxy.asking.calls import ModelCalls, poll
-from proxy.asking.dispatch import Dispatcher, FinishedCall
+from proxy.asking.calls import ModelCalls, Roles, poll, question_for
+from proxy.asking.dispatch import Caller, Dispatcher, FinishedCall
 from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lanes
-from proxy.asking.questions import Caller, Roles, question_for
 from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream
 from strategies.core.effects import Ask, Effect, Failure, Result

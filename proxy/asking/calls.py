@@ -1,8 +1,9 @@
-"""Calls to chat models, through the dispatcher (`dispatch`); failures are results.
+"""Calls to models that write text, through the dispatcher (`dispatch`); failures are results.
 
-`ModelCalls` puts one question to one server. A server that refuses `max_completion_tokens` gets `max_tokens` from then
-on.
-`read_completion` reads the answer; it assumes no member to be present or to have the right type.
+`question_for` and `vote_question` say what is asked; neither sends sampling parameters unless the settings have them.
+`ModelCalls` puts one question to one server. A server that refuses the name of the bound on the answer's length gets
+the older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
+type.
 
 `poll` asks for votes until their outcome is decided; `strategies.core.ballot` says which votes count and what decides.
 The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
@@ -12,20 +13,22 @@ are cancelled, which closes their connections. A call that failed is a vote that
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Dispatcher, fetch_reply
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, fetch_reply, headers_for
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
-from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT, Caller, ModelCall, Roles, headers_for, vote_question
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.questions import Question
+from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
+from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
-from proxy.values import count_at
+from proxy.values import json_or_none
 from strategies.core.ballot import Polls, read_vote
-from strategies.core.effects import Answer, Ballot, Failure, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Failure, Vote, Votes
 
 LIMIT_REFUSED = "limit-refused"
 
@@ -38,6 +41,51 @@ _COUNTED_FAILURES = ("timeout", "unreadable")
 
 # If a call cannot be begun for one of these reasons, neither can the next.
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
+
+
+Roles = Mapping[str, ModelRole]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call: a question, and the server that it is put to."""
+
+    role: str
+    """The name under which its cost is reported."""
+    model: ModelRole
+    """Which model is asked, and where."""
+    endpoint: Endpoint
+    question: Question
+
+    def body(self, limit: str) -> bytes:
+        """The request's body, with the bound on the answer's length under the name `limit`."""
+        return self.endpoint.question(self.question, limit)
+
+
+def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
+    """The question that an `Ask` puts."""
+    role = roles[ask.role]
+    if ask.view is not None:
+        # The upstream has cached the view for the model and the account of the request only.
+        role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
+    call = _call(ask, role, caller)
+    if ask.view is None:
+        return call
+    alternates = caller.profile.alternate_roles
+    return replace(call, question=replace(call.question, view=ask.view, tools=caller.tools, alternates=alternates))
+
+
+def vote_question(ballot: Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
+    """The question that asks for `n` votes."""
+    call = _call(ballot, roles[ballot.role], caller)
+    return replace(call, question=replace(call.question, n=n))
+
+
+def _call(effect: Ask | Ballot, role: ModelRole, caller: Caller) -> ModelCall:
+    most = min(effect.max_tokens, role.max_tokens or effect.max_tokens)
+    model, temperature = role.model or caller.model, role.temperature
+    question = Question(model, effect.system, effect.user, most, temperature=temperature)
+    return ModelCall(effect.role, role, endpoint_for(role, caller), question)
 
 
 @dataclass(slots=True)
@@ -96,7 +144,7 @@ class ModelCalls:
     ) -> Completion | Failure:
         async def call(lane: Lane) -> Completion | Failure:
             limit = self._limit(question, caller)
-            data = question.body(caller, limit)
+            data = question.body(limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
             result = await self._send(question, caller, lane, data, limit)
@@ -109,22 +157,24 @@ class ModelCalls:
         self, question: ModelCall, caller: Caller, lane: Lane, data: bytes, limit: str
     ) -> Completion | Failure:
         model = question.model
-        sending = self.upstream.ask(model.base_url, headers_for(model, caller), data, model.timeout)
+        headers = headers_for(model, caller)
+        sending = self.upstream.ask(model.base_url, question.endpoint.path, headers, data, model.timeout)
         reply = await fetch_reply(sending, model.timeout, caller, lane)
         if isinstance(reply, Failure):
             return reply
-        if reply.status == 400 and limit == NEW_LIMIT and NEW_LIMIT.encode() in reply.body:
-            self.limits.put(self._limit_key(question, caller), OLD_LIMIT)
+        newest, *older = question.endpoint.reply_limits
+        if reply.status == 400 and older and limit == newest and newest.encode() in reply.body:
+            self.limits.put(self._limit_key(question), older[0])
             return Failure(LIMIT_REFUSED)
-        return read_completion(reply)
+        return read_completion(reply, question.endpoint)
 
     def _limit(self, question: ModelCall, caller: Caller) -> str:
         known = caller.profile.token_limit if question.model.base_url is None else None
-        return self.limits.get(self._limit_key(question, caller)) or known or NEW_LIMIT
+        return self.limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
 
-    def _limit_key(self, question: ModelCall, caller: Caller) -> tuple[str, str]:
+    def _limit_key(self, question: ModelCall) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
-        return self.upstream.server(question.model.base_url), question.model.model or caller.model
+        return self.upstream.server(question.model.base_url), question.question.model
 
 
 class Completion(NamedTuple):
@@ -137,48 +187,20 @@ class Completion(NamedTuple):
     tokens: int
 
 
-def read_completion(reply: JsonReply) -> Completion | Failure:
+def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failure:
     """The completion in a reply, or the failure that it amounts to."""
     if reply.status == 429:
         return Failure("rate-limited")
     if not is_success(reply.status):
         return Failure("http-error")
-    try:
-        body = json.loads(reply.body)
-        choices = list(body["choices"])
-        tokens = _tokens(body.get("usage"))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    document = json_or_none(reply.body)
+    if not isinstance(document, dict):
         return Failure("unreadable")
-    answers = tuple(_answer(choice, tokens) for choice in choices)
+    tokens = tokens_in(document.get("usage"))
+    answers = endpoint.answers(document, tokens) or ()
     if not any(isinstance(each, Answer) for each in answers):
         return Failure("unreadable")
-    return Completion(answers, tokens)
-
-
-def _answer(choice: Any, tokens: int) -> Answer | Failure:
-    message = choice.get("message") if isinstance(choice, Mapping) else None
-    if not isinstance(message, Mapping):
-        return Failure("unreadable")
-    return Answer(
-        text=_text(message.get("content")),
-        finish_reason=str(choice.get("finish_reason")),
-        tokens=tokens,
-        called_tools=bool(message.get("tool_calls") or message.get("function_call")),
-    )
-
-
-def _text(content: object) -> str:
-    """The text of a message's content, its text parts joined; "" where there is none."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [each.get("text") for each in parts if isinstance(each, Mapping) and each.get("type") == "text"]
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def _tokens(usage: Any) -> int:
-    """All tokens of a call, as the server reports them; 0 where it does not."""
-    return count_at(usage, "total_tokens") or count_at(usage, "prompt_tokens") + count_at(usage, "completion_tokens")
+    return Completion(tuple(answers), tokens)
 
 
 Cast = Callable[[int], Awaitable[list[Vote]]]
@@ -189,11 +211,12 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: ModelCalls) 
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        return _votes_in(await calls.ask_once(vote_question(ballot, roles, n), caller, account), n)
+        return _votes_in(await calls.ask_once(vote_question(ballot, roles, caller, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
+    at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
     while (wanted := polls.start_calls()) and not any(vote.error in _HOPELESS for vote in polls.votes):
-        if ballot.at_once:
+        if at_once:
             for vote in await cast(wanted):
                 polls.add_vote(vote)
         else:

@@ -19,9 +19,14 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
 from proxy.asking.lanes import CallBlocked, Lane, Lanes
-from proxy.asking.questions import Caller, headers_for, is_lent
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.settings.tables import ModelRole
+from proxy.http.headers import CREDENTIALS, Headers
+from proxy.learning.profiles import ANY, Profile
+from proxy.request.callers import ALWAYS, Trust
+from proxy.runtime.owned_tasks import NOBODY, Waiters
+from proxy.settings.tables import Mode, ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 
@@ -30,6 +35,53 @@ EXPIRED = "expired"
 NOT_ACCEPTED = "not-accepted"
 
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client's request on whose behalf a call is made."""
+
+    model: str
+    headers: Headers
+    """The request's headers, of which the credential is used."""
+    tools: str | None = None
+    """The request's tools as JSON text."""
+    asked_at: float = 0.0
+    """When the request came, in seconds since the epoch."""
+    trust: Trust = ALWAYS
+    """Whether the upstream has accepted the request's credential."""
+    background: bool = False
+    """Whether the request does not wait for the answer."""
+    profile: Profile = ANY
+    """The message forms and parameters that the request's server accepts."""
+    mode: Mode | None = None
+    """When background calls may be made; None leaves that to the settings."""
+    waiters: Waiters = NOBODY
+    """Other requests that have come to wait for the result of a background call."""
+    endpoint: Endpoint = CHAT_ENDPOINT
+    """The endpoint of the request."""
+
+
+def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
+    """The endpoint that a call speaks to: the request's own, or chat at an address of the settings."""
+    return caller.endpoint if role.base_url is None else CHAT_ENDPOINT
+
+
+def headers_for(role: ModelRole, caller: Caller) -> Headers:
+    """The credential for a call: the role's own, else the caller's if the call goes to the upstream itself."""
+    endpoint = endpoint_for(role, caller)
+    if role.api_key is not None:
+        name, before = endpoint.key_header
+        return [(name, before + role.api_key.get_secret_value().encode())]
+    if role.base_url is not None:
+        return []
+    lent = endpoint.lent_headers
+    return [(name, value) for name, value in caller.headers if name in CREDENTIALS or name.startswith(lent)]
+
+
+def is_lent(headers: Headers, role: ModelRole) -> bool:
+    """Whether a call authenticates with the caller's credential."""
+    return role.api_key is None and any(name in CREDENTIALS for name, _ in headers)
 
 
 class FinishedCall(NamedTuple):

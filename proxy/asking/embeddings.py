@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from proxy.asking.dispatch import Dispatcher, fetch_reply, is_down
+from proxy.asking.dispatch import Caller, Dispatcher, fetch_reply, headers_for, is_down
 from proxy.asking.lanes import Lane
-from proxy.asking.questions import Caller, headers_for
 from proxy.http.headers import is_success
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
@@ -18,6 +17,7 @@ from proxy.values import count_at, json_or_none
 from strategies.core.effects import Failure
 
 ROLE = "embeddings"
+PATH = "/v1/embeddings"
 _LARGEST = 1e30
 
 
@@ -47,7 +47,7 @@ class Embeddings:
     async def _send(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
         # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
         data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
-        sending = self.upstream.embed(model.base_url, headers_for(model, caller), data, model.timeout)
+        sending = self.upstream.ask(model.base_url, PATH, headers_for(model, caller), data, model.timeout)
         reply = await fetch_reply(sending, model.timeout, caller, lane)
         return reply if isinstance(reply, Failure) else await asyncio.to_thread(_read, reply, len(texts))
 

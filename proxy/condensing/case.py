@@ -149,7 +149,7 @@ class Case(NamedTuple):
         policy = self.policy
         tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
         whom = request.model, request.headers, tools, request.received_at, request.trust
-        return Caller(*whom, background, policy.profile, policy.background)
+        return Caller(*whom, background, policy.profile, policy.background, endpoint=request.body.endpoint)
 
     def past(self, now: float, verdict: Verdict | None = None) -> Past:
         """What strategies may know about the session; `now` in seconds since the epoch."""

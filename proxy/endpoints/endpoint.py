@@ -14,14 +14,16 @@ an element is asked once for each new element. So a known request asks it almost
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from proxy.endpoints.questions import Question
 from proxy.endpoints.replies import Capture
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
 from proxy.tokens.counter import Counter
+from strategies.core.effects import Answer, Failure
 
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
@@ -136,6 +138,20 @@ class Endpoint:
     """A sign of life that changes nothing, in a stream of this model, at a time in seconds since the epoch."""
     as_events: AsEvents
     """The events of a stream that say the same as a reply in one piece; None if the data is no such reply."""
+
+    # -- the proxy's own calls
+
+    question: Callable[[Question, str], bytes]
+    """The body that asks a model a question; its second argument names the member that bounds the answer."""
+    answers: Callable[[Mapping[str, Any], int], Sequence[Answer | Failure] | None]
+    """The answers in a reply, and why each ended in chat's words: `stop`, `length`; None if it has none.
+
+    The second argument are the tokens that each is said to have cost.
+    """
+    gives_several_answers: bool = False
+    """Whether one question may ask for several answers."""
+    lent_headers: tuple[bytes, ...] = ()
+    """How those headers of a request begin that a call on its behalf has too, besides its credential."""
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

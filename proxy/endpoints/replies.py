@@ -58,6 +58,14 @@ def usage_in(value: Any) -> Usage | None:
     return Usage(prompt, completion, read or cached) if prompt else None
 
 
+def tokens_in(usage: Any) -> int:
+    """All tokens of a call, as its usage reports them; 0 where it does not."""
+    if total := count_at(usage, "total_tokens"):
+        return total
+    counts = usage_in(usage)
+    return counts.prompt + counts.completion if counts else count_at(usage, "completion_tokens")
+
+
 def with_prompt_tokens(usage: Mapping[str, Any], extra: int) -> dict[str, Any]:
     """A usage whose counts that include the prompt are raised by `extra`; none gets negative."""
     counts = {key: usage[key] for key in _PROMPT_COUNTS if isinstance(usage.get(key), int)}

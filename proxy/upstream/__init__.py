@@ -59,15 +59,13 @@ class Upstream:
         """The scheme, host and port of a base URL, which identify a server; None means the upstream itself."""
         return self._address(base_url).server + "/"
 
-    async def ask(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Asks for a chat completion of the proxy's own, `timeout` in seconds; raises `UpstreamUnavailable`."""
-        base = self._address(base_url)
-        return await self._calls.ask(f"{base.server}{base.path}/chat/completions", headers, data, timeout)
+    async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
+        """Sends a request of the proxy's own to a path under `/v1`; raises `UpstreamUnavailable`.
 
-    async def embed(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Asks for embeddings for the proxy itself, `timeout` in seconds; raises `UpstreamUnavailable`."""
+        `timeout` is in seconds.
+        """
         base = self._address(base_url)
-        return await self._calls.ask(f"{base.server}{base.path}/embeddings", headers, data, timeout)
+        return await self._calls.ask(f"{base.server}{base.path}{path.removeprefix(PREFIX)}", headers, data, timeout)
 
     async def probe(self) -> int:
         """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.endpoints.chat import replies, requests
+from proxy.endpoints.chat import questions, replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import ProxyError
@@ -29,4 +29,8 @@ CHAT_ENDPOINT = Endpoint(
     error_event=replies.error_event,
     beat=replies.empty_chunk,
     as_events=replies.as_events,
+    question=questions.body_of,
+    answers=questions.answers_in,
+    gives_several_answers=True,
+    lent_headers=(b"openai-",),
 )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from proxy.asking.calls import Completion, read_completion
+from proxy.asking import calls
+from proxy.asking.calls import Completion
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
+
+read_completion = partial(calls.read_completion, endpoint=CHAT_ENDPOINT)
 
 
 def reply(body: Any, status: int = 200) -> JsonReply:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from proxy.asking import Asking, FinishedCall
 from proxy.asking.calls import MAX_LIMITS
-from proxy.asking.questions import NEW_LIMIT, OLD_LIMIT
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import JsonReply, Upstream
@@ -21,6 +21,8 @@ from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, hang, hang_up
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
+
+NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +81,7 @@ class OldFashioned(Upstream):
         super().__init__(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
         self.limits: list[str] = []
 
-    async def ask(self, base_url: str | None, headers: Headers, data: bytes, timeout: float) -> JsonReply:
+    async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """Refuses the new limit."""
         self.limits.append(NEW_LIMIT if NEW_LIMIT in json.loads(data) else OLD_LIMIT)
         return JsonReply(400 if NEW_LIMIT in json.loads(data) else 500, NEW_LIMIT.encode(), None)

@@ -9,18 +9,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking.questions import (
-    NEW_LIMIT,
-    OLD_LIMIT,
-    Caller,
-    headers_for,
-    question_for,
-    vote_question,
-    with_user_message,
-)
+from proxy.asking.calls import question_for, vote_question
+from proxy.asking.dispatch import Caller, headers_for
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat.questions import with_user_message
 from proxy.settings.tables import ModelRole
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER
+
+NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
 
 # As no serialiser of ours would write it: odd spacing, a number beyond a double, text that is not escaped.
 VIEW = '[ {"role":"user" , "content":"会话 é"},{"n":12345678901234567890,"role":"assistant","content":"ok"} ]'
@@ -29,7 +26,7 @@ ON = Ask("", "Now record it.", 500, view=VIEW)
 
 
 def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> bytes:
-    return question_for(ask, {SUMMARIZER: role or ModelRole()}, caller).body(caller, limit)
+    return question_for(ask, {SUMMARIZER: role or ModelRole()}, caller).body(limit)
 
 
 def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> Any:
@@ -68,7 +65,7 @@ def test_any_text_can_be_asked_about(text: str) -> None:
 
 def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_number() -> None:
     ballot, roles = Ballot("Judge it.", "<history>", 5, 15, 200), {JUDGE: ModelRole()}
-    one, five = (json.loads(vote_question(ballot, roles, n).body(CALLER, NEW_LIMIT)) for n in (1, 5))
+    one, five = (json.loads(vote_question(ballot, roles, CALLER, n).body(NEW_LIMIT)) for n in (1, 5))
     assert one == {
         "model": "m",
         "messages": [{"role": "system", "content": "Judge it."}, {"role": "user", "content": "<history>"}],
@@ -110,7 +107,7 @@ def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_els
     asked = question_for(ON, {SUMMARIZER: role}, CALLER)
     assert asked.model.base_url is None
     assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
-    found = json.loads(asked.body(CALLER, NEW_LIMIT))
+    found = json.loads(asked.body(NEW_LIMIT))
     assert (found["model"], found["temperature"]) == ("m", 0)
 
 

@@ -80,7 +80,7 @@ async def asked(body: bytes, encoding: str = "") -> bytes:
         upstream.reply(raw(body, "application/json", headers=[("content-encoding", encoding)] if encoding else []))
         client = Upstream(UpstreamSettings(base_url=upstream.url))
         try:
-            return (await client.ask(None, [], b"{}", 10)).body
+            return (await client.ask(None, "/v1/chat/completions", [], b"{}", 10)).body
         finally:
             await client.close()
 
@@ -117,7 +117,7 @@ async def test_a_server_that_hangs_up_is_unreachable_and_one_that_is_silent_is_l
     client = Upstream(UpstreamSettings(base_url=upstream.base_url, read_timeout=0.1))
     for code in ("upstream_unreachable", "upstream_timeout"):
         with pytest.raises(UpstreamUnavailable) as raised:
-            await client.ask(None, [], b"{}", 0.1)
+            await client.ask(None, "/v1/chat/completions", [], b"{}", 0.1)
         assert raised.value.code == code
     never.set()
     await client.close()
@@ -150,15 +150,15 @@ async def test_a_server_is_known_by_its_scheme_host_and_port(base_url: str | Non
 async def test_a_reply_to_an_own_call_has_its_retry_after(upstream: ScriptedUpstream) -> None:
     upstream.reply(Reply(429, (("content-length", "0"), ("Retry-After", "9"))), Reply(200, (("content-length", "0"),)))
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
-    assert await client.ask(None, [], b"{}", 5.0) == (429, b"", "9")
-    assert await client.ask(None, [], b"{}", 5.0) == (200, b"", None)
+    assert await client.ask(None, "/v1/chat/completions", [], b"{}", 5.0) == (429, b"", "9")
+    assert await client.ask(None, "/v1/chat/completions", [], b"{}", 5.0) == (200, b"", None)
     await client.close()
 
 
 async def test_a_cookie_of_one_reply_is_sent_with_no_other_call(upstream: ScriptedUpstream) -> None:
     upstream.reply(Reply(200, (("content-length", "0"), ("set-cookie", "caller=first; Path=/"))))
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
-    await client.ask(None, [], b"{}", 5.0)
+    await client.ask(None, "/v1/chat/completions", [], b"{}", 5.0)
     await client.page("/models", [], 5.0, 1_000)
     assert [exchange.header("cookie") for exchange in upstream.journal] == [None, None]
     await client.close()

@@ -1,0 +1,31 @@
+"""What the proxy's own calls ask a model, in any protocol.
+
+There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
+form it is a view, byte for byte, and one more user message, with the request's own tools, so that the upstream's prompt
+cache of the view is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one call asks a model."""
+
+    model: str
+    system: str
+    """Left out where there is a view."""
+    user: str
+    max_tokens: int
+    """The maximum number of tokens of one answer."""
+    view: str | None = None
+    """The message list that is continued, as JSON text."""
+    tools: str | None = None
+    """The tools as JSON text, of which none may be called."""
+    alternates: bool = False
+    """Whether the server refuses two messages of one role in a row."""
+    n: int = 1
+    """The number of answers."""
+    temperature: float | None = None
