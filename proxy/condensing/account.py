@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Policy, Window
 from proxy.errors import ContextLengthExceeded
@@ -201,7 +202,7 @@ EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
 """The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
 
 
-def refuse_if_hopeless(decision: Decision) -> None:
+def refuse_if_hopeless(decision: Decision, case: Case) -> None:
     """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
@@ -209,4 +210,4 @@ def refuse_if_hopeless(decision: Decision) -> None:
     most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     if decision.view.tokens > budget.window * (1 + error):
-        raise ContextLengthExceeded(where_tokens_are(decision), param="messages")
+        raise ContextLengthExceeded(where_tokens_are(decision), param=case.request.body.endpoint.list_member)

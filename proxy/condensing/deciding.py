@@ -120,7 +120,7 @@ class Decider:
             decision = decision._replace(reason=why_not_prepared(decision, case))
         if result.failure:
             decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        refuse_if_hopeless(decision)
+        refuse_if_hopeless(decision, case)
         return decision
 
     async def _with_prepared(
@@ -249,7 +249,7 @@ def _walked(decision: Decision, case: Case) -> Decision:
     decision = decision._replace(view=view, tokens_after=view.tokens)
     if requirement is not None and view.is_changed:
         decision = decision._replace(trigger=TRIGGERS[requirement])
-    refuse_if_hopeless(decision)
+    refuse_if_hopeless(decision, case)
     return decision
 
 

@@ -90,7 +90,7 @@ class Intake:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
-        has_tools = request.body.endpoint.offers_tools(request.body.values)
+        has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
         case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         case = case.for_profile(policy.profile).with_newest_turn()

@@ -24,6 +24,7 @@ from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
+from strategies.core.transcript import Transcript
 
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
@@ -94,8 +95,8 @@ class Endpoint:
     """Counts the tokens of messages and of these members."""
     reply_limits: tuple[str, ...]
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
-    offers_tools: Callable[[Values], bool]
-    """Whether a request offers tools to its model."""
+    offers_tools: Callable[[Values, Transcript], bool]
+    """Whether a request offers tools to its model, in its members or in its list."""
     has_one_choice: Callable[[Values], bool]
     """Whether a request asks for one reply, and not for several to choose from."""
     usage_probe: Callable[[Values], Mapping[str, str]]

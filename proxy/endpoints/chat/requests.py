@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values, any_session_headers
 from proxy.http.headers import Headers
+from strategies.core.transcript import Transcript
 
 
 def look(value: object) -> tuple[str, bool]:
@@ -23,7 +24,7 @@ def _is_text(part: object) -> bool:
     return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
 
 
-def offers_tools(values: Values) -> bool:
+def offers_tools(values: Values, _: Transcript) -> bool:
     """Whether a request offers tools, or functions as they were called once."""
     return bool(values.get("tools") or values.get("functions"))
 
