@@ -67,7 +67,7 @@ class Pipeline:
 
 
 LONGEST = 256
-"""The most characters of a text that may name a pipeline."""
+"""The maximum number of characters of a text that names a pipeline."""
 
 
 def parse(text: str) -> Pipeline | None:

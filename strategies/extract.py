@@ -1,7 +1,7 @@
 """`extract`: old history becomes a record made by rules, without a model.
 
 The record keeps what the last resort must not lose: the user's words, in order and verbatim; which tools worked on
-which files; errors; the assistant's last words. An earlier record comes before all that, and the ledger behind it.
+which files; errors; the assistant's last words. An earlier record comes before all that, and the ledger after it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.split import Split
 from strategies.core.view import View
+from strategies.rule_record import section_within, user_lines
 
 _ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
 _LINE = 300
@@ -44,14 +45,13 @@ class ExtractOptions(Options):
     max_tokens: int = option(1_200, 100)
 
 
+@dataclass(frozen=True, slots=True)
 class Extract(Strategy):
     """Condenses until the goal is met; asks no model."""
 
+    options: ExtractOptions
     name: ClassVar[str] = "extract"
     asks: ClassVar[bool] = False
-
-    def __init__(self, options: ExtractOptions) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans a record in the place of the shortest prefix that meets the goal."""
@@ -59,7 +59,7 @@ class Extract(Strategy):
         ledger = budget.ledger.rules + budget.ledger.facts
         most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + ledger)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
-        end = split.first_at_round(budget.goal) or _behind_oversized(view, budget)
+        end = split.first_at_round(budget.goal) or _after_oversized(view, budget)
         if end is None:
             raise NothingToDo("nothing-to-extract")
         start = 0 if view.replacement is None else view.replacement + 1
@@ -73,11 +73,8 @@ class Extract(Strategy):
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
 
 
-def _behind_oversized(view: View, budget: Budget) -> int | None:
-    """The item behind an earlier record that is too large for this window.
-
-    If nothing else can go, that record alone is cut.
-    """
+def _after_oversized(view: View, budget: Budget) -> int | None:
+    """The item after an earlier record that is too large for this window: if nothing else can go, that one is cut."""
     place = view.replacement
     if place is None or view.items[place].message.tokens <= budget.replacement_cap:
         return None
@@ -94,11 +91,11 @@ def record(view: View, end: int, cap: int) -> str:
     parts = [earlier] if earlier else []
     remaining = cap - counter.text(earlier)
     titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
-    for section in _sections([message for _, message in messages], titles):
-        fitted = _lines_within(section, remaining, counter)
-        if len(fitted) > 1:
-            parts.append("\n".join(fitted))
-            remaining -= counter.text(parts[-1]) + 2
+    for title, lines in _sections([message for _, message in messages], titles):
+        section = section_within(title, lines, remaining, counter)
+        if section:
+            parts.append(section)
+            remaining -= counter.text(section) + 2
     return "\n\n".join(parts)
 
 
@@ -120,16 +117,10 @@ def _shorten_record(record: str, cap: int, counter: Counter) -> str:
     return kept or cut_text(record, cap, counter)
 
 
-def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[list[str]]:
+def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
-    sections = (_user_lines(messages), _actions(messages), _errors(messages), _last_words(messages))
-    yield from ([title, *lines] for title, lines in zip(titles, sections, strict=True))
-
-
-def _user_lines(messages: Iterable[Message]) -> Iterator[str]:
-    for message in messages:
-        if message.role is Role.USER:
-            yield from (f"- {_cut_line(line)}" for line in message.text.splitlines() if line.strip())
+    said = (f"- {_cut_line(line)}" for line in user_lines(messages))
+    yield from zip(titles, (said, _actions(messages), _errors(messages), _last_words(messages)), strict=True)
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
@@ -158,13 +149,3 @@ def _last_words(messages: Sequence[Message]) -> Iterator[str]:
 def _cut_line(line: str, length: int = _LINE) -> str:
     line = line.strip()
     return line if len(line) <= length else line[: length - 1] + "…"
-
-
-def _lines_within(lines: Sequence[str], cap: int, counter: Counter) -> list[str]:
-    kept: list[str] = []
-    for line in lines:
-        cap -= counter.text(line) + 1
-        if cap < 0:
-            break
-        kept.append(line)
-    return kept

@@ -2,12 +2,12 @@
 
 The rounds after the newest replacement are listed as cursors, and half of them, at least two, stay verbatim. The split
 moves to the start of its turn, because finished turns are not split, or to the end of that turn if nothing would be
-left to summarize; only where too few rounds would stay behind that end is the finished turn split. Rounds of the turn
+left to summarize; only where too few rounds would stay after that end is the finished turn split. Rounds of the turn
 that still goes on may be separated anywhere. If the view is then still above its goal, the split moves on to later
 legal cuts, turn boundaries first, until the goal is met. docs/strategies.md lists where this departs from the
 source document of the algorithm.
 
-Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds behind an
+Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
 earlier summary, so nothing is done; 3 nothing to summarize.
 """
 
@@ -20,16 +20,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
-from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, replace_before, task_piece
 from strategies.core.protocol import Past, Steps, Strategy
-from strategies.core.replacement import frame_tokens, replacement, stands_for
-from strategies.core.rounds import Round, Turn
+from strategies.core.replacement import frame_tokens
+from strategies.core.rounds import Round
 from strategies.core.split import Split
-from strategies.core.summary import PLAIN, Span, record_cap, summarize
+from strategies.core.summary import PLAIN, record_cap, summarize
 from strategies.core.view import View
-from strategies.memory.attribution import attribute_cards
+from strategies.summarizing import plan_record, span_before
 
 _INSIDE = "inside-turn"
 """What `splitStrategy` and `boundaryAdjustmentType` are where a finished turn is split."""
@@ -44,7 +42,7 @@ class HalfWindowOptions(Options):
     min_overlap: int = option(1, 0)
     """Rounds that always stay; at least one more than this is kept."""
     summary_max_tokens: int = option(2_000, 100)
-    """The most tokens of the summary."""
+    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
     """Whether memory cards are asked for beside the summary."""
 
@@ -52,8 +50,6 @@ class HalfWindowOptions(Options):
 class RoundCursor(NamedTuple):
     """A round and the turn that it belongs to."""
 
-    source: str
-    """`active` in the turn that goes on, `history` in finished turns."""
     turn: int
     """The index of the turn; -1 for the turn that goes on."""
     round: int
@@ -61,6 +57,11 @@ class RoundCursor(NamedTuple):
     span: Round
     start_of_turn: int | None
     """For the first round of a turn, the item with which the turn starts."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its turn still goes on."""
+        return self.turn < 0
 
     @property
     def cut(self) -> int:
@@ -87,14 +88,13 @@ class SplitDecision(NamedTuple):
     """Why a fallback was taken; "" for none."""
 
 
+@dataclass(frozen=True, slots=True)
 class HalfWindow(Strategy):
     """Asks one model for one summary: in one call where the older half fits the model's window."""
 
+    options: HalfWindowOptions
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
-
-    def __init__(self, options: HalfWindowOptions) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans a summary in the place of the older half."""
@@ -102,13 +102,11 @@ class HalfWindow(Strategy):
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
-        span = Span.before(view, decision.cut, view.tokens - split.tokens_after(decision.cut) + cap.text)
+        span = span_before(decision.cut, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, cap, budget, past, form)
-        piece = replacement(record.text, stands_for(view, decision.cut), chinese=is_chinese(view.transcript))
-        edit = replace_before(view, decision.cut, piece, task_piece(view, budget.task_cap))
         metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
-        return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))
+        return plan_record(record, span, budget, metadata)
 
 
 def collect_rounds(view: View) -> list[RoundCursor]:
@@ -116,16 +114,11 @@ def collect_rounds(view: View) -> list[RoundCursor]:
     turns = view.structure.turns
     after = -1 if view.replacement is None else view.replacement
     return [
-        _cursor(turn, t, r, each, is_active=t == len(turns) - 1)
+        RoundCursor(t if t < len(turns) - 1 else -1, r, span, turn.start if r == 0 else None)
         for t, turn in enumerate(turns)
-        for r, each in enumerate(turn.rounds)
-        if each.start > after
+        for r, span in enumerate(turn.rounds)
+        if span.start > after
     ]
-
-
-def _cursor(turn: Turn, t: int, r: int, span: Round, *, is_active: bool) -> RoundCursor:
-    start = turn.start if r == 0 else None
-    return RoundCursor("active" if is_active else "history", -1 if is_active else t, r, span, start)
 
 
 def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
@@ -153,22 +146,21 @@ def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overla
 
     A first turn that reaches over the last split that keeps `overlap` + 1 rounds is split there.
     """
-    end = index
-    boundary = "exact"
-    if _place(cursors, index) == _INSIDE:
-        end = _start_of_turn(cursors, index)
-        boundary = "adjusted-to-turn-start"
-        if end == 0:
-            end, boundary = _end_of_turn(cursors, index, len(cursors) - overlap - 1), "adjusted-to-turn-end"
+    end, boundary = index, "exact"
+    while end > 0 and _place(cursors, end) == _INSIDE:
+        end, boundary = end - 1, "adjusted-to-turn-start"
+    if end == 0:
+        end, boundary = index, "adjusted-to-turn-end"
+        while end < len(cursors) - overlap - 1 and _place(cursors, end) == _INSIDE:
+            end += 1
     return _labelled(cursors, SplitDecision(0, end, min(cursors[end].cut, view.limit), "", boundary, end - index))
 
 
 def _place(cursors: list[RoundCursor], index: int) -> str:
     """The `splitStrategy` of a split before cursor `index`."""
-    before, at = cursors[index - 1], cursors[index]
-    if (before.turn, before.source) != (at.turn, at.source):
+    if cursors[index - 1].turn != cursors[index].turn:
         return "turn-boundary"
-    return "active-only" if at.source == "active" else _INSIDE
+    return "active-only" if cursors[index].is_active else _INSIDE
 
 
 def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecision:
@@ -180,18 +172,6 @@ def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecis
     elif boundary == _INSIDE:
         boundary = "adjusted-to-turn-end"
     return decision._replace(strategy=decision.strategy if decision.level else place, boundary=boundary)
-
-
-def _start_of_turn(cursors: list[RoundCursor], index: int) -> int:
-    while index > 0 and _place(cursors, index) == _INSIDE:
-        index -= 1
-    return index
-
-
-def _end_of_turn(cursors: list[RoundCursor], index: int, most: int) -> int:
-    while index < most and _place(cursors, index) == _INSIDE:
-        index += 1
-    return index
 
 
 def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
@@ -224,5 +204,5 @@ def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, 
         "splitPivotRoundIndex": pivot.round if pivot else None,
         "boundaryAdjustmentType": decision.boundary,
         "boundaryAdjustmentDelta": decision.delta,
-        "isContinuation": all(cursor.source == "history" for cursor in kept),
+        "isContinuation": not any(cursor.is_active for cursor in kept),
     }

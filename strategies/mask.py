@@ -45,14 +45,13 @@ class MaskOptions(Options):
     """The share of usable for whole contents of files."""
 
 
+@dataclass(frozen=True, slots=True)
 class Mask(Strategy):
     """Masks results and arguments; asks no model."""
 
+    options: MaskOptions
     name: ClassVar[str] = "mask"
     asks: ClassVar[bool] = False
-
-    def __init__(self, options: MaskOptions) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
@@ -11,14 +12,13 @@ from strategies.core.protocol import Past, Steps, Strategy
 from strategies.core.view import View
 
 
+@dataclass(frozen=True, slots=True)
 class Off(Strategy):
     """Never changes anything: the control arm of every comparison."""
 
+    options: Options
     name: ClassVar[str] = "off"
     asks: ClassVar[bool] = False
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans no edits."""

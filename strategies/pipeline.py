@@ -5,12 +5,11 @@ unchanged, and `Outcome.reasons` says why. The result is one view, recorded as o
 part. `attempt` applies the requirement's rule (`requirement.RULES`): which stages may run, and by how much the view
 must shrink for the result to be used. `run` drives the stages.
 
-The walk: computes the view of a transcript for which nothing is stored.
-
-Without a store, every replica must derive the same view from the transcript alone. So the walk repeats the requests
-that led to it: at each place where the client must have sent a request, it measures the view so far, and if that view
-required a condensation, the stages that ask no model make one. The cut stays the same from request to request until
-the next trigger. Token sums are carried along, so that a walk costs one pass, and one plan for each condensation.
+`walk` computes the view of a transcript for which nothing is stored. Without a store, every replica must derive the
+same view from the transcript alone. So the walk repeats the requests that led to it: at each place where the client
+must have sent a request, it measures the view so far, and if that view required a condensation, the stages that ask no
+model make one. The cut stays the same from request to request until the next trigger. Token sums are carried along, so
+that a walk costs one pass, and one plan for each condensation.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from strategies.core.view import View, fold
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run of the pipeline led to."""
+    """The result of a run of the pipeline."""
 
     view: View
     """The view after the last stage that changed it."""
     stages: list[str] = field(default_factory=list)
     """The names of the stages that changed the view, in order."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """By stage name, why a stage changed nothing or had to make do with less: one kebab-case word each."""
+    """By stage name, why a stage changed nothing or had to settle for less: one kebab-case word each."""
     idle: set[str] = field(default_factory=set)
     """The stages in `reasons` that merely had nothing to do or made no progress, which is no failure."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +49,7 @@ class Outcome:
     cards: list[MemoryCard] = field(default_factory=list)
     """What summarizers thought worth remembering."""
     defects: list[Exception] = field(default_factory=list)
-    """Exceptions that no strategy may raise. Whoever runs the pipeline should report them."""
+    """Exceptions that no strategy may raise. The caller should report them."""
 
     @property
     def reason(self) -> str:
@@ -118,7 +117,7 @@ def _buys_room(rule: Rule, before: View, after: View, budget: Budget) -> bool:
 
 
 def growth(view: View) -> int:
-    """The tokens that a request of this transcript has added in the mean."""
+    """The average number of tokens that a request of this transcript has added."""
     chain = view.transcript.chain
     replies = sum(message.role is Role.ASSISTANT for message in chain)
     return sum(message.tokens for message in chain) // max(replies, 1)
@@ -226,7 +225,7 @@ def walk(
             head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
             since, more = after.tokens, after.tokens - sizes[end]
         else:
-            # A view that cannot be condensed now cannot be a turn later either: it has to grow by a step first.
+            # Do not retry until the view has grown by a step: until then it still cannot be condensed.
             since = sizes[end] + more
     return fold(transcript, head, fixed, counter)
 

@@ -7,6 +7,7 @@ user message is dropped with the last round of its turn, so that no round is lef
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
@@ -18,14 +19,13 @@ from strategies.core.rounds import Turn
 from strategies.core.view import View
 
 
+@dataclass(frozen=True, slots=True)
 class Recent(Strategy):
     """Drops rounds; asks no model."""
 
+    options: Options
     name: ClassVar[str] = "recent"
     asks: ClassVar[bool] = False
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans to drop as many of the oldest rounds as the goal requires."""

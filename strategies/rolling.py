@@ -2,7 +2,7 @@
 
 The newest rounds that fit the target together with the summary stay. Everything before them becomes one
 `context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
-cards. An answer that is no such JSON is taken as the summary itself. docs/strategies.md lists where this departs from
+cards. An answer that is not such JSON is taken as the summary itself. docs/strategies.md lists where this departs from
 the source document of the algorithm.
 
 It condenses at marks of its own, in place of the settings' `trigger` and `target`: past a share of usable, or where
@@ -20,13 +20,12 @@ from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
-from strategies.core.plan import Plan, replace_before, task_piece
 from strategies.core.protocol import Injecting, Injection, Marking, Past, Steps, Strategy
 from strategies.core.replacement import context_summary, frame_tokens, stands_for
 from strategies.core.split import Split
-from strategies.core.summary import RecordForm, Span, record_cap, summarize
+from strategies.core.summary import RecordForm, record_cap, summarize
 from strategies.core.view import View
-from strategies.memory.attribution import attribute_cards
+from strategies.summarizing import plan_record, span_before
 
 # Tokens of an answer that make it JSON, beside summary and cards.
 _QUOTING = 100
@@ -44,25 +43,24 @@ class RollingOptions(Options):
     min_messages_to_keep: int = option(4, 1)
     """The newest messages that always stay."""
     summary_max_tokens: int = option(1_200, 100)
-    """The most tokens of the summary."""
+    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
     """Whether memory cards are asked for beside the summary."""
     enable_memory_injection: bool = option(True)
     """Whether a memory block is put before each user message."""
     memory_top_k: int = option(5, 1)
-    """The most passages in a memory block."""
+    """The maximum number of passages in a memory block."""
     memory_max_tokens: int = option(800, 64)
-    """The most tokens of a memory block."""
+    """The maximum number of tokens of a memory block."""
 
 
+@dataclass(frozen=True, slots=True)
 class Rolling(Strategy, Marking, Injecting):
     """Asks one model for one summary and its cards: in several calls where the history is larger than its window."""
 
+    options: RollingOptions
     name: ClassVar[str] = "rolling"
     asks: ClassVar[bool] = True
-
-    def __init__(self, options: RollingOptions) -> None:
-        self.options = options
 
     def marks(self, budget: Budget) -> Marks:
         """The marks with the document's target, and as trigger the first of its two that is reached."""
@@ -76,29 +74,25 @@ class Rolling(Strategy, Marking, Injecting):
     @property
     def injection(self) -> Injection:
         """How memory is injected, by the options."""
-        chosen = self.options
-        return Injection(chosen.enable_memory_injection, chosen.memory_top_k, chosen.memory_max_tokens)
+        options = self.options
+        return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = self._end(split, view, budget.goal)
-        span = Span.before(view, end, view.tokens - split.tokens_after(end) + cap.text)
+        span = span_before(end, view, split, cap)
         form = self._form(view)
         record = yield from summarize(span, span.cap(cap), budget, past, form)
-        cards = attribute_cards(record.cards, view, span.items)
-        count = stands_for(view, end)
-        piece = context_summary(record.text, count, chinese=is_chinese(view.transcript))
-        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
         metadata = {
-            "summarizedMessageCount": count,
+            "summarizedMessageCount": stands_for(view, end),
             "keptMessageCount": view.size - end,
             "calls": record.calls,
-            "cardCount": len(cards),
+            "cardCount": len(record.cards),
             "promptDigest": form.digest,
         }
-        return Plan((edit,), metadata, cards=cards)
+        return plan_record(record, span, budget, metadata, context_summary)
 
     def _form(self, view: View) -> RecordForm:
         form = _CHINESE if is_chinese(view.transcript) else _ENGLISH

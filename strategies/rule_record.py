@@ -9,7 +9,7 @@ the user's wishes and tasks, as the ledger finds them.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from strategies.core.excerpt import cut_text
@@ -87,7 +87,7 @@ def rule_record(
     fitted: dict[str, str] = {}
     # The most important sections get their room first; in the record they have the usual order.
     for title in (names.context, names.findings, names.open, names.progress, names.state):
-        text = _fitted(title, sections[title], remaining, counter)
+        text = section_within(f"{title}:", dict.fromkeys(sections[title]), remaining, counter)
         remaining -= counter.text(text) + 2
         fitted[title] = text
     order = (names.context, names.progress, names.state, names.open, names.findings)
@@ -97,7 +97,7 @@ def rule_record(
 def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
     picked = [_pick_line(message, scorer) for message in messages if message.role is not Role.USER]
     return {
-        names.context: [f"- {names.said}: {line[:_SAID]}" for line in _user_lines(messages)],
+        names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages)],
         names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
         names.state: list(_state(messages, names, scorer)),
         names.open: [f"- {unit}" for unit in _open_items(messages)],
@@ -105,7 +105,8 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
     }
 
 
-def _user_lines(messages: Sequence[Message]) -> Iterator[str]:
+def user_lines(messages: Iterable[Message]) -> Iterator[str]:
+    """Yields what the user said line by line, without blank lines."""
     for message in messages:
         if message.role is Role.USER:
             yield from (line.strip() for line in message.text.splitlines() if line.strip())
@@ -139,11 +140,11 @@ def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceS
         yield f"- {names.files}: " + ", ".join(paths)
 
 
-def _fitted(title: str, lines: Sequence[str], room: int, counter: Counter) -> str:
-    """A section with as many of its lines as fit, without duplicates; "" if not even one fits."""
-    kept = [f"{title}:"]
-    room -= counter.text(kept[0]) + 1
-    for line in dict.fromkeys(lines):
+def section_within(title: str, lines: Iterable[str], room: int, counter: Counter) -> str:
+    """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits."""
+    kept = [title]
+    room -= counter.text(title) + 1
+    for line in lines:
         room -= counter.text(line) + 1
         if room < 0:
             break

@@ -1,5 +1,7 @@
 """The scorer and the selection of `semantic`: how important a message is, and which messages are forgotten.
 
+The score of a message:
+
     score = base of its kind × length factor + bonuses, clamped to [0.15, 0.9]
 
     base    0.4 user message          bonus   +0.4   the user asks for something
@@ -9,13 +11,11 @@
                                               +0.1   first seen within the hour, +0.05 within the day
 
 The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a
-command and has the base of its call. Of a long body only both ends are searched, since a summarizer is shown no more.
+command and has the base of its call. Of a long body only both ends are searched, because a summarizer is shown no more.
 
-The selection of `semantic`: which messages of a view are forgotten and which stay.
-
-A *unit* is forgotten or kept as a whole: the items between two cuts (a round with all its results), and a user's
-message together with the last round of its turn, so that no question is left without its answer. Each unit lies in a
-zone. Zones are forgotten in this order, until the wanted numbers of events and tokens are left:
+The selection works on units. A *unit* is forgotten or kept as a whole: the items between two cuts (a round with all its
+results), and a user's message together with the last round of its turn, so that no question is left without its answer.
+Each unit lies in a zone. Zones are forgotten in this order, until the wanted numbers of events and tokens are left:
 
     opening    messages before the first user message; they go whenever anything goes
     middle     lowest score first, of equal scores the oldest first
@@ -180,7 +180,7 @@ def _freshness(age: float | None) -> float:
 
 
 class Zone(IntEnum):
-    """Where a unit lies; units are forgotten in this order."""
+    """Where a unit is; units are forgotten in this order."""
 
     OPENING = 0
     MIDDLE = 1
@@ -196,7 +196,7 @@ class Unit(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """What should be left: at most `events`, among them the `first` and the `last` ones. At least `tokens` must go."""
+    """The goal: leave at most `events`, among them the `first` and the `last` ones, and remove at least `tokens`."""
 
     events: int
     first: int
@@ -212,7 +212,7 @@ class Selection(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The item behind the last one that is forgotten."""
+        """The item after the last one that is forgotten."""
         return self.forgotten[-1] + 1 if self.forgotten else 0
 
 
@@ -260,7 +260,7 @@ def forgettable(view: View) -> list[Unit]:
 
 
 def _units(view: View) -> Iterator[tuple[int, ...]]:
-    """Yields the items between cuts, those of a user's message together with those of the last round of its turn."""
+    """Yields the items between cuts; those of a user's message come with those of the last round of its turn."""
     spans = list(pairwise(i for i, is_cut in enumerate(view.structure.cuts) if is_cut))
     span_of = {i: span for span in spans for i in range(*span)}
     asking = {span_of[turn.user] for turn in view.structure.turns if turn.user is not None}

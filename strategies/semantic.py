@@ -39,7 +39,7 @@ _RESULTS, _ARGUMENTS = 2, 4
 class SemanticOptions(Options):
     """The options of `semantic`.
 
-    The lists of words are separated by `;`. An empty one stands for the list in `strategies/keywords`.
+    The lists of words are separated by `;`. An empty one means the list in `strategies/keywords`.
     """
 
     max_size: int = option(100, 4)
@@ -53,7 +53,7 @@ class SemanticOptions(Options):
     enable_semantic_analysis: bool = option(True)
     """Whether messages are scored; if not, the oldest are forgotten."""
     summary_max_tokens: int = option(2_000, 100)
-    """The most tokens of the record."""
+    """The maximum number of tokens of the record."""
     error_words: str = option("")
     instruction_words: str = option("")
     success_words: str = option("")
@@ -67,8 +67,8 @@ class SemanticOptions(Options):
 
     @property
     def limits(self) -> Limits:
-        """How much of an event a model is shown: all of `max_event_length` for words, half of it for results, and a
-        quarter of it for arguments."""
+        """How much of an event a model is shown: `max_event_length` characters of words, half as many of results, and a
+        quarter as many of arguments."""
         most = self.max_event_length
         return Limits(most, most // _RESULTS, most // _ARGUMENTS)
 
@@ -116,7 +116,7 @@ class Semantic(Strategy, Triggering):
         return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
 
     def _aim(self, view: View, budget: Budget, cap: int) -> Aim:
-        """What should be left of the view.
+        """What the view should look like afterwards.
 
         A view of fewer than `max_size` events keeps the newest events in proportion to its size. If the view already
         meets its goal and has few events, it is still brought to that proportion of its events.

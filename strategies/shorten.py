@@ -27,20 +27,19 @@ class ShortenOptions(Options):
     """The options of `shorten`."""
 
     min_tokens: int = option(120, 40)
-    """The least tokens that are left of a result."""
+    """The minimum number of tokens left of a result."""
     newest: bool = option(False)
     """Whether results of the newest round may be cut too."""
 
 
+@dataclass(frozen=True, slots=True)
 class Shorten(Strategy):
     """Cuts results; asks no model. The only strategy that may touch the newest round."""
 
+    options: ShortenOptions
     name: ClassVar[str] = "shorten"
     asks: ClassVar[bool] = False
     may_cut_newest_results: ClassVar[bool] = True
-
-    def __init__(self, options: ShortenOptions) -> None:
-        self.options = options
 
     def condense(self, view: View, budget: Budget, past: Past) -> Steps:
         """Plans to cut older results until the goal is met, and the newest ones only until the view is usable."""

@@ -4,13 +4,14 @@ Judging and writing are separate. Judges decide by votes, held off the request's
 finished; a summarizer then writes the record that stands for it. Without a YES only the context limit condenses.
 docs/strategies.md lists where this departs from the two source documents of the algorithm.
 
-`scope` decides what is replaced, `voting` when a vote is held and what the judges see, `record` asks for the text, and
-`rollback` drops messages behind the record when it is applied.
+`scope` decides what is replaced, and what is dropped after the record when it is applied; `voting` when a vote is held
+and what the judges see; `record` asks for the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
@@ -40,14 +41,13 @@ from strategies.memory.attribution import attribute_cards
 __all__ = ["DynaContext", "DynaContextOptions"]
 
 
+@dataclass(frozen=True, slots=True)
 class DynaContext(Strategy, Judging):
     """Asks several judges in one ballot, and a summarizer up to three times."""
 
+    options: DynaContextOptions
     name: ClassVar[str] = "dynacontext"
     asks: ClassVar[bool] = True
-
-    def __init__(self, options: DynaContextOptions) -> None:
-        self.options = options
 
     @property
     def inline(self) -> bool:

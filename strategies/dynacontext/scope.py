@@ -8,12 +8,11 @@ Messages that every strategy must leave alone are never candidates: the view's `
 whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is dropped shrinks,
 because dropped messages are in no record.
 
-What a record leaves out: drops messages after it when it is applied for the first time.
-
-With `on_drift=rollback` these are all messages between the record and those that the model must answer. The source
-document goes back to the last message that it wants to keep; a client sends the later ones again with every request, so
-here the view leaves them out. With `tail=drop` it is the tail of the judged messages alone: it was the newest round
-when the record was made, which no plan may touch, and is older now.
+`leave_out` drops messages after the record when it is applied for the first time. With `on_drift=rollback` these are
+all messages between the record and those that the model must answer. The source document goes back to the last message
+that it wants to keep; a client sends the later ones again with every request, so here the view leaves them out. With
+`tail=drop` it is the tail of the judged messages alone: it was the newest round when the record was made, which no plan
+may touch, and is older now.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Scope(NamedTuple):
 
 
 def judged_end(view: View, verdict: Verdict) -> int:
-    """The item behind the last one that a verdict judged; the view's end if it judged all of them."""
+    """The item after the last one that a verdict judged; the view's end if it judged all of them."""
     later = range(view.head, len(view.items))
     return next((i for i in later if (view.items[i].source or 0) >= verdict.count), len(view.items))
 
@@ -100,7 +99,7 @@ def _cut_before(view: View, place: int) -> int:
 
 
 def _lead(view: View, keep_first: int) -> int:
-    """The item behind the first messages: the first user message, which always stays, and `keep_first` - 1 more.
+    """The item after the first messages: the first user message, which always stays, and `keep_first` - 1 more.
 
     An earlier replacement ends them, because the messages that it stands for are no longer there to be kept.
     """

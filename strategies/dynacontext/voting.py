@@ -55,7 +55,7 @@ def skip_reason(view: View, budget: Budget, past: Past, options: DynaContextOpti
 def turns_since_reset(view: View) -> int:
     """User turns since the start, or since the request for which the newest replacement was made.
 
-    A replacement is followed by the round that was the newest at that request. A question right behind that round was
+    A replacement is followed by the round that was the newest at that request. A question right after that round was
     already waiting then, so it does not count as a new turn. Otherwise a turn was going on, which counts as the first.
     """
     chain = view.transcript.chain

@@ -29,7 +29,7 @@ MAX_TOKENS = 800
 TOP_K = 5
 WINDOW_SHARE = 16
 BESIDE = 3
-"""How many messages apart two hits may be and still form one passage."""
+"""Two hits at most this many messages apart form one passage."""
 MIN_SHARE = 0.3
 """The share of the best score below which a hit is left out: it is not worth the tokens of a block nobody asked for.
 
@@ -42,7 +42,7 @@ _MIN_ROOM = 8
 
 
 class Notes(NamedTuple):
-    """What the texts say of themselves, in one language."""
+    """The notes that explain a text to the model, in one language."""
 
     block: str
     found: str
@@ -79,7 +79,7 @@ def appears_in(texts: Iterable[str]) -> Shown:
 
 
 def block_room(window: int, memory_max_tokens: int = MAX_TOKENS) -> int:
-    """The most tokens of a block, for a window."""
+    """The maximum number of tokens of a block, for a window."""
     return min(memory_max_tokens, window // WINDOW_SHARE)
 
 

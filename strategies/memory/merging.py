@@ -30,7 +30,7 @@ from strategies.core.parsing import normalized
 from strategies.memory.terms import STOP, terms
 
 SAME = 0.8
-"""The Jaccard similarity of n-grams from which on two sentences say the same, or the opposite."""
+"""From this Jaccard similarity of n-grams on, two sentences say the same, or the opposite."""
 _GRAM = 3
 
 
@@ -48,7 +48,7 @@ class _Reading(NamedTuple):
     subject: frozenset[str]
     """The terms before the copula; empty if there is none."""
     value: frozenset[str]
-    """The words behind the copula."""
+    """The words after the copula."""
     first: tuple[str, ...]
     """The first few n-grams in a fixed order: two sentences with a similarity of `SAME` have one of them in common."""
 
@@ -165,7 +165,7 @@ def _order(gram: str) -> tuple[int, str]:
 
 
 def _divided(content: str) -> tuple[str, str]:
-    """The parts of a sentence before and behind its copula; without a copula, "" and the sentence."""
+    """The parts of a sentence before and after its copula; without a copula, "" and the sentence."""
     copula = _COPULA.search(content)
     return (content[: copula.start()], content[copula.end() :]) if copula else ("", content)
 

@@ -16,7 +16,7 @@ from strategies.memory.terms import width
 
 NOWHERE = -1
 PART_WIDTH = 600
-"""The most width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five."""
+"""The maximum width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five."""
 _BOUNDARIES = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),

@@ -13,10 +13,9 @@ quotation marks, or if it looks like an identifier. Cards have no neighbours. `W
 Work is bounded: of a long query only the rarest terms count, up to `MAX_POSTINGS` occurrences in all. An entry that
 the caller may not see has no effect at all, neither on scores nor on frequencies.
 
-Fusing: combines the hits by words and the hits by meaning (vectors) into one order, by reciprocal rank.
-
-Word scores and the closeness of vectors have no common scale, but ranks have. Among vectors something is always
-nearest, even if nothing is near, so only hits that stand out from all visible entries count as found by meaning.
+`fuse` combines the hits by words and the hits by meaning (vectors) into one order, by reciprocal rank. Word scores and
+the closeness of vectors have no common scale, but ranks have. Among vectors something is always nearest, even if
+nothing is near, so only hits that stand out from all visible entries count as found by meaning.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class _Line:
     numbers: dict[int, int]
     """Numbers by position."""
     end: int
-    """The position behind the last message; cards follow at greater distances."""
+    """The position after the last message; cards follow at greater distances."""
     length: float
     """The mean length of the entries, in terms; at least 1."""
 

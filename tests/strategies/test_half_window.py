@@ -58,7 +58,7 @@ def decided(view: View, options: HalfWindowOptions = OPTIONS) -> SplitDecision:
 
 
 def places(cursors: list[RoundCursor]) -> list[tuple[str, int, int]]:
-    return [(cursor.source, cursor.turn, cursor.round) for cursor in cursors]
+    return [("active" if cursor.is_active else "history", cursor.turn, cursor.round) for cursor in cursors]
 
 
 def half(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> View:
@@ -204,10 +204,7 @@ def test_a_split_that_moves_on_into_the_turn_that_goes_on_says_so() -> None:
     assert (telemetry["keptRoundCount"], telemetry["splitStrategy"]) == (1, "active-only")
 
 
-Place = tuple[str, int]
-
-
-def documents_split(places: list[Place], overlap: int) -> tuple[int, str]:
+def documents_split(places: list[int], overlap: int) -> tuple[int, str]:
     """`calculateHalfWindowSplit` and `adjustToTurnBoundary` of the source document, line by line."""
     split = len(places) - max(overlap + 1, -(-len(places) // 2))
     if places[split] != places[split - 1]:
@@ -237,7 +234,7 @@ def test_any_shape_is_split_where_the_document_splits_it(rounds: list[int], acti
             "exact",
         )
         return
-    index, boundary = documents_split([(cursor.source, cursor.turn) for cursor in cursors], overlap)
+    index, boundary = documents_split([cursor.turn for cursor in cursors], overlap)
     inside = cursors[index].round > 0
     assert decision.first_kept == index
     assert (decision.strategy, decision.boundary) == (

@@ -1,0 +1,35 @@
+"""Shared by strategies that put one record in the place of everything before a cut: its span, and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strategies.core.budget import Budget
+from strategies.core.language import is_chinese
+from strategies.core.pieces import Literal
+from strategies.core.plan import Plan, replace_before, task_piece
+from strategies.core.replacement import replacement, stands_for
+from strategies.core.split import Split
+from strategies.core.summary import Cap, Record, Span
+from strategies.core.view import View
+from strategies.memory.attribution import attribute_cards
+
+
+def span_before(end: int, view: View, split: Split, cap: Cap) -> Span:
+    """The span of all items before `end`, whose replacement may have the tokens of `cap`."""
+    return Span.before(view, end, view.tokens - split.tokens_after(end) + cap.text)
+
+
+def plan_record(
+    record: Record,
+    span: Span,
+    budget: Budget,
+    metadata: Mapping[str, Any],
+    frame: Callable[..., Literal] = replacement,
+) -> Plan:
+    """The plan that puts a record, in its frame, in the place of everything before the end of its span."""
+    view = span.view
+    piece = frame(record.text, stands_for(view, span.end), chinese=is_chinese(view.transcript))
+    edit = replace_before(view, span.end, piece, task_piece(view, budget.task_cap))
+    return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))
