@@ -1,8 +1,8 @@
 """`python -m bench`: measure what the proxy adds.
 
-Each measurement is a module with `measure(**options) -> rows` (dataclasses) and `markdown(rows)`; the options that it
-adds with `add_options(parser)` stand behind its name. Without a name `load` is run. Times are of this machine; look at
-how they grow and at what they are to each other.
+Each measurement is a module with `measure(**options) -> rows` (dataclasses) and `markdown(rows)`; the parameters of its
+`measure` are its options. Without a name `load` is run. Times are of this machine; look at how they grow and at their
+ratios.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,11 @@ DEFAULT = "load"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs measurements, prints their tables, and writes them as JSON where that is wanted."""
-    arguments, rest = _parser().parse_known_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if not arguments.names and {"-h", "--help"} & set(rest):
+        parser.print_help()
+        return 0
     documents = {}
     for name in arguments.names or [DEFAULT]:
         module = import_module(f"bench.{name}")
@@ -36,15 +41,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(name: str, module: ModuleType, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a measurement is told: what it was given, by the options that it has."""
-    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.__doc__)
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
-    return vars(parser.parse_args(arguments))
+    """The options given for a measurement, by the parameters of its `measure`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.__doc__, formatter_class=raw)
+    for option, parameter in signature(module.measure).parameters.items():
+        kind = next(kind for kind in (int, float, Path, str) if kind.__name__ in parameter.annotation)
+        several: dict[str, Any] = {"nargs": "+"} if "Sequence" in parameter.annotation else {}
+        parser.add_argument(
+            f"--{option.replace('_', '-')}", type=kind, help=f"by default {parameter.default}", **several
+        )
+    return {option: value for option, value in vars(parser.parse_args(arguments)).items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, add_help=False, allow_abbrev=False)
     names = f"of {', '.join(NAMES)}; by default {DEFAULT}"
     parser.add_argument("names", nargs="*", type=_name, metavar="NAME", help=names)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")

@@ -7,7 +7,6 @@ what it had before. An attack that needs no proxy of its own kind is one row of 
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import http.client
 import threading
@@ -73,12 +72,6 @@ ATTACKS: dict[str, Callable[[], tuple[bytes, dict[str, str]]]] = {
     "1 MB of text, not JSON at the end": lambda: _plain(_body(messages=_text(_WIRE)) + b"x"),
     "a header of 16 MB": lambda: (_body(), {"X-A": "a" * 16_000_000}),
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="(default: %(default)s)")
-    parser.add_argument("--only", nargs="*", help="attacks whose names have one of these words")
 
 
 def measure(at_once: int = AT_ONCE, only: Sequence[str] | None = None) -> list[Row]:

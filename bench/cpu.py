@@ -7,11 +7,10 @@ rounds counts: other work only ever adds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.load import CELLS, CONNECTIONS, Cell, add_peers, in_turn, job_for, load_of, started
+from bench.load import CELLS, CONNECTIONS, Cell, in_turn, job_for, load_of, started
 from bench.processes import DIRECT, STORES, Served, targets
 from proxy.replaying import table
 
@@ -28,15 +27,6 @@ class Row:
     target: str
     least: float
     median: float
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES[:2])
-    parser.add_argument("--only", metavar="TEXT", default="", help="cells whose name has this in it, such as 'small'")
-    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="(default: %(default)s)")
-    add_peers(parser)
 
 
 def measure(

@@ -7,7 +7,6 @@ another message, and once a minute under a mix of requests (`--minutes`).
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -63,15 +62,6 @@ class Row:
     figure: float
     unit: str
     most: float | None = None
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--sessions", type=int, default=SESSIONS, help="(default: %(default)s)")
-    parser.add_argument("--forks", type=int, default=FORKS, help="(default: %(default)s)")
-    parser.add_argument(
-        "--minutes", type=float, default=0.0, help="of soak, and nothing else; 30 for the one that counts"
-    )
 
 
 def measure(sessions: int = SESSIONS, forks: int = FORKS, minutes: float = 0.0, starts: int = STARTS) -> list[Row]:

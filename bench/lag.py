@@ -10,7 +10,6 @@ these differ by what its neighbours, or threads of the proxy's own, have taken; 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -27,7 +26,7 @@ from typing import Any
 
 from bench.generator import Job
 from bench.load import REPLAYED_WINDOW, load_of, started
-from bench.processes import STORES, Served, condenser, store_url, stub
+from bench.processes import Served, condenser, store_url, stub
 from proxy.replaying import table
 
 MAX_MS = 15.0
@@ -108,12 +107,6 @@ def serve(arguments: Sequence[str]) -> None:
 
     signal.signal(signal.SIGUSR1, report)
     asyncio.run(Server(config).serve())
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each row (default: %(default)s)")
-    parser.add_argument("--stores", nargs="+", choices=STORES, default=("memory", "sqlite"))
 
 
 def measure(seconds: float = SECONDS, stores: Sequence[str] = ("memory", "sqlite")) -> list[Row]:

@@ -13,7 +13,6 @@ connections, latency that of one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -81,21 +80,6 @@ class Row:
     complete: float
     first_byte: float
     requests: int
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement (default: %(default)s)")
-    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
-    parser.add_argument("--only", metavar="TEXT", default="", help="cells whose name has this in it, such as 'small'")
-    add_peers(parser)
-
-
-def add_peers(parser: argparse.ArgumentParser) -> None:
-    """The option that names peers which are not looked for."""
-    told = "a proxy more; its command has {port}, {stub}, the upstream's address, and {folder}, an empty one"
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", dest="peers", help=told)
 
 
 def measure(

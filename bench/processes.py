@@ -183,6 +183,8 @@ def store_url(name: str, stack: ExitStack) -> str | None:
         return "memory://"
     if name == "sqlite":
         return f"sqlite:///{Path(stack.enter_context(tempfile.TemporaryDirectory())) / 'sessions.db'}"
+    if name != "redis":
+        raise ValueError(f"there is no store '{name}'")
     return stack.enter_context(RedisServer()).url if redis_available() else None
 
 

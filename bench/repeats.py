@@ -11,7 +11,6 @@ turns and the window of the client that it is named after. A row is one shape in
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,12 +79,6 @@ class Row:
     saved: float
     seen: bool
     """Whether the client was seen in this window."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
-    parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], metavar="NAME")
 
 
 def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None = None) -> list[Row]:

@@ -12,7 +12,6 @@ while the view is still too large.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 from collections import Counter
@@ -75,16 +74,6 @@ class Row:
     def share(self) -> float:
         """The share of requests that waited and need not have."""
         return (self.waited - self.leaps) / self.requests if self.requests else 0.0
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What of it can be chosen on the command line."""
-    parser.add_argument("--recorded", type=Path, default=LONG, help="conversations, one JSON object a line")
-    parser.add_argument("--each", type=int, default=2, help="conversations of each kind; 0 for all (default: 2)")
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
-    parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS)
-    parser.add_argument("--pauses", nargs="+", type=float, default=PAUSES, help="seconds between turns")
-    parser.add_argument("--answer", type=float, default=ANSWER, help=f"seconds of an answer (default: {ANSWER:.0f})")
 
 
 def measure(
