@@ -17,6 +17,7 @@ from proxy.condensing.attempt import spliced
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first, is_success
 from proxy.learning.learned_windows import LearnedWindows
@@ -117,14 +118,15 @@ class Searcher:
         if not is_success(again.status):
             await again.close()
             return SearchedReply(error)
-        self._offers.note_refusal(scope.everyone if _is_proof(error.data, decision, plain) else scope)
+        self._offers.note_refusal(scope.everyone if _is_proof(rounds.endpoint, error.data, decision, plain) else scope)
         return SearchedReply(again, refuses_tool=True)
 
 
-def _is_proof(error: bytes, decision: Decision, plain: bytes) -> bool:
+def _is_proof(endpoint: Endpoint, error: bytes, decision: Decision, plain: bytes) -> bool:
     """Whether a refusal proves that the model takes no tools: neither tools nor words came from the client."""
     values = json_or_none(plain)
-    has_tools = not isinstance(values, dict) or values.get("tools") or values.get("functions")
+    use = endpoint.tool_use(values) if isinstance(values, dict) else None
+    has_tools = use is None or use.has_tools or not use.takes_another
     said = CallersText(decision.body).removed_from(error[:MAX_READ].decode("utf-8", "replace"))
     return not has_tools and is_about_tools(said.encode())
 
@@ -156,11 +158,13 @@ class Offers:
         """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
         if case.recognised.failure:
             return case
-        values, transcript = case.request.body.values, case.measured.transcript
+        body, transcript = case.request.body, case.measured.transcript
         scope = case.request.scope
         refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
         has_system = bool(transcript.systems)
-        made = offer(values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k)
+        made = offer(
+            body.endpoint, body.values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k
+        )
         case = case._replace(offer=made)
         patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
         if not patches:

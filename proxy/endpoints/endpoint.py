@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMembers, ToolUse
 from proxy.endpoints.questions import Question
-from proxy.endpoints.replies import Capture
+from proxy.endpoints.replies import Capture, Items
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
 from proxy.tokens.counter import Counter
@@ -153,6 +154,20 @@ class Endpoint:
     """Whether one question may ask for several answers."""
     lent_headers: tuple[bytes, ...] = ()
     """How those headers of a request begin that a call on its behalf has too, besides its credential."""
+
+    # -- the memory tool (`proxy.endpoints.hidden_calls`)
+
+    tool: Callable[[str, str, Mapping[str, Any]], str]
+    """A tool of this name, description and schema of parameters, as JSON text."""
+    tool_use: Callable[[Values], ToolUse | None]
+    """What a request says of tools; None if no tool can be added."""
+    tool_members: ToolMembers
+    results: Callable[[Sequence[tuple[str, str]]], Items]
+    """The elements that answer hidden calls: for each its id and the text of its result."""
+    said: Callable[[bytes], Said | None]
+    """What the model said in a reply in one piece; None where it is no reply of a model."""
+    joined: JoinReplies
+    splicer: MakeSplicer
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

@@ -43,6 +43,28 @@ class LineSplitter:
         return rest
 
 
+class Events:
+    """Splits bytes into complete events. A comment between events is an event of its own."""
+
+    def __init__(self) -> None:
+        self._cut = LineSplitter()
+        self._lines: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[list[bytes]]:
+        """The lines of each event that ends in this chunk, with their line ends."""
+        for line in self._cut.feed(chunk):
+            self._lines.append(line)
+            is_comment = len(self._lines) == 1 and line.startswith(b":")
+            if is_comment or not line.strip(b"\r\n"):
+                lines, self._lines = self._lines, []
+                yield lines
+
+    def rest(self) -> bytes:
+        """The bytes of an event that the stream has broken off."""
+        rest, self._lines = b"".join([*self._lines, self._cut.take_rest()]), []
+        return rest
+
+
 class EventReader:
     """Reads the events of one stream."""
 

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.hidden_calls import Said
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers, is_success
 from proxy.http.sse import is_event_stream
 from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.reply.opening import OpenedReply, open_reply
-from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client
 from proxy.searching.rounds import HiddenRounds
-from proxy.searching.stream import Splicer
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
 
@@ -47,22 +47,21 @@ async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Fo
 
     Returns that one as the client gets it, or the first one that is an error or no completion, as it came.
     """
-    earlier: list[FirstChoice] = []
+    endpoint, earlier = rounds.endpoint, list[Said]()
     while True:
         current = await read_whole(reply)
-        choice = first_choice_in(current.data) if is_success(current.status) else None
-        if choice is None:
+        said = endpoint.said(current.data) if is_success(current.status) else None
+        if said is None:
             return current
-        if rounds.runs_calls and choice.calls_memory:
-            await rounds.run(choice)
-            if not choice.has_client_calls:
-                rounds.add_cost(choice)
-                earlier.append(choice)
+        if rounds.runs_calls and said.calls_memory:
+            await rounds.run(said)
+            if not said.has_client_calls:
+                rounds.add_cost(said)
+                earlier.append(said)
                 reply = await following.reply(text_sent=False)
-                if rounds.is_given_up:
-                    earlier = [replace(each, message={}) for each in earlier]
                 continue
-        return ReadReply(current.status, current.headers, reply_for_client(current.data, earlier))
+        data = endpoint.joined(current.data, earlier, keeps_text=not rounds.is_given_up)
+        return ReadReply(current.status, current.headers, data)
 
 
 class StreamedReply:
@@ -74,7 +73,7 @@ class StreamedReply:
         self._reply = reply
         self._rounds = rounds
         self._following = following
-        self._splicer = Splicer(runs_calls=rounds.runs_calls)
+        self._splicer = rounds.endpoint.splicer(runs_calls=rounds.runs_calls)
         self._failed: ReadReply | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -98,7 +97,7 @@ class StreamedReply:
                 passed = self._splicer.feed(chunk)
                 if self._splicer.has_searches and not has_run:
                     has_run = True
-                    await self._rounds.run(self._splicer.first_choice)
+                    await self._rounds.run(self._splicer.said)
                 if passed:
                     yield passed
                 if self._splicer.failed_event:
@@ -109,10 +108,11 @@ class StreamedReply:
         except UpstreamUnavailable as error:
             if not self._splicer.is_unanswered:
                 raise
-            self._failed = error_reply(error)
+            self._failed = error_reply(self._rounds.endpoint, error)
             return
         if self._splicer.is_unanswered and not (self._splicer.is_over or self._splicer.is_continued):
-            self._failed = error_reply(UpstreamUnavailable("The upstream ended its reply before it said anything."))
+            silent = UpstreamUnavailable("The upstream ended its reply before it said anything.")
+            self._failed = error_reply(self._rounds.endpoint, silent)
             return
         if rest := self._splicer.rest():
             yield rest
@@ -124,7 +124,7 @@ class StreamedReply:
         """
         text_sent = self._splicer.has_sent_text
         if failed is None:
-            self._rounds.add_cost(self._splicer.first_choice)
+            self._rounds.add_cost(self._splicer.said)
             reply = await self._following.reply(text_sent=text_sent)
         else:
             reply = await self._following.in_place_of(failed, text_sent=text_sent)
@@ -175,7 +175,7 @@ class Following:
         except UpstreamUnavailable as error:
             if text_sent:
                 raise
-            following = OpenedReply(error_reply(error))
+            following = OpenedReply(error_reply(self.rounds.endpoint, error))
         if text_sent or _is_reply(following):
             return following.reply
         return await self._give_up_search(following.reply)
@@ -266,13 +266,13 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
     return ReadReply(reply.status, reply.headers, data)
 
 
-def error_reply(error: ProxyError) -> ReadReply:
+def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:
     """One of our own errors as a reply."""
-    return ReadReply(error.status, [(b"content-type", b"application/json")], error.to_json())
+    return ReadReply(error.status, [(b"content-type", b"application/json")], endpoint.error_body(error))
 
 
 def error_in(data: bytes) -> tuple[str, str | None]:
-    """The message and the code of an error reply in OpenAI's form, as far as it has them."""
+    """The message and the code of an error reply, as far as it has them where most protocols do."""
     body = json_or_none(data)
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.hidden_calls import Said
 from proxy.endpoints.replies import Usage, usage_in
 from proxy.runtime.offload import message_load, offload
-from proxy.searching.reply_choice import FirstChoice, hidden_message
-from proxy.searching.tool import BadArguments, ToolState, is_object, parse_arguments
+from proxy.searching.tool import BadArguments, ToolState, parse_arguments
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, Overlay, PieceKind
@@ -37,11 +37,11 @@ Body = Callable[[Sequence[str], ToolState], bytes]
 
 
 class _HiddenMessage(NamedTuple):
-    """A hidden message, its JSON text, and its tokens."""
+    """A hidden message as JSON text, its tokens, and the text in it."""
 
-    body: Mapping[str, Any]
     raw: str
     tokens: int
+    text: str
 
 
 class _Result(NamedTuple):
@@ -84,6 +84,7 @@ class HiddenRounds:
         self._top_k = top_k
         self._messages: list[_HiddenMessage] = []
         self._last_results: list[_Result] = []
+        self._results_at = 0  # the index of the first message of the last results
         self._prompt_tokens = view.tokens
         self.spent_tokens = 0
         self.usages: list[Usage | None] = []
@@ -120,17 +121,16 @@ class HiddenRounds:
         """The request without the tool, for an upstream that takes no tools."""
         return self._body((), ToolState.ABSENT)
 
-    async def run(self, choice: FirstChoice) -> None:
+    async def run(self, said: Said) -> None:
         """Runs the hidden calls of a reply, and adds them and their results to the rounds."""
         self._rounds_left -= 1
-        message = hidden_message(choice)
-        calls = [
-            _sendable(call, f"memory_{len(self._messages)}_{place}") for place, call in enumerate(choice.memory_calls)
-        ]
-        self._add({**message, "tool_calls": calls})
-        self._last_results = []
-        for call, sent in zip(choice.memory_calls, calls, strict=True):
-            self._answer(await self._run_call(sent["id"], call["function"].get("arguments")))
+        items, text, calls = said.hidden_round(f"memory_{len(self._messages)}")
+        for item in items:
+            self._add(item, text)
+            text = ""
+        self._results_at, self._last_results = len(self._messages), []
+        for call in calls:
+            self._answer(await self._run_call(call.id, call.arguments))
 
     async def shorten(self, most: int | None) -> bool:
         """Shortens the results of the last searches, so that the request has at most `most` tokens (None: unknown).
@@ -142,9 +142,10 @@ class HiddenRounds:
         if not found:
             return False
         self._rounds_left, self._last_results = 0, []
-        del self._messages[-len(results) :]
-        bare = sum(self._view.counter.message(_message(each.id, "" if each.hits else each.text)) for each in results)
-        room = 0 if most is None else (most - self.tokens - bare) // found
+        del self._messages[self._results_at :]
+        bare = self.endpoint.results([(each.id, "" if each.hits else each.text) for each in results])
+        taken = sum(map(self._view.counter.message, bare))
+        room = 0 if most is None else (most - self.tokens - taken) // found
         for each in results:
             self._answer(await _guarded(each.id, self._with_text(each, room)) if each.hits else each)
         self._last_results = [each._replace(hits=()) for each in self._last_results]
@@ -154,22 +155,23 @@ class HiddenRounds:
         """Drops the rounds: the request is sent without them, and no more searches are run."""
         self._messages, self._last_results, self._rounds_left, self.is_given_up = [], [], 0, True
 
-    def add_cost(self, choice: FirstChoice) -> None:
+    def add_cost(self, said: Said) -> None:
         """Adds the cost of a reply that only led to a search: as it reports it, else our own count of its prompt."""
-        usage = choice.usage if isinstance(choice.usage, Mapping) else {}
-        self.usages.append(usage_in(usage))
-        said = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-        known = [each for each in said if isinstance(each, int)]
-        self.spent_tokens += sum(known) or self._prompt_tokens
+        usage = usage_in(said.usage)
+        self.usages.append(usage)
+        self.spent_tokens += usage.prompt + usage.completion if usage else self._prompt_tokens
 
-    def _add(self, message: Mapping[str, Any]) -> None:
+    def _add(self, message: Mapping[str, Any], text: str) -> None:
         form = self._view.transcript.form
         message = message if form is None else adapt_message(message, form) or message
-        self._messages.append(_HiddenMessage(message, dump(message), self._view.counter.message(message)))
+        self._messages.append(_HiddenMessage(dump(message), self._view.counter.message(message), text))
 
     def _answer(self, result: _Result) -> None:
+        """Adds a result to the last ones; in some protocols all of them are one message."""
         self._last_results.append(result)
-        self._add(_message(result.id, result.text))
+        *before, message = self.endpoint.results([(each.id, each.text) for each in self._last_results])
+        del self._messages[self._results_at + len(before) :]
+        self._add(message, "\n".join(each.text for each in self._last_results[len(before) :]))
 
     async def _run_call(self, id: str, arguments: object) -> _Result:
         """The result of one call."""
@@ -195,7 +197,7 @@ class HiddenRounds:
 
     def _text_of(self, result: _Result, room: int) -> str:
         """The text of the passages that neither the view nor an earlier result shows. May run in a thread."""
-        before = (_text(each.body) for each in self._messages)
+        before = (each.text for each in self._messages)
         shown = appears_in([*(message.text for message in self._view.item_messages), *before])
         if result.hits and all(shown(hit.entry) for hit in result.hits):
             return ALL_SHOWN
@@ -217,20 +219,3 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
         # A defect must fail only this search, not the client's reply.
         _log.exception("a search failed")
         return _Result(id, FAILED)
-
-
-def _message(id: str, text: str) -> dict[str, str]:
-    return {"role": "tool", "tool_call_id": id, "content": text}
-
-
-def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
-    function = call["function"]
-    if not is_object(function.get("arguments")):
-        function = {**function, "arguments": "{}"}
-    return {**call, "id": call.get("id") or name, "type": "function", "function": function}
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else ""

@@ -1,25 +1,24 @@
 """The tool `search_memory`: how it is offered to a model, and how the model's arguments are read. Pure.
 
-It is added to the request's tools, unless the client has a tool of that name. Where a request asks for several choices,
-or says which tool is to be called, it is offered all the same, so that the beginning of the prompt stays the same for
-the upstream's cache; but a call of it is not run, since no answer could follow it, and is taken out of the reply.
+It is added to the request's tools, unless the client has a tool of that name. Where no answer could follow a call of
+it, it is offered all the same, so that the beginning of the prompt stays the same for the upstream's cache; but a call
+of it is not run, and is taken out of the reply.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint, Values
+from proxy.endpoints.hidden_calls import NAME
 from proxy.reasons import Reason
 from proxy.request.wire import Body
 from proxy.tokens.counter import Counter
 from proxy.values import json_or_none
-from strategies.core.messages import dump
 
-NAME = "search_memory"
 MAX_PASSAGES = 20
 _QUOTED = 200
 
@@ -55,7 +54,7 @@ class ToolState(Enum):
 
 
 @lru_cache(maxsize=64)
-def definition(top_k: int) -> str:
+def definition(endpoint: Endpoint, top_k: int) -> str:
     """The tool as JSON text; `top_k` is the number of passages of a call that names none.
 
     It never changes while a server runs, since every prompt begins with it.
@@ -73,51 +72,38 @@ def definition(top_k: int) -> str:
         "Search the earlier part of this conversation, which may no longer be shown to you. Returns passages"
         " word for word, each with its role and its place. Use it before saying that something is not known."
     )
-    return dump({"type": "function", "function": {"name": NAME, "description": description, "parameters": parameters}})
+    return endpoint.tool(NAME, description, parameters)
 
 
-def offer(values: Mapping[str, Any], counter: Counter, *, has_system: bool, refused: bool, top_k: int) -> Offer:
+def offer(
+    endpoint: Endpoint, values: Values, counter: Counter, *, has_system: bool, refused: bool, top_k: int
+) -> Offer:
     """The offer for a request; `values` are its members except the messages.
 
     `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
     this model.
     """
-    tools = values.get("tools")
-    if not (tools is None or isinstance(tools, list)):
+    use = endpoint.tool_use(values)
+    if use is None:
         return NO_OFFER
-    if NAME in _names(tools or ()):
+    if NAME in use.names:
         return Offer(reason=Reason.MEMORY_TOOL_TAKEN)
     if refused:
         return Offer(reason=Reason.MEMORY_TOOL_REFUSED)
-    # No upstream takes tools together with the old `functions`.
-    if values.get("functions"):
+    if not use.takes_another:
         return Offer(reason=Reason.MEMORY_TOOL_NOT_RUN)
-    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
-    reason = "" if runs_calls else Reason.MEMORY_TOOL_NOT_RUN
-    tool, has_tools = definition(top_k), bool(tools)
-    tokens = _tokens(counter, tool, has_client_tools=has_tools, has_system=has_system)
-    return Offer(True, runs_calls, reason, tokens, has_tools, tool)
+    reason = "" if use.runs_calls else Reason.MEMORY_TOOL_NOT_RUN
+    tool = definition(endpoint, top_k)
+    tokens = _tokens(counter, tool, has_client_tools=use.has_tools, has_system=has_system)
+    return Offer(True, use.runs_calls, reason, tokens, use.has_tools, tool)
 
 
 def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OFFERED) -> dict[str, str]:
-    """The members to set in a body, with their JSON text.
-
-    In the last request the tool stays, for the upstream's cache, with `tool_choice` "none". If the client has tools of
-    its own, which the model may still call, the tool is left out instead.
-    """
-    is_last = tool_state is ToolState.NOT_CALLABLE
-    if not offer.is_made or tool_state is ToolState.ABSENT or (is_last and offer.has_client_tools):
+    """The members to set in a body, with their JSON text."""
+    if not offer.is_made or tool_state is ToolState.ABSENT:
         return {}
-    choice = {"tool_choice": '"none"'} if is_last else {}
-    return {"tools": body.tools_with(offer.definition), **choice}
-
-
-def _names(tools: Iterable[Any]) -> Iterator[str]:
-    for tool in tools:
-        kind = tool.get("type", "function") if isinstance(tool, Mapping) else None
-        inner = tool.get(kind) if isinstance(kind, str) else None
-        if isinstance(inner, Mapping):
-            yield str(inner.get("name"))
+    tools, is_last = body.tools_with(offer.definition), tool_state is ToolState.NOT_CALLABLE
+    return body.endpoint.tool_members(tools, has_client_tools=offer.has_client_tools, is_last=is_last)
 
 
 @lru_cache(maxsize=64)
@@ -128,16 +114,6 @@ def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: 
     offers = [*before, ours], before
     with_it, without = (counter.overhead({"tools": tools}, has_system=has_system) for tools in offers)
     return with_it - without
-
-
-def is_object(arguments: object) -> bool:
-    """Whether a call's arguments are the text of a JSON object, as they must be."""
-    return isinstance(arguments, str) and _members(arguments) is not None
-
-
-def _members(arguments: object) -> dict[str, Any] | None:
-    given = json_or_none(arguments) if isinstance(arguments, str) else arguments
-    return given if isinstance(given, dict) else None
 
 
 class SearchArguments(NamedTuple):
@@ -153,8 +129,8 @@ class BadArguments(ValueError):
 
 def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
     """Reads a call's arguments; `top_k` is used where they do not give it. Raises `BadArguments`."""
-    members = _members(arguments)
-    if members is None:
+    members = json_or_none(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(members, dict):
         raise BadArguments(f"The arguments are no JSON object: {str(arguments)[:_QUOTED]!r}. {_HINT}")
     query, asked = members.get("query"), members.get("top_k")
     if not isinstance(query, str) or not query.strip():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from proxy.searching.reply_choice import NO_ANSWER
+from proxy.endpoints.hidden_calls import NO_ANSWER
 from tests.clients.cases import TOOL, ZURICH
 from tests.http.strict import problems
 from tests.support import replies

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from proxy.endpoints.chat.replies import ANSWER
-from proxy.http.sse import EventReader
+from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
-from proxy.searching.stream import Events
 from strategies.core import cards, language, ledger, rules
 from strategies.core.answer import read_plain_answer
 from strategies.core.ballot import read_vote

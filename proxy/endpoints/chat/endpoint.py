@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from proxy.endpoints.chat import questions, replies, requests
+from proxy.endpoints.chat import hidden_calls, questions, replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
+from proxy.endpoints.chat.splicing import ChatSplicer
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import ProxyError
 
@@ -33,4 +34,11 @@ CHAT_ENDPOINT = Endpoint(
     answers=questions.answers_in,
     gives_several_answers=True,
     lent_headers=(b"openai-",),
+    tool=hidden_calls.tool,
+    tool_use=hidden_calls.tool_use,
+    tool_members=hidden_calls.tool_members,
+    results=hidden_calls.results,
+    said=hidden_calls.first_choice_in,
+    joined=hidden_calls.reply_for_client,
+    splicer=ChatSplicer,
 )

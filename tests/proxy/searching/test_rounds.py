@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat.hidden_calls import FirstChoice, first_choice_in, reply_for_client, usage_for_client
+from proxy.endpoints.hidden_calls import NAME
+from proxy.endpoints.replies import Items
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
-from proxy.searching.reply_choice import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
-from proxy.searching.tool import MAX_PASSAGES, NAME, BadArguments, ToolState, offer, offer_members, parse_arguments
+from proxy.searching.tool import MAX_PASSAGES, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
@@ -153,6 +155,23 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert len({each["id"] for each in call["tool_calls"]}) == 2
 
 
+def in_one_message(found: Sequence[tuple[str, str]]) -> Items:
+    """Results as some protocols have them."""
+    return [{"role": "user", "content": [{"id": id, "text": text} for id, text in found]}]
+
+
+def test_where_all_results_of_a_round_are_one_message_there_is_one() -> None:
+    made = rounds()
+    made.endpoint = replace(CHAT_ENDPOINT, results=in_one_message)
+    asyncio.run(made.run(heard(search("greenhouse"), search("blue barrel", id="more"))))
+    asyncio.run(made.run(heard(search("greenhouse key", id="third"))))
+    hidden = [json.loads(each) for each in json.loads(made.body())[0]]
+    assert [each["role"] for each in hidden] == ["assistant", "user", "assistant", "user"]
+    assert [[each["id"] for each in hidden[at]["content"]] for at in (1, 3)] == [["call_m1", "more"], ["third"]]
+    assert "where is the key" in hidden[1]["content"][0]["text"]
+    assert "where is the key" not in hidden[3]["content"][0]["text"]
+
+
 class Watching:
     """Counts words, and notes the thread that has texts counted."""
 
@@ -201,7 +220,7 @@ def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> Non
     ],
 )
 def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bool, reason: str) -> None:
-    offered = offer(values, counter(), has_system=True, refused=False, top_k=5)
+    offered = offer(CHAT_ENDPOINT, values, counter(), has_system=True, refused=False, top_k=5)
     assert (offered.is_made, offered.runs_calls, offered.reason) == (made, runs, reason)
 
 
@@ -210,7 +229,7 @@ def test_when_it_is_offered_and_run(values: dict[str, Any], made: bool, runs: bo
 def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system: bool) -> None:
     messages = [{"role": "system", "content": "x"}] if has_system else [user("x")]
     body = read(json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode())
-    offered = offer(body.values, counter(), has_system=has_system, refused=False, top_k=5)
+    offered = offer(CHAT_ENDPOINT, body.values, counter(), has_system=has_system, refused=False, top_k=5)
     after = json.loads(body.spliced(members=offer_members(body, offered)))
     overhead = partial(counter().overhead, has_system=has_system)
     before = {"messages": messages, "tools": tools}
@@ -255,6 +274,6 @@ def test_details_of_a_usage_are_added_up_too() -> None:
 
 @pytest.mark.parametrize("top_k", [5, 8])
 def test_the_tool_says_how_many_passages_a_search_brings_that_names_no_number(top_k: int) -> None:
-    offered = offer({}, counter(), has_system=True, refused=False, top_k=top_k)
+    offered = offer(CHAT_ENDPOINT, {}, counter(), has_system=True, refused=False, top_k=top_k)
     properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
     assert properties["top_k"]["default"] == top_k

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.searching.reply_choice import NO_ANSWER
-from proxy.searching.stream import Splicer
+from proxy.endpoints.chat.splicing import ChatSplicer
+from proxy.endpoints.hidden_calls import NO_ANSWER
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
 from tests.support.replies import Chunk, ToolCall
@@ -29,7 +29,7 @@ def written(*chunks: Chunk, done: bool = True, line_end: bytes = b"\n") -> bytes
 
 def spliced(streams: Sequence[bytes], cuts: Sequence[int] = (), most: int = 3) -> bytes:
     """What the client gets of these streams, each cut at these places."""
-    splicer = Splicer(runs_calls=most > 0)
+    splicer = ChatSplicer(runs_calls=most > 0)
     told = b""
     for place, stream in enumerate(streams):
         if place:
@@ -110,23 +110,23 @@ def test_a_reply_that_searches_nothing_passes_byte_for_byte(events: list[bytes],
 
 
 def test_a_comment_between_events_does_not_wait_for_more() -> None:
-    assert Splicer(runs_calls=True).feed(b": ping\n") == b": ping\n"
+    assert ChatSplicer(runs_calls=True).feed(b": ping\n") == b": ping\n"
 
 
 def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     text = replies.sse(replies.chunk({"content": "Let me "}))
     assert splicer.feed(text) == text
     assert splicer.feed(written(*called(search())[:2], done=False)) == b""
 
 
 def test_of_a_message_that_calls_both_the_client_gets_its_own_from_zero_on() -> None:
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     message = assembled(chunks_in(splicer.feed(MIXED)))
     assert (message["content"], message["tool_calls"], message["finish"]) == ("Both. ", [LOOKS.as_json()], "tool_calls")
     assert splicer.has_searches
     assert not splicer.is_continued
-    assert [call["id"] for call in splicer.first_choice.memory_calls] == ["call_m1"]
+    assert [call["id"] for call in splicer.said.memory_calls] == ["call_m1"]
 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call", None])
@@ -143,7 +143,7 @@ def test_a_reply_that_was_cut_short_is_the_last_one(finish: str) -> None:
 
 
 def test_a_stream_that_ends_in_the_middle_of_a_call_is_the_last_one() -> None:
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     told = splicer.feed(written(*said("Let me"), *called(search())[:2], done=False) + b"data: {") + splicer.rest()
     assert told == written(*said("Let me"), done=False) + b"data: {"
     assert not splicer.is_continued
@@ -166,7 +166,7 @@ def test_what_has_neither_text_nor_calls_left_says_so() -> None:
 
 def test_an_error_in_a_stream_passes_and_ends_it() -> None:
     stream = written(*said("Hm"), *called(search()), done=False) + replies.stream_error()
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     assert splicer.feed(stream).endswith(replies.stream_error())
     assert not splicer.is_continued
 
@@ -182,9 +182,9 @@ def piece(index: int | None = 0, name: str | None = None, arguments: str | None 
 
 def heard(*chunks: Chunk) -> tuple[list[str], list[dict[str, Any]]]:
     """The arguments of the hidden calls, and the client's calls as a client puts them together."""
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     told = splicer.feed(written(*said(""), *chunks, CALLED, USED))
-    hidden = [call["function"]["arguments"] for call in splicer.first_choice.memory_calls]
+    hidden = [call["function"]["arguments"] for call in splicer.said.memory_calls]
     return hidden, assembled(chunks_in(told)).get("tool_calls", []) if told.endswith(replies.DONE) else []
 
 
@@ -218,14 +218,14 @@ def test_calls_that_are_all_numbered_alike_are_told_apart_by_their_ids() -> None
 
 
 def test_calls_without_a_number_are_told_apart_by_their_ids() -> None:
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     splicer.feed(written(piece(None, SEARCH, '{"query":"x"}', id="a"), piece(None, SEARCH, "{}", id="b"), CALLED))
-    assert [call["id"] for call in splicer.first_choice.memory_calls] == ["a", "b"]
+    assert [call["id"] for call in splicer.said.memory_calls] == ["a", "b"]
 
 
 def test_what_else_a_model_says_goes_back_to_it() -> None:
     thought = {"google": {"thought_signature": "x"}}
-    splicer = Splicer(runs_calls=True)
+    splicer = ChatSplicer(runs_calls=True)
     splicer.feed(
         written(
             replies.chunk({"role": "assistant", "reasoning_content": "I should "}),
@@ -234,6 +234,6 @@ def test_what_else_a_model_says_goes_back_to_it() -> None:
             CALLED,
         )
     )
-    message = splicer.first_choice.message
+    message = splicer.said.message
     assert message["reasoning_content"] == "I should look."
     assert message["tool_calls"][0]["extra_content"] == thought

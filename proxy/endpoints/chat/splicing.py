@@ -1,13 +1,11 @@
-"""Joins several event streams of an upstream into one stream for the client: bytes in, bytes out. Pure.
+"""Joins several streams of chat completion chunks into one stream for the client: bytes in, bytes out. Pure.
 
 A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
 nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
 follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
 first one, without the role; the last usage counts the completion tokens of all of them.
 
-The driver calls `Splicer.feed` with a reply's bytes. When the reply `is_over` and `is_continued`, it asks the upstream
-again and calls `begin`. If a later reply fails before the client has anything of it, its error is held back as
-`failed_event`, and the driver asks for another reply in its place.
+How the driver uses a splicer is told in `proxy.endpoints.hidden_calls`.
 
 `Choice` adds the deltas of one choice up to a message, and takes the hidden calls out of them. A call is hidden by its
 name, which comes with its first delta. Where a server splits the name over several deltas, a call whose name may still
@@ -22,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.chat.hidden_calls import FirstChoice, calls_of, finish_for_client, usage_for_client
 from proxy.endpoints.chat.replies import ANSWER
-from proxy.http.sse import LineSplitter
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
+from proxy.http.sse import Events
 from proxy.overflow.reading import is_error_body
-from proxy.searching.reply_choice import NO_ANSWER, FirstChoice, calls_of, finish_for_client, usage_for_client
-from proxy.searching.tool import NAME
 from proxy.values import json_or_none
 from strategies.core.messages import dump
 
@@ -35,29 +33,7 @@ _DONE = b"[DONE]"
 _IDENTITY = ("id", "created", "model")
 
 
-class Events:
-    """Splits bytes into complete events. A comment between events is an event of its own."""
-
-    def __init__(self) -> None:
-        self._cut = LineSplitter()
-        self._lines: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> Iterator[list[bytes]]:
-        """The lines of each event that ends in this chunk, with their line ends."""
-        for line in self._cut.feed(chunk):
-            self._lines.append(line)
-            is_comment = len(self._lines) == 1 and line.startswith(b":")
-            if is_comment or not line.strip(b"\r\n"):
-                lines, self._lines = self._lines, []
-                yield lines
-
-    def rest(self) -> bytes:
-        """The bytes of an event that the stream has broken off."""
-        rest, self._lines = b"".join([*self._lines, self._cut.take_rest()]), []
-        return rest
-
-
-class Splicer:
+class ChatSplicer:
     """Joins replies into one stream. `runs_calls` says whether the hidden calls of the first one are run."""
 
     def __init__(self, *, runs_calls: bool) -> None:
@@ -79,12 +55,12 @@ class Splicer:
 
     def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
         """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
-        self._earlier.append(self.first_choice)
+        self._earlier.append(self.said)
         self._runs_calls, self._replaceable = runs_calls, replaceable
         self._reset()
 
     @property
-    def first_choice(self) -> FirstChoice:
+    def said(self) -> FirstChoice:
         """The reply's first choice, as far as it has come."""
         choice = self._choices.get(0) or Choice()
         return FirstChoice(choice.message, choice.finish, self._usage)
@@ -92,7 +68,7 @@ class Splicer:
     @property
     def has_sent_text(self) -> bool:
         """Whether the client has got text of the answer."""
-        return any(each.text for each in (*self._earlier, self.first_choice))
+        return any(each.text for each in (*self._earlier, self.said))
 
     @property
     def is_replaceable(self) -> bool:
@@ -109,12 +85,12 @@ class Splicer:
         """Whether hidden calls are complete and are to be run."""
         choice = self._choices.get(0)
         ended = choice is not None and (self.is_over or choice.finish is not None)
-        return ended and self._runs_calls and not self._failed and self.first_choice.calls_memory
+        return ended and self._runs_calls and not self._failed and self.said.calls_memory
 
     @property
     def is_continued(self) -> bool:
         """Whether the upstream is to be asked again: the model called only the memory tool."""
-        return self.has_searches and not self.first_choice.has_client_calls
+        return self.has_searches and not self.said.has_client_calls
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that go to the client when a chunk of a reply comes."""

@@ -1,20 +1,24 @@
-"""One reply of the upstream: its message, the memory calls in it that the client must not see, its usage. Pure."""
+"""Chat: how the memory tool is offered, and one reply with the calls of it that the client must not see. Pure.
+
+Where a request asks for several choices, or says which tool is to be called, the tool is offered all the same, so that
+the beginning of the prompt stays the same for the upstream's cache; but a call of it is not run.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.searching.tool import NAME
-from proxy.values import count_at
+from proxy.endpoints.endpoint import Values
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.replies import Items
+from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 
 COMPLETE_FINISHES = (None, "stop", "tool_calls", "function_call")
 """Finish reasons after which calls are complete; some servers give none, or the wrong one."""
-NO_ANSWER = "(The model gave no answer.)"
-"""What a client gets instead of an empty message, which many servers refuse when it is sent back to them."""
 _CALL_FINISHES = ("tool_calls", "function_call")
 
 
@@ -46,6 +50,34 @@ class FirstChoice:
         content = self.message.get("content")
         return content if isinstance(content, str) else ""
 
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its memory calls if it has others too.
+
+        Members that are null are left out, since servers that send them do not accept them back.
+        """
+        calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(self.memory_calls)]
+        hidden = [
+            HiddenCall(sent["id"], call["function"].get("arguments"))
+            for call, sent in zip(self.memory_calls, calls, strict=True)
+        ]
+        if self.has_client_calls:
+            return HiddenRound([{"role": "assistant", "content": None, "tool_calls": calls}], "", hidden)
+        kept = {key: value for key, value in self.message.items() if value is not None}
+        return HiddenRound([{"role": "assistant", "content": None, **kept, "tool_calls": calls}], self.text, hidden)
+
+
+def results(found: Sequence[tuple[str, str]]) -> Items:
+    """The messages that answer calls, given by their ids, with these texts."""
+    return [{"role": "tool", "tool_call_id": id, "content": text} for id, text in found]
+
+
+def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
+    function, arguments = call["function"], call["function"].get("arguments")
+    if not (isinstance(arguments, str) and isinstance(json_or_none(arguments), dict)):
+        function = {**function, "arguments": "{}"}
+    return {**call, "id": call.get("id") or name, "type": "function", "function": function}
+
 
 def calls_of(message: Mapping[str, Any]) -> list[Any]:
     calls = message.get("tool_calls")
@@ -61,17 +93,6 @@ def is_hidden(call: object) -> bool:
 def finish_for_client(finish: object, *, has_calls: bool) -> object:
     """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
     return "stop" if finish in _CALL_FINISHES and not has_calls else finish
-
-
-def hidden_message(choice: FirstChoice) -> dict[str, Any]:
-    """The assistant message of a hidden round: as the model gave it, or only its memory calls if it has others too.
-
-    Members that are null are left out, since servers that send them do not accept them back.
-    """
-    if choice.has_client_calls:
-        return {"role": "assistant", "content": None, "tool_calls": choice.memory_calls}
-    kept = {key: value for key, value in choice.message.items() if value is not None}
-    return {"role": "assistant", "content": None, **kept}
 
 
 def usage_for_client(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -104,16 +125,13 @@ def first_choice_in(data: bytes) -> FirstChoice | None:
         return None
 
 
-def reply_for_client(data: bytes, earlier: list[FirstChoice]) -> bytes:
-    """The JSON reply as the client gets it: without hidden calls, with the text and the usage of `earlier` replies.
-
-    Its bytes are unchanged where none of that applies.
-    """
+def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
+    """The JSON reply as the client gets it, as `JoinReplies` says."""
     body = json.loads(data)
     hides = [_remove_memory_calls(choice) for choice in body["choices"]]
     if not (earlier or any(hides)):
         return data
-    text = "".join(each.text for each in earlier)
+    text = "".join(each.text for each in earlier) if keeps_text else ""
     message = body["choices"][0]["message"]
     if text:
         message["content"] = _with_text_before(text, message.get("content"))
@@ -144,3 +162,41 @@ def _remove_memory_calls(choice: dict[str, Any]) -> bool:
         message["content"] = message.get("content") or NO_ANSWER
     choice["finish_reason"] = finish_for_client(choice.get("finish_reason"), has_calls=bool(client_calls))
     return True
+
+
+# -- the tool ----------------------------------------------------------------------------------------------------
+
+
+def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
+    """A tool as JSON text."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return dump({"type": "function", "function": function})
+
+
+def tool_use(values: Values) -> ToolUse | None:
+    """What a request says of tools; None if they are in no known form."""
+    tools = values.get("tools")
+    if not (tools is None or isinstance(tools, list)):
+        return None
+    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
+    # No upstream takes tools together with the old `functions`.
+    return ToolUse(frozenset(_names(tools or ())), bool(tools), not values.get("functions"), runs_calls)
+
+
+def _names(tools: Iterable[Any]) -> Iterator[str]:
+    for each in tools:
+        kind = each.get("type", "function") if isinstance(each, Mapping) else None
+        inner = each.get(kind) if isinstance(kind, str) else None
+        if isinstance(inner, Mapping):
+            yield str(inner.get("name"))
+
+
+def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:
+    """The members that offer `tools`.
+
+    In the last request the tool stays, for the upstream's cache, with `tool_choice` "none". If the client has tools of
+    its own, which the model may still call, the tool is left out instead.
+    """
+    if not is_last:
+        return {"tools": tools}
+    return {} if has_client_tools else {"tools": tools, "tool_choice": '"none"'}
