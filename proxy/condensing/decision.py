@@ -152,14 +152,15 @@ class _Uncounted:
 def undecided(case: Case) -> Decision:
     """The decision to forward the transcript as it is; if the store has failed, it says so."""
     found, measured = case.recognised, case.measured
+    tokens = measured.tokens
     return Decision(
         session=found.shown_id,
         session_source=found.identity.source,
         branch=MAIN,
         policy=case.policy,
         view=fold_view(case, None),
-        tokens_before=measured.tokens,
-        tokens_after=measured.tokens,
+        tokens_before=tokens,
+        tokens_after=tokens,
         exact=measured.exact,
         overhead=measured.overhead,
         calibrated=case.calibrated,

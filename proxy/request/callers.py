@@ -153,7 +153,7 @@ class Trust:
 
     async def look_up(self, patience: Patience) -> None:
         """Asks the store about a credential that this process does not know."""
-        if self._callers is not None and not self.accepted:
+        if self.accepted_at == -math.inf and self._callers is not None:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
 
     async def prove(self, headers: Headers) -> None:

@@ -260,5 +260,8 @@ def _hash(data: bytes, name: str, owner: str) -> bytes:
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:
-    """Whether the bytes alone prove that a body has at most `tokens`: no tokenizer makes more tokens than bytes."""
-    return body.size <= tokens and not body.is_supplied and body.is_text
+    """Whether the bytes alone prove that a body has at most `tokens`: no tokenizer makes more tokens than bytes.
+
+    A history that append mode has supplied is counted in any case.
+    """
+    return len(body.data) == body.size <= tokens and body.is_text

@@ -63,11 +63,6 @@ class Body(NamedTuple):
     """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
 
     @property
-    def is_supplied(self) -> bool:
-        """Whether append mode has supplied the history."""
-        return self.size > len(self.data)
-
-    @property
     def members(self) -> Mapping[str, Member]:
         """The members, each with its place in the text of `envelope`."""
         return self.envelope.members
