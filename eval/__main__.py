@@ -20,7 +20,7 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.table import markdown
 from proxy.tokens.counter import Tokenizers
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from tests.support.data import SHORT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
@@ -49,7 +49,7 @@ ROWS = {
 class Remembering:
     """A counter that counts each text once: the same lines are weighed for every question."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: TokenCounter) -> None:
         self.text = cache(counter.text)
         self.message = counter.message
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: Counter) -> str:
+def page(dialogues: Sequence[Dialogue], counter: TokenCounter) -> str:
     """The whole page."""
     return TEMPLATE.read_text("utf-8").format(
         corpus=corpus(dialogues),

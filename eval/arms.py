@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter as Multiset
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from eval.dialogues import Dialogue
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, memory_block, search_result
 from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
 
@@ -44,7 +44,7 @@ class Case:
     hits: Sequence[Hit]
     query: str
     tokens: int
-    counter: Counter
+    counter: TokenCounter
 
 
 Arm = Callable[[Case], set[int]]
@@ -153,7 +153,7 @@ def told(case: Case, content: str) -> set[int]:
 
 
 def cases_of(
-    dialogue: Dialogue, counter: Counter, shares: Sequence[int], weights: Weights = DEFAULT
+    dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int], weights: Weights = DEFAULT
 ) -> Iterator[tuple[int, frozenset[int], Case]]:
     """(share, evidence, case) for each question and share; indexes are built once."""
     baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries, weights), sum(dialogue.tokens)
@@ -174,8 +174,8 @@ class BM25:
     """BM25 over words, and 2-4 character n-grams where there are no spaces."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._counts = [Multiset(_terms(text)) for text in texts]
-        self._frequencies = Multiset(term for counts in self._counts for term in counts)
+        self._counts = [Counter(_terms(text)) for text in texts]
+        self._frequencies = Counter(term for counts in self._counts for term in counts)
         self._lengths = [counts.total() for counts in self._counts]
         self._mean = sum(self._lengths) / len(texts)
         self.ranked = cache(self._ranked)

@@ -18,7 +18,7 @@ from eval.dialogues import SHARES, Dialogue
 from eval.measure import Cell, Figure, tally
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
-from strategies.core.messages import Counter, Reader
+from strategies.core.messages import Reader, TokenCounter
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, appears_in
@@ -36,7 +36,7 @@ _SEARCH_VIEW = 8
 
 
 def measured_with(
-    dialogues: Sequence[Dialogue], counter: Counter, names: Sequence[str] = STRATEGIES
+    dialogues: Sequence[Dialogue], counter: TokenCounter, names: Sequence[str] = STRATEGIES
 ) -> dict[Cell, Figure]:
     """The figures of each strategy alone, with injection, and with one search; an arm is named `strategy, arm`."""
     return tally(
@@ -47,7 +47,7 @@ def measured_with(
 
 
 def _found(
-    dialogue: Dialogue, names: Sequence[str], counter: Counter
+    dialogue: Dialogue, names: Sequence[str], counter: TokenCounter
 ) -> Iterator[tuple[str, str, int, frozenset[int], set[int]]]:
     """(strategy, arm, share, evidence, what is read) of each question."""
     whole = sum(dialogue.tokens)
@@ -63,7 +63,7 @@ def _found(
             yield name, arm, share, evidence, read
 
 
-def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: Counter) -> View:
+def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
     """The view that a strategy makes of a dialogue, the ladder behind it."""
     body = json.dumps(_QUESTION)
     question = Reader().read(body, _QUESTION, counter.message(_QUESTION))

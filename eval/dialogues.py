@@ -9,7 +9,7 @@ from pathlib import Path
 
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry, message_entries
 from tests.support.planning import counted
@@ -48,13 +48,13 @@ class Dialogue:
         ]
 
 
-def load(path: Path, counter: Counter) -> list[Dialogue]:
+def load(path: Path, counter: TokenCounter) -> list[Dialogue]:
     """The conversations in a file that have questions with evidence and are long enough; raises `Unreadable`."""
     found = (_dialogue(each, counter) for each in recorded.load(path) if each.questions)
     return [each for each in found if sum(each.tokens) >= MIN_TOKENS * max(SHARES)]
 
 
-def _dialogue(conversation: Conversation, counter: Counter) -> Dialogue:
+def _dialogue(conversation: Conversation, counter: TokenCounter) -> Dialogue:
     roles = [message["role"] for message in conversation.messages]
     chained = (index for index, role in enumerate(roles) if role not in ("system", "developer"))
     place = {index: nth for nth, index in enumerate(chained)}

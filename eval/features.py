@@ -14,7 +14,7 @@ from dataclasses import replace
 from eval.arms import cases_of, injected
 from eval.dialogues import Dialogue
 from eval.measure import Figure
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from strategies.memory.ranking import DEFAULT, Weights
 
 SHARE = 8
@@ -36,12 +36,12 @@ GRID: Mapping[str, Weights] = {
 ByDialogue = Mapping[str, Figure]
 
 
-def features(dialogues: Sequence[Dialogue], counter: Counter) -> dict[str, dict[str, Figure]]:
+def features(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, dict[str, Figure]]:
     """The figure of each language by what is left out."""
     return {name: summed(dialogues, by_dialogue(dialogues, each, counter)) for name, each in FEATURES.items()}
 
 
-def cross_validated(dialogues: Sequence[Dialogue], counter: Counter) -> dict[str, Figure]:
+def cross_validated(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, Figure]:
     """The figure of each language where each dialogue has the weights that are best on the others."""
     tried = {name: by_dialogue(dialogues, weights, counter) for name, weights in GRID.items()}
     held_out = {each.id: tried[_best(each, dialogues, tried)][each.id] for each in dialogues}
@@ -53,7 +53,7 @@ def _best(left_out: Dialogue, dialogues: Sequence[Dialogue], tried: Mapping[str,
     return max(tried, key=lambda name: sum(tried[name][each].reached for each in others))
 
 
-def by_dialogue(dialogues: Sequence[Dialogue], weights: Weights, counter: Counter) -> ByDialogue:
+def by_dialogue(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> ByDialogue:
     """The figure of each dialogue."""
     found: dict[str, Figure] = {}
     for dialogue in dialogues:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter as Multiset
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from eval.arms import Arm, cases_of
 from eval.dialogues import SHARES, Dialogue
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 
 Z = 1.96
 
@@ -46,13 +46,13 @@ class Figure(NamedTuple):
 def tally(found: Iterable[tuple[Cell, bool]]) -> dict[Cell, Figure]:
     """The figure of each cell from the outcomes of its questions."""
     outcomes = list(found)
-    asked = Multiset(cell for cell, _ in outcomes)
-    reached = Multiset(cell for cell, reaches in outcomes if reaches)
+    asked = Counter(cell for cell, _ in outcomes)
+    reached = Counter(cell for cell, reaches in outcomes if reaches)
     return {cell: Figure(reached[cell], number) for cell, number in asked.items()}
 
 
 def measured(
-    dialogues: Iterable[Dialogue], arms: Mapping[str, Arm], counter: Counter, shares: Sequence[int] = SHARES
+    dialogues: Iterable[Dialogue], arms: Mapping[str, Arm], counter: TokenCounter, shares: Sequence[int] = SHARES
 ) -> dict[Cell, Figure]:
     """The figure of each arm in each language, for each size of the view."""
     return tally(

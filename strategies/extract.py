@@ -7,7 +7,7 @@ which files; errors; the assistant's last words. An earlier record comes before 
 from __future__ import annotations
 
 import re
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,11 +18,11 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import ledger_tokens, next_ledger, originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
-from strategies.core.messages import Counter, Message, Role
+from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.paths import target
 from strategies.core.plan import Plan, replace_before, task_piece
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.split import Split
 from strategies.core.view import View
@@ -53,7 +53,7 @@ class Extract(Strategy):
     name: ClassVar[str] = "extract"
     asks: ClassVar[bool] = False
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the shortest prefix that meets the goal."""
         yield from ()
         ledger = budget.ledger.rules + budget.ledger.facts
@@ -99,7 +99,7 @@ def record(view: View, end: int, cap: int) -> str:
     return "\n\n".join(parts)
 
 
-def _shorten_record(record: str, cap: int, counter: Counter) -> str:
+def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
     """An earlier record in whole lines. If it is too long, lines of actions are dropped first, then the last lines.
 
     A record without any line that fits, such as prose in one paragraph, is cut in the middle instead.
@@ -124,7 +124,7 @@ def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tu
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
-    actions: Tally[str] = Tally()
+    actions: Counter[str] = Counter()
     for message in messages:
         for call in message.calls:
             file = target(call)

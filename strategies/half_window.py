@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
 from strategies.core.options import Options, option
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.replacement import frame_tokens
 from strategies.core.rounds import Round
 from strategies.core.split import Split
@@ -96,7 +96,7 @@ class HalfWindow(Strategy):
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a summary in the place of the older half."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
@@ -104,7 +104,7 @@ class HalfWindow(Strategy):
         decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
         span = span_before(decision.cut, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
-        record = yield from summarize(span, cap, budget, past, form)
+        record = yield from summarize(span, cap, budget, session, form)
         metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
         return plan_record(record, span, budget, metadata)
 

@@ -26,7 +26,7 @@ from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.rounds import Round
 from strategies.core.view import Item, View
 
@@ -53,7 +53,7 @@ class Mask(Strategy):
     name: ClassVar[str] = "mask"
     asks: ClassVar[bool] = False
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
         yield from ()
         plan = self._plan(view, budget, self.options.keep)

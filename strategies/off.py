@@ -8,7 +8,7 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.options import Options
 from strategies.core.plan import Plan
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.view import View
 
 
@@ -20,7 +20,7 @@ class Off(Strategy):
     name: ClassVar[str] = "off"
     asks: ClassVar[bool] = False
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans no edits."""
         yield from ()
         return Plan(())

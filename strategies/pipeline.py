@@ -23,10 +23,10 @@ from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
-from strategies.core.messages import Counter, Role
+from strategies.core.messages import Role, TokenCounter
 from strategies.core.pieces import Overlay
 from strategies.core.plan import Plan, apply, check, head_pieces, newest_is_shortened, with_wider_task
-from strategies.core.protocol import Judging, Marking, Past, Strategy, Triggering
+from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement, Rule, can_help, condensable, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -86,17 +86,17 @@ def attempt(
     ladder: Sequence[Strategy],
     view: View,
     budget: Budget,
-    past: Past,
+    session: SessionFacts,
 ) -> Run:
     """Runs the stages that the requirement allows; raises `Declined` where the result may not be used."""
     rule = RULES[requirement]
     # A judge asks for a condensation for another reason than the view's size, so the floor does not matter then.
-    asks = rule.asks and (past.verdict is not None or can_help(requirement, view, budget))
+    asks = rule.asks and (session.verdict is not None or can_help(requirement, view, budget))
     allowed = [stage for stage in stages if asks or not stage.asks]
     if requirement is Requirement.PREPARE:
         allowed.sort(key=lambda stage: stage.asks)
     aim = budget.with_goal(goal(requirement, view, budget))
-    outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, past)
+    outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, session)
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
     if not outcome.stages:
@@ -147,12 +147,14 @@ def is_due(stage: Strategy, view: View, budget: Budget) -> bool:
     return isinstance(stage, Triggering) and stage.is_due(view, budget)
 
 
-def _goes_on(stage: Strategy, view: View, budget: Budget, past: Past) -> bool:
+def _goes_on(stage: Strategy, view: View, budget: Budget, session: SessionFacts) -> bool:
     """Whether a stage has work to do although the view meets its goal: its own trigger, or a verdict."""
-    return is_due(stage, view, budget) or (past.verdict is not None and isinstance(stage, Judging))
+    return is_due(stage, view, budget) or (session.verdict is not None and isinstance(stage, Judging))
 
 
-def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, past: Past) -> Run:
+def run(
+    stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, session: SessionFacts
+) -> Run:
     """Runs stages until the view is at or below `budget.goal`; yields the effects that they yield.
 
     The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger or no stage
@@ -161,29 +163,31 @@ def run(stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budg
     message that was cut.
     """
     outcome = Outcome(view)
-    yield from _run_stages(stages, budget.goal, outcome, budget, past)
-    yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, past)
+    yield from _run_stages(stages, budget.goal, outcome, budget, session)
+    yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, session)
     if ladder and outcome.view.tokens > budget.usable and outcome.view.transcript.newest_turn:
         outcome.view = replace(outcome.view, transcript=outcome.view.transcript.with_newest_turn(0))
-        yield from _run_stages(ladder, budget.usable, outcome, budget, past)
+        yield from _run_stages(ladder, budget.usable, outcome, budget, session)
     wider = with_wider_task(outcome.view, budget.task_ceiling, budget.goal)
     if wider.tokens < view.tokens:
         outcome.view = wider
     return outcome
 
 
-def _run_stages(stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, past: Past) -> Step:
+def _run_stages(
+    stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, session: SessionFacts
+) -> Step:
     """Runs stages while the view has more than `enough` tokens, or none has changed it yet."""
     for stage in stages:
         is_enough = outcome.stages and outcome.view.tokens <= enough
-        if not is_enough or _goes_on(stage, outcome.view, budget, past):
-            yield from _run_stage(stage, outcome, budget, past)
+        if not is_enough or _goes_on(stage, outcome.view, budget, session):
+            yield from _run_stage(stage, outcome, budget, session)
 
 
-def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, past: Past) -> Step:
+def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: SessionFacts) -> Step:
     """Runs one stage, and records in `outcome` what came of it."""
     try:
-        plan = yield from stage.condense(outcome.view, budget, past)
+        plan = yield from stage.condense(outcome.view, budget, session)
         after = apply(outcome.view, plan)
         may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
         check(after, may_cut_newest_results=may_cut)
@@ -208,7 +212,7 @@ def walk(
     ladder: Sequence[Strategy],
     budget: Budget,
     fixed: int,
-    counter: Counter,
+    counter: TokenCounter,
 ) -> View:
     """The view after all condensations that the stages without a model would have made for the earlier requests."""
     allowed = [stage for stage in stages if not stage.asks]
@@ -257,7 +261,7 @@ def _condense(
     requirement: Requirement, stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget
 ) -> View | None:
     try:
-        return finish_without_effects(attempt(requirement, stages, ladder, view, budget, Past())).view
+        return finish_without_effects(attempt(requirement, stages, ladder, view, budget, SessionFacts())).view
     except StrategyError:
         return None
 

@@ -14,7 +14,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.options import Options
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.rounds import Turn
 from strategies.core.view import View
 
@@ -27,7 +27,7 @@ class Recent(Strategy):
     name: ClassVar[str] = "recent"
     asks: ClassVar[bool] = False
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans to drop as many of the oldest rounds as the goal requires."""
         yield from ()
         dropped = list(_to_drop(view, view.tokens - budget.goal))

@@ -20,7 +20,7 @@ from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
-from strategies.core.protocol import Injecting, Injection, Marking, Past, Steps, Strategy
+from strategies.core.protocol import Injecting, Injection, Marking, SessionFacts, Steps, Strategy
 from strategies.core.replacement import context_summary, frame_tokens, stands_for
 from strategies.core.split import Split
 from strategies.core.summary import RecordForm, record_cap, summarize
@@ -77,14 +77,14 @@ class Rolling(Strategy, Marking, Injecting):
         options = self.options
         return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = self._end(split, view, budget.goal)
         span = span_before(end, view, split, cap)
         form = self._form(view)
-        record = yield from summarize(span, span.cap(cap), budget, past, form)
+        record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
             "summarizedMessageCount": stands_for(view, end),
             "keptMessageCount": view.size - end,

@@ -8,12 +8,12 @@ the user's wishes and tasks, as the ledger finds them.
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from strategies.core.excerpt import cut_text
-from strategies.core.messages import Counter, Message, Role
+from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.paths import target
 from strategies.core.rules import find_rules, is_weak
 from strategies.scoring import EventKind, MessageImportanceScorer, body
@@ -78,7 +78,12 @@ CHINESE = Names(
 
 
 def rule_record(
-    messages: Sequence[Message], earlier: str, cap: int, names: Names, scorer: MessageImportanceScorer, counter: Counter
+    messages: Sequence[Message],
+    earlier: str,
+    cap: int,
+    names: Names,
+    scorer: MessageImportanceScorer,
+    counter: TokenCounter,
 ) -> str:
     """The record of messages in at most `cap` tokens. The earlier record comes first, in at most half of them."""
     carried = cut_text(earlier, int(cap * _EARLIER_SHARE), counter) if earlier else ""
@@ -132,7 +137,7 @@ def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
 
 
 def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
-    kinds = Tally(scorer.kind(message) for message in messages)
+    kinds = Counter(scorer.kind(message) for message in messages)
     yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in EventKind if kinds[kind])
     files = (target(call) for message in messages for call in message.calls)
     paths = list(dict.fromkeys(file.path for file in files if file))[-_FILES:]
@@ -140,7 +145,7 @@ def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceS
         yield f"- {names.files}: " + ", ".join(paths)
 
 
-def section_within(title: str, lines: Iterable[str], room: int, counter: Counter) -> str:
+def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCounter) -> str:
     """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits."""
     kept = [title]
     room -= counter.text(title) + 1

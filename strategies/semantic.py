@@ -22,7 +22,7 @@ from strategies.core.messages import Role, ToolCall
 from strategies.core.options import Options, option
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
-from strategies.core.protocol import Past, Steps, Strategy, Triggering
+from strategies.core.protocol import SessionFacts, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
 from strategies.core.view import View
@@ -89,17 +89,17 @@ class Semantic(Strategy, Triggering):
             return False
         return sum(len(unit.items) for unit in forgettable(view)) * _DUE_SHARE >= self.options.max_size
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the least important messages."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         aim = self._aim(view, budget, cap.text)
-        selection = select(view, aim, self._scoring(view, past))
+        selection = select(view, aim, self._scoring(view, session))
         span = _span(view, selection)
         cap = span.cap(cap)
         form = self._form(view)
         failure = ""
         try:
-            record = yield from summarize(span, cap, budget, past, form)
+            record = yield from summarize(span, cap, budget, session, form)
         except AnswerRefused as refused:
             record, failure = self._by_rules(span, cap, budget, refused), refused.reason
         metadata = {
@@ -131,7 +131,7 @@ class Semantic(Strategy, Triggering):
         wanted = excess + frame_tokens(view.counter) + cap - _task_saving(view, budget)
         return Aim(events, self.options.keep_first, newest, wanted)
 
-    def _scoring(self, view: View, past: Past) -> Callable[[Unit], float]:
+    def _scoring(self, view: View, session: SessionFacts) -> Callable[[Unit], float]:
         """The score of a unit: that of its most important message. Without analysis, all units score alike."""
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
@@ -141,7 +141,7 @@ class Semantic(Strategy, Triggering):
 
         def score(unit: Unit) -> float:
             found = [messages[i] for i in unit.items if i in messages]
-            scored = [self._scorer.score(each, calls.get(index), _age(past, index)) for index, each in found]
+            scored = [self._scorer.score(each, calls.get(index), _age(session, index)) for index, each in found]
             return max(scored, default=0.0)
 
         return score
@@ -189,9 +189,9 @@ def _answered_calls(view: View) -> dict[int, ToolCall]:
     return answered
 
 
-def _age(past: Past, index: int) -> float | None:
-    first_seen = past.first_seen(index)
-    return None if first_seen is None else past.now - first_seen
+def _age(session: SessionFacts, index: int) -> float | None:
+    first_seen = session.first_seen(index)
+    return None if first_seen is None else session.now - first_seen
 
 
 def _span(view: View, selection: Selection) -> Span:

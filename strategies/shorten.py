@@ -18,7 +18,7 @@ from strategies.core.messages import Role
 from strategies.core.options import Options, option
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply, task_piece
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.view import View
 
 
@@ -41,7 +41,7 @@ class Shorten(Strategy):
     asks: ClassVar[bool] = False
     may_cut_newest_results: ClassVar[bool] = True
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans to cut older results until the goal is met, and the newest ones only until the view is usable."""
         yield from ()
         newest = view.structure.newest_round

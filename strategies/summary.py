@@ -12,7 +12,7 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.replacement import frame_tokens, stands_for
 from strategies.core.split import Split
 from strategies.core.summary import PLAIN, record_cap, summarize
@@ -36,7 +36,7 @@ class Summary(Strategy):
     name: ClassVar[str] = "summary"
     asks: ClassVar[bool] = True
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a summary in the place of the shortest prefix that meets the goal."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
@@ -45,7 +45,7 @@ class Summary(Strategy):
             raise NothingToSummarize("no legal cut before the newest round")
         span = span_before(end, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
-        record = yield from summarize(span, span.cap(cap), budget, past, form)
+        record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
             "summarizedMessageCount": stands_for(view, end),
             "calls": record.calls,

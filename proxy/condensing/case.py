@@ -20,7 +20,7 @@ from proxy.sessions.recognition import Recognised
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
-from strategies.core.protocol import Past, Verdict
+from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.transcript import Transcript
 
 
@@ -151,12 +151,12 @@ class Case(NamedTuple):
         whom = request.model, request.headers, tools, request.received_at, request.trust
         return Caller(*whom, background, policy.profile, policy.background, endpoint=request.body.endpoint)
 
-    def past(self, now: float, verdict: Verdict | None = None) -> Past:
+    def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""
         session, branch = self.recognised.session, self.branch
         seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
         verdicts = session.verdicts if session else ()
-        return Past(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
+        return SessionFacts(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
     def cards(self) -> list[MemoryCard]:
         """The memory cards that this history may see, without those that a later card contradicts."""

@@ -69,13 +69,13 @@ class Judges:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
         if remaining(case, self._allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
-        view, past, now = base.view, case.past(self._clock()), asyncio.get_running_loop().time()
+        view, facts, now = base.view, case.session_facts(self._clock()), asyncio.get_running_loop().time()
         work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
         request, patience = case.request, case.recognised.patience
         async with self._leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
                 return VoteRound(None, HELD_ELSEWHERE)
-            polling = stage.judge(view, _budget(case), past)
+            polling = stage.judge(view, _budget(case), facts)
             vote_round = await self._hold(polling, message_load(len(view.transcript.chain), view.tokens), case, caller)
         await self._store(stage, vote_round, view, case)
         return vote_round
@@ -113,9 +113,9 @@ class Judges:
         self, stage: Judging, vote_round: VoteRound, view: View, case: Case
     ) -> Callable[[Session], Mapping[str, Any]]:
         """A function from a session, with its verdicts, to the state of judgement after a round."""
-        past, new = case.past(self._clock()), (vote_round.verdict,) if vote_round.verdict else ()
+        facts, new = case.session_facts(self._clock()), (vote_round.verdict,) if vote_round.verdict else ()
         return lambda session: stage.state(
-            view, replace(past, verdicts=(*session.verdicts, *new)), vote_round.skip_reason
+            view, replace(facts, verdicts=(*session.verdicts, *new)), vote_round.skip_reason
         )
 
 

@@ -106,9 +106,9 @@ class Maker:
 
     async def project(self, requirement: Requirement, decision: Decision, case: Case) -> MakeResult:
         """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
-        past = case.past(self._clock())
+        facts = case.session_facts(self._clock())
         started = perf_counter()
-        projected = await self._runner.project(requirement, decision.view, case.policy, past)
+        projected = await self._runner.project(requirement, decision.view, case.policy, facts)
         return self._result_of(requirement, projected, base_of(decision), case.policy, started)
 
     async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> MakeResult:
@@ -117,8 +117,8 @@ class Maker:
         With a judge's `verdict` the record follows that.
         """
         requirement, started = Requirement.PREPARE, perf_counter()
-        past = case.past(self._clock(), verdict)
-        attempted = await self._runner.run(requirement, base.view, case.policy, past, caller)
+        facts = case.session_facts(self._clock(), verdict)
+        attempted = await self._runner.run(requirement, base.view, case.policy, facts, caller)
         result = self._result_of(requirement, attempted, base, case.policy, started)
         if result.condensation is None or verdict is None:
             return await self._record_prepared(result, case)
@@ -214,9 +214,9 @@ class Maker:
 
     async def _run(self, job: Job) -> MakeResult:
         requirement, decision, case, until = job
-        past, base, started = case.past(self._clock()), base_of(decision), perf_counter()
+        facts, base, started = case.session_facts(self._clock()), base_of(decision), perf_counter()
         caller = caller_of(case, self._tasks, background=False)
-        attempted = await self._runner.run_until(until, requirement, base.view, case.policy, past, caller)
+        attempted = await self._runner.run_until(until, requirement, base.view, case.policy, facts, caller)
         if attempted.late is not None and not case.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:

@@ -168,7 +168,7 @@ class Preparer:
         if any(each.reason for each in self._recent_failures(snapshot.base, case, budget)):
             return RECORD_FAILED
         load = message_load(len(view.transcript.chain), view.tokens)
-        return await offload(load, stage.skip_reason, view, budget, case.past(self._clock()))
+        return await offload(load, stage.skip_reason, view, budget, case.session_facts(self._clock()))
 
     async def _run(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
         snapshot, case = await self._recounted_for_votes(snapshot, case)

@@ -22,8 +22,8 @@ from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.messages import Counter
-from strategies.core.protocol import Past, Strategy
+from strategies.core.messages import TokenCounter
+from strategies.core.protocol import SessionFacts, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome, attempt
@@ -66,17 +66,25 @@ class PipelineRunner:
         self._summarizer = summarizer
         self._tasks = tasks
 
-    async def project(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> RunResult:
+    async def project(self, requirement: Requirement, view: View, policy: Policy, session: SessionFacts) -> RunResult:
         """Runs the policy's pipeline without asking a model: texts have the size that was asked for."""
-        return await self._drive(requirement, policy.stages, view, policy, past, projection(view.counter))
+        return await self._drive(requirement, policy.stages, view, policy, session, projection(view.counter))
 
-    async def run(self, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller) -> RunResult:
+    async def run(
+        self, requirement: Requirement, view: View, policy: Policy, session: SessionFacts, caller: Caller
+    ) -> RunResult:
         """Runs the policy's pipeline, however long its models take."""
         resolve = self.resolver_for(policy, Urgency(caller))
-        return await self._drive(requirement, policy.stages, view, policy, past, resolve)
+        return await self._drive(requirement, policy.stages, view, policy, session, resolve)
 
     async def run_until(
-        self, deadline: float, requirement: Requirement, view: View, policy: Policy, past: Past, caller: Caller
+        self,
+        deadline: float,
+        requirement: Requirement,
+        view: View,
+        policy: Policy,
+        session: SessionFacts,
+        caller: Caller,
     ) -> RunResult:
         """Runs the policy's pipeline until `deadline`, a time of the event loop's clock; after that, without its
         models.
@@ -84,23 +92,25 @@ class PipelineRunner:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             # The time went by waiting for another replica, whose models are still at work.
-            return await self._without_models(requirement, view, policy, past)
+            return await self._without_models(requirement, view, policy, session)
         urgency = Urgency(caller)
-        work = self._drive(requirement, policy.stages, view, policy, past, self.resolver_for(policy, urgency))
+        work = self._drive(requirement, policy.stages, view, policy, session, self.resolver_for(policy, urgency))
         task = self._tasks.own(work)
         try:
             await asyncio.wait({task}, timeout=left)
             if task.done():
                 return task.result()
             urgency.caller = replace(caller, background=True)
-            without = await self._without_models(requirement, view, policy, past)
+            without = await self._without_models(requirement, view, policy, session)
         except asyncio.CancelledError:
             task.cancel()
             raise
         return without._replace(asked_model=True, late=task)
 
-    async def _without_models(self, requirement: Requirement, view: View, policy: Policy, past: Past) -> RunResult:
-        without = await self._drive(requirement, policy.stages, view, policy, past, _timed_out)
+    async def _without_models(
+        self, requirement: Requirement, view: View, policy: Policy, session: SessionFacts
+    ) -> RunResult:
+        without = await self._drive(requirement, policy.stages, view, policy, session, _timed_out)
         return without._replace(reason=Reason.SUMMARY_TIMEOUT)
 
     async def _drive(
@@ -109,14 +119,14 @@ class PipelineRunner:
         stages: Sequence[Strategy],
         view: View,
         policy: Policy,
-        past: Past,
+        session: SessionFacts,
         resolve: Resolve,
     ) -> RunResult:
         if policy.budget is None:
             return RunResult(None, Reason.WINDOW_UNKNOWN, 0, False)
         driver = EffectDriver(resolve, message_load(len(view.transcript.chain), view.tokens))
         try:
-            outcome = await driver.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, past))
+            outcome = await driver.drive(attempt(requirement, stages, policy.ladder, view, policy.budget, session))
         except StrategyError as error:
             return RunResult(None, error.reason, driver.tokens, driver.has_asked)
         except Exception:  # noqa: BLE001
@@ -178,7 +188,7 @@ async def _timed_out(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
     return tuple(Failure("timeout") for _ in effects)
 
 
-def projection(counter: Counter) -> Resolve:
+def projection(counter: TokenCounter) -> Resolve:
     """A function that answers effects in place of models, with texts of the size asked for by this counter."""
 
     async def project(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
@@ -187,7 +197,7 @@ def projection(counter: Counter) -> Resolve:
     return project
 
 
-def _project(effect: Effect, counter: Counter) -> Result:
+def _project(effect: Effect, counter: TokenCounter) -> Result:
     if not isinstance(effect, Ask):
         return Failure("not-asked")
     cap = effect.max_tokens if effect.record is None else effect.record

@@ -13,7 +13,7 @@ from math import ceil
 
 from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
 from strategies.core.excerpt import cut_text
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS
 
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
@@ -24,7 +24,7 @@ _LINE = 240
 _CARDS = "<memory>"
 
 
-def scripted_answer(ask: Ask, counter: Counter) -> Answer:
+def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
     """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is wanted."""
     cap = int((ask.max_tokens - _card_tokens(ask)) * 0.9)
     text = _within(scripted_lines(ask.user), cap, counter)
@@ -38,7 +38,7 @@ def _card_tokens(ask: Ask) -> int:
     return min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
 
 
-def scripted_votes(ballot: Ballot, counter: Counter) -> Votes:
+def scripted_votes(ballot: Ballot, counter: TokenCounter) -> Votes:
     """The votes of judges without a model: always YES, as many as decide the outcome."""
     votes = (Vote(True, "scripted"),) * ceil(ballot.k / 2)
     prompt = counter.text(ballot.system) + counter.text(ballot.user)
@@ -62,7 +62,7 @@ def _new_lines(prompt: str) -> Iterator[str]:
             yield from (_DID + line[:_LINE] for line in body.splitlines() if line.startswith("calls "))
 
 
-def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
+def _within(lines: Sequence[str], cap: int, counter: TokenCounter) -> str:
     """The user's first lines that fit, then the newest calls that fit after them, in order."""
     said = [line for line in lines if not line.startswith(_DID)]
     kept, left = _fitting(said, cap, counter)
@@ -71,7 +71,7 @@ def _within(lines: Sequence[str], cap: int, counter: Counter) -> str:
     return text or cut_text("\n".join(lines), max(cap, 1), counter)
 
 
-def _fitting(lines: Sequence[str], room: int, counter: Counter) -> tuple[list[str], int]:
+def _fitting(lines: Sequence[str], room: int, counter: TokenCounter) -> tuple[list[str], int]:
     """The longest run of lines from the first one on that fits into `room` tokens, and the tokens left of `room`."""
     sizes = [counter.text(line) + 1 for line in lines]
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]

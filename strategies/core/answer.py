@@ -15,7 +15,7 @@ from typing import NamedTuple
 from strategies.core.cards import MemoryCard, read_text
 from strategies.core.effects import Answer, Ask, Failure, Result
 from strategies.core.errors import AnswerRefused
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 
 _TAGS = re.compile(r"</?summary>", re.IGNORECASE)
 _WORK = (
@@ -87,7 +87,7 @@ class AskedRecord(NamedTuple):
     """The most tokens of the record."""
     span_tokens: int
     """Tokens of the history that the record stands for."""
-    counter: Counter
+    counter: TokenCounter
     read: AnswerReader = read_plain_answer
     """Reads record and cards out of the answer."""
 

@@ -6,7 +6,7 @@ much was left out.
 
 from __future__ import annotations
 
-from strategies.core.messages import Counter, Message, content_text, dump
+from strategies.core.messages import Message, TokenCounter, content_text, dump
 
 HEAD_SHARE = 0.6
 _TRIES = 6
@@ -14,7 +14,7 @@ _SPARSE = 16
 _NOTE_TOKENS = 10
 
 
-def shorten_message(message: Message, cap: int, counter: Counter) -> str:
+def shorten_message(message: Message, cap: int, counter: TokenCounter) -> str:
     """The JSON text of `message` with its content cut to at most `cap` tokens; its own text if it fits."""
     if message.tokens <= cap:
         return message.raw
@@ -31,7 +31,7 @@ def shorten_message(message: Message, cap: int, counter: Counter) -> str:
     return dump({**message.body, "content": cut})
 
 
-def cut_text(text: str, cap: int, counter: Counter) -> str:
+def cut_text(text: str, cap: int, counter: TokenCounter) -> str:
     """`text` with its middle left out, in at most `cap` tokens; in the worst case only the note of the cut."""
     counted = text if len(text) <= cap * _SPARSE else text[: cap * _SPARSE]
     tokens = counter.text(counted)
@@ -42,7 +42,7 @@ def cut_text(text: str, cap: int, counter: Counter) -> str:
     return _cut_to_tokens(text, cap, tokens * len(text) // max(len(counted), 1), counter)
 
 
-def _cut_to_tokens(text: str, cap: int, tokens: int, counter: Counter) -> str:
+def _cut_to_tokens(text: str, cap: int, tokens: int, counter: TokenCounter) -> str:
     """Cuts `text`, which has about `tokens` and more than `cap`, to at most `cap` tokens.
 
     Tokens per character differ between the ends and the middle, so the length is found in a few tries. Each try counts

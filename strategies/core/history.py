@@ -30,7 +30,7 @@ from strategies.core.budget import Budget
 from strategies.core.excerpt import HEAD_SHARE, cut_text
 from strategies.core.language import is_chinese
 from strategies.core.ledger import Ledger, LedgerCaps, ledger
-from strategies.core.messages import Counter, Message, Role
+from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.replacement import previous_record, text_room
 from strategies.core.view import Item, View
 
@@ -71,7 +71,7 @@ def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
     return [(index, chain[index] if chain[index].has_text else item.message) for index, item in sourced]
 
 
-def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str:
+def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: TokenCounter, limits: Limits = WIDEST) -> str:
     """Fenced text of (chain index, message) pairs in at most `cap` tokens, each within `limits`.
 
     The middle is left out if need be.
@@ -81,7 +81,9 @@ def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter,
     return "\n".join(_without_middle(messages, cap, fences, levels[-1])) if text is None else text
 
 
-def in_one(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, limits: Limits = WIDEST) -> str | None:
+def in_one(
+    messages: Sequence[tuple[int, Message]], cap: int, counter: TokenCounter, limits: Limits = WIDEST
+) -> str | None:
     """Fenced text of all messages in at most `cap` tokens, each within `limits`; None if they do not fit.
 
     Messages are abridged only so far that a reader still knows what they were.
@@ -90,7 +92,7 @@ def in_one(messages: Sequence[tuple[int, Message]], cap: int, counter: Counter, 
 
 
 def in_parts(
-    messages: Sequence[tuple[int, Message]], cap: int, most: int, counter: Counter, limits: Limits = WIDEST
+    messages: Sequence[tuple[int, Message]], cap: int, most: int, counter: TokenCounter, limits: Limits = WIDEST
 ) -> list[str]:
     """Fenced text of messages in at most `most` parts of at most `cap` tokens each, every message within `limits`."""
     fences = _Fences(counter)
@@ -120,7 +122,7 @@ def _all_as_text(
     return None
 
 
-def _pack(texts: Iterable[tuple[str, int]], cap: int, counter: Counter) -> Iterator[str]:
+def _pack(texts: Iterable[tuple[str, int]], cap: int, counter: TokenCounter) -> Iterator[str]:
     """Joins texts, given with their tokens, in order to parts of at most `cap` tokens; a larger text is cut."""
     part: list[str] = []
     room = cap
@@ -140,7 +142,7 @@ class _Entry(NamedTuple):
     at_most: int
     abridged: bool
 
-    def tokens(self, counter: Counter) -> int:
+    def tokens(self, counter: TokenCounter) -> int:
         """The tokens of the entry with a newline behind it, counted only if the message is abridged."""
         return min(counter.text(self.text) + 1, self.at_most) if self.abridged else self.at_most
 
@@ -148,7 +150,7 @@ class _Entry(NamedTuple):
 class _Fences:
     """How many tokens a fence costs beyond the chat format's own frame, by role. Each is counted once."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: TokenCounter) -> None:
         self.counter = counter
         self._more: dict[tuple[object, Role], int] = {}
 
@@ -192,7 +194,7 @@ def _open(index: int, role: Role) -> str:
     return f'<message index="{index}" role="{role.value}">'
 
 
-def _all_within(entries: Iterable[_Entry], cap: int, counter: Counter) -> list[_Entry] | None:
+def _all_within(entries: Iterable[_Entry], cap: int, counter: TokenCounter) -> list[_Entry] | None:
     """All entries, or None if they have more than `cap` tokens together; stops reading as soon as that is certain."""
     kept: list[_Entry] = []
     for_whole = for_abridged = 0
@@ -223,7 +225,7 @@ def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _
     return [cut_text("\n".join(texts), cap, counter)] if cap < 10 * _NOTE_TOKENS else texts
 
 
-def _within(entries: Iterable[_Entry], room: int, counter: Counter) -> Iterator[_Entry]:
+def _within(entries: Iterable[_Entry], room: int, counter: TokenCounter) -> Iterator[_Entry]:
     for entry in entries:
         room -= entry.tokens(counter)
         if room < 0:
@@ -258,13 +260,13 @@ def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> L
     return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
 
 
-def ledger_tokens(kept: Ledger, counter: Counter) -> int:
+def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
     """Tokens of a ledger behind a record, with the empty line between them."""
     text = str(kept)
     return counter.text(text) + 1 if text else 0
 
 
-def _caps(budget: Budget, counter: Counter) -> LedgerCaps:
+def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
     most = text_room(budget.replacement_cap, counter)
     return LedgerCaps(
         min(budget.ledger.rules, int(most * RULES_SHARE)), min(budget.ledger.facts, int(most * FACTS_SHARE))

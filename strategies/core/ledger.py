@@ -28,7 +28,7 @@ from functools import cache, lru_cache
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
-from strategies.core.messages import Counter, Message, Role
+from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak, merge_rules
 
@@ -112,7 +112,7 @@ def _fact(text: str) -> Fact:
 
 
 def ledger(
-    earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: Counter
+    earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: TokenCounter
 ) -> Ledger:
     """The ledger after `earlier`: with rules from the user's messages in `said`, and facts from all in `gone`."""
     # Most messages are in both `said` and `gone`. Without rules, the facts in them are facts like all others.
@@ -139,7 +139,7 @@ def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> 
     return text
 
 
-def _fitting_rules(rules: Sequence[str], cap: int, counter: Counter) -> list[str]:
+def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:
     """As many rules as fit, the earliest first, in their order. Wishes and tasks have a share of the room.
 
     If room is left at the end, more wishes and tasks are added.
@@ -163,7 +163,7 @@ def _fitting_rules(rules: Sequence[str], cap: int, counter: Counter) -> list[str
     return [rules[i] for i in sorted(kept)]
 
 
-def _fitting_facts(facts: Iterable[Fact], cap: int, counter: Counter) -> Iterator[Fact]:
+def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter) -> Iterator[Fact]:
     room = cap - max(counter.text(facts) for _, facts in _HEADINGS) - 1
     for fact in facts:
         room -= counter.text(_fact_line(fact)) + 1

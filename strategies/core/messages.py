@@ -18,7 +18,7 @@ RESULT_ROLES = ("tool", "function")
 """Values of the `role` member of messages that answer a call."""
 
 
-class Counter(Protocol):
+class TokenCounter(Protocol):
     """Counts tokens with one model's tokenizer."""
 
     def text(self, text: str) -> int:
@@ -163,7 +163,7 @@ def unknown(digest: bytes, role: Role) -> Message:
     return Message(b"", role, "", digest, 0, parsed={})
 
 
-def literal(body: Mapping[str, object], counter: Counter, role: Role, raw: str | None = None) -> Message:
+def literal(body: Mapping[str, object], counter: TokenCounter, role: Role, raw: str | None = None) -> Message:
     """A message of ours, with its tokens counted. It belongs to no chain and has no digest.
 
     `raw` is its JSON text, if that already exists.

@@ -55,7 +55,7 @@ Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class SessionFacts:
     """What is known of the session when a strategy runs."""
 
     now: float = 0.0
@@ -86,7 +86,7 @@ class Strategy(Protocol):
     may_cut_newest_results: ClassVar[bool] = False
     """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Yields effects, is sent their results, and returns a plan; raises `StrategyError` where it has none."""
         ...
 
@@ -144,15 +144,15 @@ class Judging(ABC):
         """Whether votes are held before forwarding instead of after the reply."""
 
     @abstractmethod
-    def skip_reason(self, view: View, budget: Budget, past: Past) -> str:
+    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
         """Why no vote should be held on this view now, as a kebab-case word; "" where one should be."""
 
     @abstractmethod
-    def judge(self, view: View, budget: Budget, past: Past) -> Polling:
+    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
         """Yields a ballot, is sent its votes, and returns the verdict."""
 
     @abstractmethod
-    def state(self, view: View, past: Past, skipped: str) -> Mapping[str, Any]:
+    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
         """The state of judging as JSON, for people; `skipped` is what `skip_reason` returned."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from strategies.core.ledger import Ledger, split_ledger
-from strategies.core.messages import Counter, dump
+from strategies.core.messages import TokenCounter, dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.view import View
 
@@ -49,13 +49,13 @@ def _framed(frame: str, text: str, stands_for: int) -> str:
     return f"{frame.format(count=stands_for)}\n\n{text}"
 
 
-def frame_tokens(counter: Counter) -> int:
+def frame_tokens(counter: TokenCounter) -> int:
     """Tokens of the longer frame without its text; the frames of `rolling` have fewer."""
     frames = (_framed(frame, "", 10_000) for frame in (_FRAME, _CHINESE_FRAME))
     return max(counter.message({"role": "user", "content": frame}) for frame in frames)
 
 
-def text_room(cap: int, counter: Counter) -> int:
+def text_room(cap: int, counter: TokenCounter) -> int:
     """The tokens left for the text of a replacement that may have `cap` tokens with its frame."""
     return max(cap - frame_tokens(counter), 0)
 

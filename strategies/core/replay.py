@@ -24,7 +24,7 @@ from typing import NamedTuple
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.errors import InvalidPlan
-from strategies.core.messages import Counter
+from strategies.core.messages import TokenCounter
 from strategies.core.plan import check
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -41,7 +41,7 @@ def replay(
     transcript: Transcript,
     condensations: Iterable[Condensation],
     fixed: int,
-    counter: Counter,
+    counter: TokenCounter,
     budget: Budget | None,
     last: str | None = None,
 ) -> Replayed:
@@ -70,7 +70,7 @@ def _suits_window(replayed: Replayed, budget: Budget) -> bool:
 
 
 def _as_last_time(
-    transcript: Transcript, candidates: Iterable[Condensation], fixed: int, counter: Counter, last: str
+    transcript: Transcript, candidates: Iterable[Condensation], fixed: int, counter: TokenCounter, last: str
 ) -> Replayed | None:
     """The view with the condensation of the last view; None if that one does not apply any more."""
     if not last:
@@ -80,7 +80,7 @@ def _as_last_time(
 
 
 def _views(
-    transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: Counter
+    transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: TokenCounter
 ) -> Iterator[Replayed]:
     """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
     for each in standing_in(condensations, transcript.digests):

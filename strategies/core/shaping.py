@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from strategies.core.form import Form
-from strategies.core.messages import RESULT_ROLES, Counter, Message, Role, literal
+from strategies.core.messages import RESULT_ROLES, Message, Role, TokenCounter, literal
 from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 
 CALLING = "(tool call)"
@@ -23,7 +23,7 @@ class Placed(NamedTuple):
     piece: Piece | None
 
 
-def shape(placed: Iterable[Placed], form: Form, counter: Counter) -> Iterator[Message]:
+def shape(placed: Iterable[Placed], form: Form, counter: TokenCounter) -> Iterator[Message]:
     """The messages of a list, adapted to the form."""
     fitted = (each for one in placed if (each := _adapt(one, form, counter)) is not None)
     return _alternating(fitted, counter) if form.alternate_roles else (each.message for each in fitted)
@@ -40,7 +40,7 @@ def adapt_message(body: Mapping[str, object], form: Form) -> Mapping[str, object
     return {**body, "content": CALLING} if body.get("tool_calls") else None
 
 
-def _adapt(placed: Placed, form: Form, counter: Counter) -> Placed | None:
+def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:
     message, piece = placed
     if not isinstance(piece, Literal):
         return placed
@@ -54,7 +54,7 @@ def _adapt(placed: Placed, form: Form, counter: Counter) -> Placed | None:
     return Placed(literal(fits, counter, message.role), piece)
 
 
-def _alternating(placed: Iterable[Placed], counter: Counter) -> Iterator[Message]:
+def _alternating(placed: Iterable[Placed], counter: TokenCounter) -> Iterator[Message]:
     """The messages, merged at each seam where both have one role. A system message is not part of any seam."""
     written: Message | None = None
     before: Placed | None = None
@@ -87,7 +87,7 @@ def _side(message: Message) -> str:
     return "tool" if message.role_member in RESULT_ROLES else message.role_member
 
 
-def _merge(first: Message, second: Message, counter: Counter) -> Message:
+def _merge(first: Message, second: Message, counter: TokenCounter) -> Message:
     """Two messages of one role as one. Of members other than the content, the second message's win."""
     one, other = first.body, second.body
     return literal({**one, **other, "content": _content(one, other)}, counter, second.role)

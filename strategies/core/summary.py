@@ -38,7 +38,7 @@ from strategies.core.history import (
     originals,
 )
 from strategies.core.ledger import Ledger, append_ledger
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text, text_room
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
@@ -174,20 +174,20 @@ def record_cap(view: View, budget: Budget, most: int) -> Cap:
     return Cap(text, record)
 
 
-def summarize(span: Span, cap: Cap, budget: Budget, past: Past, form: RecordForm = PLAIN) -> Recording:
+def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form: RecordForm = PLAIN) -> Recording:
     """Asks for the record of a span, and appends the ledger to it; raises `AnswerRefused` if an answer is refused."""
     ledger, room = span.ledger_and_room(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
-    record = yield from _ask_record(smaller, room, budget, past, form.for_window(_prompt_window(budget)))
+    record = yield from _ask_record(smaller, room, budget, session, form.for_window(_prompt_window(budget)))
     return record._replace(text=append_ledger(record.text, ledger))
 
 
-def _ask_record(span: Span, cap: int, budget: Budget, past: Past, form: RecordForm) -> Recording:
+def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, form: RecordForm) -> Recording:
     """The record without its ledger, in at most `cap` tokens."""
     counter = span.view.counter
     forms = dict.fromkeys((form, form.without_cards()))
     # The view itself has the bodies of tool results, so a form that leaves them out cannot go on from it.
-    continues = past.continue_view and form.limits.results > 0
+    continues = session.continue_view and form.limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued

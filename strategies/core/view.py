@@ -19,7 +19,7 @@ from functools import cached_property
 
 from strategies.core.digest import message_digest
 from strategies.core.form import Form
-from strategies.core.messages import Counter, Message, Role, ToolCall, literal
+from strategies.core.messages import Message, Role, TokenCounter, ToolCall, literal
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.rounds import Structure, structure
@@ -88,7 +88,7 @@ class View:
     """How many chain messages the head stands for."""
     fixed: int
     """Tokens that no plan can change: tools, framing and system messages."""
-    counter: Counter
+    counter: TokenCounter
     rest: int | None = None
     """The chain index from which on the transcript's own messages follow `lead`; None if none do."""
 
@@ -276,7 +276,7 @@ class View:
         return b"[" + b",".join([message.data for message in self.messages]) + b"]"
 
 
-def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: Counter) -> View:
+def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
     A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
@@ -305,7 +305,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
-def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: Counter) -> Iterator[Item]:
+def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter) -> Iterator[Item]:
     """The items of pieces. A kept message of which only the digest is stored is left out."""
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
@@ -327,7 +327,7 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
     return message.has_text and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))
 
 
-def _message(piece: Literal, transcript: Transcript, counter: Counter) -> Message:
+def _message(piece: Literal, transcript: Transcript, counter: TokenCounter) -> Message:
     body = loads(piece.raw)
     role = transcript.chain[piece.origin].role if piece.origin is not None else _role(body)
     return literal(body, counter, role, piece.raw)
@@ -342,6 +342,6 @@ def _role(body: Mapping[str, object]) -> Role:
     return Role.USER
 
 
-def item_for(piece: Piece, transcript: Transcript, counter: Counter) -> Item:
+def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:
     """The item of one piece in a view of this transcript."""
     return next(_resolve((piece,), transcript, counter))

@@ -18,7 +18,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.language import is_chinese
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Judging, Past, Polling, Shortened, Steps, Strategy, Verdict
+from strategies.core.protocol import Judging, Polling, SessionFacts, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
@@ -59,24 +59,26 @@ class DynaContext(Strategy, Judging):
         left = leave_out(view, self.options, metadata.get(self.name, {}))
         return left and Shortened(left.view, {self.name: left.metadata})
 
-    def skip_reason(self, view: View, budget: Budget, past: Past) -> str:
+    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
         """`early-turns`, `cool-down`, `max-branches`, `judged-already`, `min-growth`, `cannot-shrink`, or ""."""
-        return voting.skip_reason(view, budget, past, self.options)
+        return voting.skip_reason(view, budget, session, self.options)
 
-    def judge(self, view: View, budget: Budget, past: Past) -> Polling:
+    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
         """Yields one ballot on the compact history, and returns its verdict."""
         (votes,) = yield (voting.ballot(view, budget, self.options),)
-        return voting.verdict(view, past, votes, self.options)
+        return voting.verdict(view, session, votes, self.options)
 
-    def state(self, view: View, past: Past, skipped: str) -> Mapping[str, Any]:
+    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
         """`turns_since_reset`, `should_judge`, `last_skip_reason`, `last_judge_metadata`."""
-        return voting.state(view, past, skipped)
+        return voting.state(view, session, skipped)
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
         options = self.options
         digests = view.transcript.digests
-        verdict = past.verdict if past.verdict and past.verdict.yes and past.verdict.stands_in(digests) else None
+        verdict = (
+            session.verdict if session.verdict and session.verdict.yes and session.verdict.stands_in(digests) else None
+        )
         scope = self._scope(view, budget, verdict)
         span = span_of(view, scope)
         if span.tokens <= MIN_RECORD:
@@ -85,7 +87,7 @@ class DynaContext(Strategy, Judging):
         cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
         telemetry = self._telemetry(view, scope, verdict)
         try:
-            record = yield from summarize(span, cap, budget, past, self._form)
+            record = yield from summarize(span, cap, budget, session, self._form)
         except AnswerRefused as refused:
             refused.metadata = telemetry
             raise

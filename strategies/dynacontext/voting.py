@@ -16,7 +16,7 @@ from strategies.core.effects import Ballot, Result, Vote, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role
-from strategies.core.protocol import Past, Verdict
+from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replacement import previous_text
 from strategies.core.replay import JUDGED
 from strategies.core.requirement import RULES, Requirement
@@ -36,15 +36,15 @@ COMPACT = WIDEST._replace(results=0, arguments=300)
 """The most that judges see of a message: of a tool's result only its size."""
 
 
-def skip_reason(view: View, budget: Budget, past: Past, options: DynaContextOptions) -> str:
+def skip_reason(view: View, budget: Budget, session: SessionFacts, options: DynaContextOptions) -> str:
     """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
     if turns_since_reset(view) < options.early_turns + 1:
         return "early-turns"
     if _is_cooling_down(view):
         return "cool-down"
-    if _branches(view, past) >= options.max_branches:
+    if _branches(view, session) >= options.max_branches:
         return "max-branches"
-    last = last_vote(view, past)
+    last = last_vote(view, session)
     if last is not None and last.count == len(view.transcript.chain) and last.stands_in(view.transcript.digests):
         return "judged-already"
     if last is not None and _growth(view, last) < _least_growth(last, options):
@@ -76,18 +76,18 @@ def _is_cooling_down(view: View) -> bool:
     return rounds <= 2
 
 
-def _branches(view: View, past: Past) -> int:
+def _branches(view: View, session: SessionFacts) -> int:
     """How many condensations by vote stand in this chain."""
-    standing = standing_in(past.condensations, view.transcript.digests)
+    standing = standing_in(session.condensations, view.transcript.digests)
     return sum(each.trigger == JUDGED for each in standing)
 
 
-def last_vote(view: View, past: Past) -> Verdict | None:
+def last_vote(view: View, session: SessionFacts) -> Verdict | None:
     """The newest verdict on a prefix of this chain, whose last few messages may have been rewritten since.
 
     Clients that add context to their last message remove it again a turn later.
     """
-    return next((each for each in reversed(past.verdicts) if known_of(each, view)), None)
+    return next((each for each in reversed(session.verdicts) if known_of(each, view)), None)
 
 
 def known_of(verdict: Verdict, view: View) -> int:
@@ -134,7 +134,7 @@ def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
     )
 
 
-def verdict(view: View, past: Past, result: Result, options: DynaContextOptions) -> Verdict:
+def verdict(view: View, session: SessionFacts, result: Result, options: DynaContextOptions) -> Verdict:
     """The verdict of a round of votes. Judges that cannot be reached count as NO."""
     votes: Sequence[Vote] = result.votes if isinstance(result, Votes) else ()
     outcome = tally(votes, options.voting_k)
@@ -152,7 +152,7 @@ def verdict(view: View, past: Past, result: Result, options: DynaContextOptions)
     }
     digests = view.transcript.digests
     digest, *earlier = reversed(digests[-1 - _REWRITTEN :] or [b""])
-    return Verdict(outcome.yes, digest, len(digests), view.tokens, past.now, metadata, tuple(earlier))
+    return Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(earlier))
 
 
 def _vote_fields(vote: Vote) -> dict[str, Any]:
@@ -166,9 +166,9 @@ def _vote_fields(vote: Vote) -> dict[str, Any]:
     }
 
 
-def state(view: View, past: Past, reason: str) -> Mapping[str, Any]:
+def state(view: View, session: SessionFacts, reason: str) -> Mapping[str, Any]:
     """The `dynacontext_state` of the source documents; `reason` is why no vote was held, or ""."""
-    last = last_vote(view, past)
+    last = last_vote(view, session)
     return {
         "turns_since_reset": turns_since_reset(view),
         "should_judge": not reason,

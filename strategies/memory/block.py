@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from strategies.core.language import is_chinese
-from strategies.core.messages import Counter, Role, dump
+from strategies.core.messages import Role, TokenCounter, dump
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
@@ -85,7 +85,7 @@ def block_room(window: int, memory_max_tokens: int = MAX_TOKENS) -> int:
 
 def memory_block(
     hits: Sequence[Hit],
-    counter: Counter,
+    counter: TokenCounter,
     tokens: int,
     top_k: int = TOP_K,
     shown: Shown | None = None,
@@ -118,7 +118,7 @@ def memory_block(
 
 def search_result(
     hits: Sequence[Hit],
-    counter: Counter,
+    counter: TokenCounter,
     tokens: int,
     top_k: int = TOP_K,
     shown: Shown | None = None,
@@ -134,7 +134,7 @@ def search_result(
     return notes.nothing
 
 
-def _chosen(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, counter: Counter) -> list[Hit]:
+def _chosen(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, counter: TokenCounter) -> list[Hit]:
     """The hits to show, best first. They are counted one by one, so their sum is an estimate."""
     chosen: list[Hit] = []
     near: set[int] = set()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter as Multiset
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -132,7 +132,7 @@ class Index:
 
     def _add(self, entry: Entry) -> None:
         number = len(self._entries)
-        counts = Multiset(terms(entry.text))
+        counts = Counter(terms(entry.text))
         postings = {times: (number, times) for times in counts.values()}  # shared by the terms: most occur once
         for term, times in counts.items():
             self._postings.setdefault(term, []).append(postings[times])

@@ -113,7 +113,7 @@ class Speech:
         return {"id": name, "type": "function", "function": {"name": "read_file", "arguments": arguments}}
 
 
-class Past:
+class SessionFacts:
     """What was asked so far: the histories of each named session, and whose newest request each branch had."""
 
     def __init__(self) -> None:

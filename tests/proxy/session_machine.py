@@ -21,8 +21,8 @@ from proxy.errors import HeadMismatch
 from proxy.reasons import Action
 from tests.proxy.session_lines import (
     Line,
-    Past,
     Replicas,
+    SessionFacts,
     Speech,
     assert_grown,
     assert_in_order,
@@ -49,7 +49,7 @@ class Sessions(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.lines: list[Line] = []
-        self.past = Past()
+        self.facts = SessionFacts()
         self.speech = Speech()
         self.replicas: Replicas | None = None
 
@@ -102,15 +102,15 @@ class Sessions(RuleBasedStateMachine):
         assert_sound(line, decision)
         assert_nothing_foreign(line, decision)
         assert_in_order(line, decision)
-        alone = self.past.is_alone(line)
-        if self.past.is_whole(line):
+        alone = self.facts.is_alone(line)
+        if self.facts.is_whole(line):
             assert_grown(line, decision, alone=alone)
             if line.dropped and alone and decision.action is not Action.CONDENSED:
                 assert (decision.applied.id if decision.applied else "") == line.applied
 
     def settled(self, line: Line, exchange: Exchange) -> None:
         self.running.run(settle(exchange))
-        self.past.note(line, exchange.decision)
+        self.facts.note(line, exchange.decision)
 
     def request(self, line: Line, *, force: bool = False) -> Decision:
         exchange = self.decided(line, force=force)
@@ -245,7 +245,7 @@ class Sessions(RuleBasedStateMachine):
             self.check(line, each.decision)
         assert both[0].decision.body == both[1].decision.body
         self.running.run(settle(*both))
-        self.past.note(line, both[1].decision)
+        self.facts.note(line, both[1].decision)
         self.again(line)
 
     @rule(index=lines, size=sizes, apart=st.booleans())
@@ -261,8 +261,8 @@ class Sessions(RuleBasedStateMachine):
             self.check(each, exchange.decision)
         self.running.run(settle(*exchanges))
         for each, exchange in zip(pair, exchanges, strict=True):
-            self.past.note(each, exchange.decision)
-        self.past.disown()  # which of the two came first is not told
+            self.facts.note(each, exchange.decision)
+        self.facts.disown()  # which of the two came first is not told
 
     # --- what goes wrong ----------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Sessions(RuleBasedStateMachine):
         """The reply has come, and is stored with what it answers."""
         reply = {"role": "assistant", "content": self.speech.text(20)}
         self.running.run(settle(exchange, reply=reply))
-        self.past.note(line, exchange.decision)
+        self.facts.note(line, exchange.decision)
         line.messages.append(reply)
         line.appended, line.head = len(line.messages), exchange.decision.head
 

@@ -10,7 +10,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.pieces import Overlay
 from strategies.core.plan import Plan, apply, check, head_pieces
-from strategies.core.protocol import Past, Strategy, Verdict
+from strategies.core.protocol import SessionFacts, Strategy, Verdict
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -70,7 +70,7 @@ def ladder() -> list[Strategy]:
 
 def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good) -> Plan:
     """The plan of one strategy."""
-    return finish(strategy.condense(view, budget, Past()), reply)
+    return finish(strategy.condense(view, budget, SessionFacts()), reply)
 
 
 def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: Any) -> View:
@@ -87,11 +87,11 @@ def attempted(
     view: View,
     budget: Budget,
     reply: Reply = good,
-    past: Past | None = None,
+    session: SessionFacts | None = None,
     **options: Any,
 ) -> Outcome:
     """The outcome of a pipeline under a requirement."""
-    running = attempt(requirement, staged(pipeline, **options), ladder(), view, budget, past or Past())
+    running = attempt(requirement, staged(pipeline, **options), ladder(), view, budget, session or SessionFacts())
     return finish(running, reply)
 
 
@@ -102,10 +102,10 @@ def verdict_on(view: View, *, yes: bool = True, behind: int = 0) -> Verdict:
     return Verdict(yes, digest, count, view.tokens, 0.0, earlier=tuple(earlier))
 
 
-def judged_past(view: View, behind: int = 0) -> Past:
-    """A past in which judges said YES to a transcript as it was `behind` messages earlier."""
+def judged_session(view: View, behind: int = 0) -> SessionFacts:
+    """Session facts in which judges said YES to a transcript as it was `behind` messages earlier."""
     verdict = verdict_on(view, behind=behind)
-    return Past(verdicts=(verdict,), verdict=verdict)
+    return SessionFacts(verdicts=(verdict,), verdict=verdict)
 
 
 def overlay_of(view: View) -> Overlay:

@@ -7,7 +7,7 @@ that a second orphan of an id that the client itself has orphaned is a fault of 
 from __future__ import annotations
 
 import json
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,13 +38,13 @@ def faults(view: View, budget: Budget | None, *, shortened: bool = False) -> lis
     ]
 
 
-def orphans_and_gaps(bodies: Iterable[dict[str, Any]], *, systems: bool = False) -> Tally[tuple[str, str]]:
+def orphans_and_gaps(bodies: Iterable[dict[str, Any]], *, systems: bool = False) -> Counter[tuple[str, str]]:
     """How often each id is answered without a call, or called without an answer.
 
     With `systems`, a system message separates calls from results as any other does; else it is not looked at.
     """
-    found: Tally[tuple[str, str]] = Tally()
-    waiting: Tally[str] = Tally()
+    found: Counter[tuple[str, str]] = Counter()
+    waiting: Counter[str] = Counter()
     for body in bodies:
         if body["role"] in ("system", "developer") and not systems:
             continue
@@ -54,7 +54,7 @@ def orphans_and_gaps(bodies: Iterable[dict[str, Any]], *, systems: bool = False)
             waiting[answers] -= 1
         else:
             found.update({("gap", name): left for name, left in waiting.items() if left > 0})
-            waiting = Tally(_call_ids(body))
+            waiting = Counter(_call_ids(body))
     found.update({("gap", name): left for name, left in waiting.items() if left > 0})
     return +found
 

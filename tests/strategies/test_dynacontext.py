@@ -12,7 +12,7 @@ from strategies.core.effects import Answer, Ask, Effect, Result
 from strategies.core.errors import NothingToSummarize, OptionError, StrategyError
 from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.plan import apply, check
-from strategies.core.protocol import Judging, Past
+from strategies.core.protocol import Judging, SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
@@ -22,7 +22,7 @@ from tests.strategies.driving import (
     attempted,
     finish,
     good,
-    judged_past,
+    judged_session,
     later,
     staged,
     texts,
@@ -53,13 +53,13 @@ def strategy(**options: Any) -> DynaContext:
     return made
 
 
-def plan(view: View, past: Past, reply: Any = good, **options: Any) -> Any:
-    return finish(strategy(**options).condense(view, ROOMY, past), reply)
+def plan(view: View, session: SessionFacts, reply: Any = good, **options: Any) -> Any:
+    return finish(strategy(**options).condense(view, ROOMY, session), reply)
 
 
-def condensed(view: View, past: Past, reply: Any = good, **options: Any) -> View:
+def condensed(view: View, session: SessionFacts, reply: Any = good, **options: Any) -> View:
     """The checked view after a plan."""
-    after = apply(view, plan(view, past, reply, **options))
+    after = apply(view, plan(view, session, reply, **options))
     check(after)
     return after
 
@@ -67,18 +67,18 @@ def condensed(view: View, past: Past, reply: Any = good, **options: Any) -> View
 def voted(bodies: list[Body], behind: int = 0, **options: Any) -> View:
     """The view after a YES on the transcript as it was `behind` messages earlier."""
     view = view_of(bodies)
-    return condensed(view, judged_past(view, behind), **options)
+    return condensed(view, judged_session(view, behind), **options)
 
 
 def at_limit(bodies: list[Body], **options: Any) -> View:
     """The view after the context limit."""
-    return condensed(view_of(bodies), Past(), **options)
+    return condensed(view_of(bodies), SessionFacts(), **options)
 
 
 def said(bodies: list[Body], behind: int | None = 0, **options: Any) -> dict[str, Any]:
     """The metadata of a plan that follows a YES, or with `behind` None the context limit."""
     view = view_of(bodies)
-    return dict(plan(view, Past() if behind is None else judged_past(view, behind), **options).metadata)
+    return dict(plan(view, SessionFacts() if behind is None else judged_session(view, behind), **options).metadata)
 
 
 def sources(view: View) -> list[int | None]:
@@ -170,7 +170,7 @@ def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
 
     bodies = agent(8)
     view = view_of(bodies)
-    after = condensed(view, judged_past(view, behind=2), reply, tail="drop")
+    after = condensed(view, judged_session(view, behind=2), reply, tail="drop")
     assert sources(after) == [0, None, 15, 16]
     assert "step 5" in shown[0]
     assert "step 6" not in shown[0]
@@ -202,16 +202,16 @@ def test_a_late_verdict_condenses_what_it_knew_and_carries_what_came_since() -> 
 
 def test_a_verdict_that_is_no_yes_or_not_on_this_chain_is_no_vote() -> None:
     view = view_of(agent(8))
-    other = judged_past(view_of(agent(8, task="Another task.")))
-    for past in (other, Past(verdict=verdict_on(view, yes=False))):
-        assert plan(view, past).metadata["trigger"] == "condensation_request"
+    other = judged_session(view_of(agent(8, task="Another task.")))
+    for session in (other, SessionFacts(verdict=verdict_on(view, yes=False))):
+        assert plan(view, session).metadata["trigger"] == "condensation_request"
 
 
 def test_a_verdict_on_what_is_condensed_already_leads_to_nothing() -> None:
     bodies = agent(8)
     view = later(voted(bodies), transcript_of([*bodies, *step(8)]))
     with pytest.raises(NothingToSummarize):
-        plan(view, judged_past(view, behind=2))
+        plan(view, judged_session(view, behind=2))
 
 
 # --- at the context limit ---------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_model_that_fails_at_the_limit_leaves_it_to_the_rules() -> None:
     assert outcome.stages == ["extract"]
     assert "Summary generation failed" not in outcome.view.to_json()
     with pytest.raises(StrategyError, match="summary-untagged"):
-        attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(3_000), reply, judged_past(view))
+        attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(3_000), reply, judged_session(view))
 
 
 # --- what stays -------------------------------------------------------------------------------------------------
@@ -280,9 +280,9 @@ def test_the_first_messages_stay_through_further_condensations() -> None:
     bodies = agent(8)
     once = voted(bodies, keep_first=3)
     view = later(once, transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
-    again = condensed(view, judged_past(view), keep_first=3)
+    again = condensed(view, judged_session(view), keep_first=3)
     assert sources(again) == [0, 1, 2, None, 27, 28]
-    assert plan(view, judged_past(view), keep_first=3).metadata["summary_candidate_event_ids"] == list(range(15, 27))
+    assert plan(view, judged_session(view), keep_first=3).metadata["summary_candidate_event_ids"] == list(range(15, 27))
 
 
 def test_an_opening_of_the_assistant_goes_into_the_record() -> None:
@@ -316,7 +316,7 @@ def test_an_empty_message_of_the_assistant_leads_in_where_it_is_wanted() -> None
     assert bodies_of(view)[2] == {"role": "assistant", "content": ""}
     assert view.replacement == 2
     grown = later(view, transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i))]))
-    again = condensed(grown, judged_past(grown), empty_assistant=True)
+    again = condensed(grown, judged_session(grown), empty_assistant=True)
     assert sources(again) == [0, None, None, 27, 28]
     assert [body["content"] for body in bodies_of(again) if body["role"] == "assistant"] == ["", None]
 

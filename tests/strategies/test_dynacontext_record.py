@@ -12,12 +12,12 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused
 from strategies.core.plan import apply
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.prompts import prompt_digest
 from tests.strategies.driving import (
     finish,
-    judged_past,
+    judged_session,
     later,
     questions,
     verdict_on,
@@ -63,7 +63,7 @@ def answering(*answers: Result) -> tuple[list[Ask], Any]:
 def test_it_asks_up_to_three_times_for_one_summary_tag_and_an_answer_that_may_count(rubbish: Answer) -> None:
     view = view_of(agent(8, size=20))
     asked, reply = answering(rubbish, rubbish, Answer(f"Here:\n<summary>\n{TEXT}\n</summary>\nDone."))
-    after = condensed(view, judged_past(view), reply)
+    after = condensed(view, judged_session(view), reply)
     assert previous_text(after) == TEXT
     assert len(asked) == 3
     assert asked[0] == asked[1] == asked[2]
@@ -85,7 +85,7 @@ def test_after_three_tries_history_stays_and_the_last_answer_says_why(last: Answ
     asked, reply = answering(Answer(TEXT), Answer(TEXT), last)
     view = view_of(agent(8, size=100))
     with pytest.raises(AnswerRefused) as refused:
-        plan(view, judged_past(view), reply)
+        plan(view, judged_session(view), reply)
     assert (refused.value.reason, len(asked)) == (reason, 3)
 
 
@@ -93,7 +93,7 @@ def test_a_model_that_fails_is_not_asked_again() -> None:
     asked, reply = answering(Failure("rate-limited"))
     view = view_of(agent(8))
     with pytest.raises(AnswerRefused, match="summary-rate-limited"):
-        plan(view, judged_past(view), reply)
+        plan(view, judged_session(view), reply)
     assert len(asked) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
         asked.append(effect)
         return replies.get(len(asked) - 1, good_part)
 
-    made = finish(strategy().condense(view, budget, judged_past(view)), reply)
+    made = finish(strategy().condense(view, budget, judged_session(view)), reply)
     parts = len(set(map(id, asked)))
     assert parts > 1
     assert len(asked) == parts + 2
@@ -119,7 +119,7 @@ def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> Non
     bodies = agent(8, size=120)
     view = later(voted(bodies), transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i, 120))]))
     made = strategy(summary_max_tokens=300, memory_cards=False)
-    (asked,) = questions(made.condense(view, ROOMY, judged_past(view)))
+    (asked,) = questions(made.condense(view, ROOMY, judged_session(view)))
     assert isinstance(asked, Ask)
     assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
     assert "step 9" in asked.user
@@ -134,7 +134,7 @@ def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headi
     )
     asked, reply = answering(Answer(f"<summary>\n{blocks}\n</summary>"))
     view = view_of(agent(8))
-    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    after = condensed(view, judged_session(view), reply, summary_format="sections")
     assert previous_text(after) == (
         "History detail:\n1. Read a.py.\nHistory summary:\nMended.\nFuture direction:\nRun tests."
     )
@@ -149,7 +149,7 @@ def test_sections_whose_tags_stand_on_one_line_have_a_line_each() -> None:
     )
     _, reply = answering(Answer(f"<summary>{blocks}</summary>"))
     view = view_of(agent(8))
-    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    after = condensed(view, judged_session(view), reply, summary_format="sections")
     assert previous_text(after) == (
         "First.\nHistory detail:\n1. did\nHistory summary:\nIt did.\nFuture direction:\ngo\nLast."
     )
@@ -158,15 +158,15 @@ def test_sections_whose_tags_stand_on_one_line_have_a_line_each() -> None:
 def test_a_missing_section_is_no_failure() -> None:
     _, reply = answering(Answer(f"<summary><history_summary>{TEXT}</history_summary></summary>"))
     view = view_of(agent(8))
-    after = condensed(view, judged_past(view), reply, summary_format="sections")
+    after = condensed(view, judged_session(view), reply, summary_format="sections")
     assert previous_text(after) == f"History summary:\n{TEXT}"
 
 
 @pytest.mark.parametrize("summary_format", ["plain", "sections"])
 def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -> None:
     view = view_of(agent(8))
-    past = Past(verdict=verdict_on(view), continue_view=True)
-    (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, past))
+    session = SessionFacts(verdict=verdict_on(view), continue_view=True)
+    (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, session))
     assert isinstance(asked, Ask)
     assert asked.view is not None
     assert "<summary>" in asked.user
@@ -188,8 +188,8 @@ def test_the_summarizer_sees_the_bodies_of_tool_results_unless_they_are_to_be_le
     bodies = agent(8)
     body = next(json.dumps(each["content"])[1:-1] for each in bodies if each["role"] == "tool")
     view = view_of(bodies)
-    for past in (judged_past(view), Past(verdict=verdict_on(view), continue_view=True)):
-        (asked,) = questions(strategy(**options).condense(view, ROOMY, past))
+    for session in (judged_session(view), SessionFacts(verdict=verdict_on(view), continue_view=True)):
+        (asked,) = questions(strategy(**options).condense(view, ROOMY, session))
         assert isinstance(asked, Ask)
         text = (asked.view or asked.user).replace("\n", "\\n")
         assert (body in text) is shown
@@ -204,7 +204,7 @@ def test_the_metadata_has_the_documents_fields() -> None:
     view = view_of(chat(6))
     metadata = {"judge_metadata": {"yes_votes": 3}, "judge_votes": [{"decision": "YES"}]}
     verdict = replace(verdict_on(view), metadata=metadata)
-    assert plan(view, Past(verdict=verdict), voting_k=3, early_turns=2).metadata == {
+    assert plan(view, SessionFacts(verdict=verdict), voting_k=3, early_turns=2).metadata == {
         "trigger": "judge",
         "hard_trigger": False,
         **metadata,
@@ -227,4 +227,4 @@ def test_the_metadata_has_the_documents_fields() -> None:
 
 def test_the_same_view_verdict_and_answer_give_the_same_plan() -> None:
     view = view_of(agent(8))
-    assert plan(view, judged_past(view)) == plan(view, judged_past(view))
+    assert plan(view, judged_session(view)) == plan(view, judged_session(view))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result, Vote, Votes
 from strategies.core.errors import StrategyError
-from strategies.core.protocol import Past, Verdict
+from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replay import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
@@ -21,7 +21,7 @@ from strategies.dynacontext import DynaContext
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import leave_out
 from strategies.pipeline import attempt
-from tests.strategies.driving import attempted, finish, good, judged_past, staged
+from tests.strategies.driving import attempted, finish, good, judged_session, staged
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import STABLE
 from tests.strategies.test_session_simulation import Simulated, recorded_as
@@ -43,8 +43,8 @@ def check_judged(bodies: list[Body], behind: int | None, window: int, options: d
     With `behind` None there was no vote.
     """
     view, budget = view_of(bodies, 40), Budget.of(window)
-    past = Past() if behind is None else judged_past(view, min(behind, len(view.transcript.chain) - 1))
-    running = attempt(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, past)
+    facts = SessionFacts() if behind is None else judged_session(view, min(behind, len(view.transcript.chain) - 1))
+    running = attempt(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, facts)
     try:
         after = finish(running, good).view
     except StrategyError:
@@ -99,18 +99,18 @@ class Voting(Simulated):
         view = super().handled(transcript)
         (stage,) = staged(self.pipeline, dynacontext={"min_growth": 0})
         assert isinstance(stage, DynaContext)
-        past = Past(condensations=tuple(self.records), verdicts=self.votes)
-        reason = stage.skip_reason(view, self.budget, past)
+        facts = SessionFacts(condensations=tuple(self.records), verdicts=self.votes)
+        reason = stage.skip_reason(view, self.budget, facts)
         self.skipped += (reason,)
         if not reason:
-            vote = finish(stage.judge(view, self.budget, past), say_yes)
+            vote = finish(stage.judge(view, self.budget, facts), say_yes)
             self.votes += (vote,)
-            self.prepare(view, replace(past, verdict=vote))
+            self.prepare(view, replace(facts, verdict=vote))
         return view
 
-    def prepare(self, view: View, past: Past) -> None:
+    def prepare(self, view: View, facts: SessionFacts) -> None:
         try:
-            after = attempted(Requirement.PREPARE, self.pipeline, view, self.budget, good, past).view
+            after = attempted(Requirement.PREPARE, self.pipeline, view, self.budget, good, facts).view
         except StrategyError:
             return
         parent = next((each for each in self.records if each.id == self.last), None)

@@ -11,13 +11,13 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.effects import JUDGE, Ballot, Failure, Result, Vote, Votes
-from strategies.core.protocol import Past, Verdict
+from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replay import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.view import View, fold
 from strategies.dynacontext import DynaContext
 from strategies.prompts import prompt, prompt_digest
-from tests.strategies.driving import attempted, finish, judged_past, questions, staged, verdict_on, wordy
+from tests.strategies.driving import attempted, finish, judged_session, questions, staged, verdict_on, wordy
 from tests.strategies.test_session_simulation import recorded_as
 from tests.support.transcripts import (
     WORDS,
@@ -41,19 +41,21 @@ def strategy(**options: Any) -> DynaContext:
     return made
 
 
-def skips(view: View, past: Past | None = None, budget: Budget = ROOMY, **options: Any) -> str:
-    return strategy(**options).skip_reason(view, budget, past or Past())
+def skips(view: View, session: SessionFacts | None = None, budget: Budget = ROOMY, **options: Any) -> str:
+    return strategy(**options).skip_reason(view, budget, session or SessionFacts())
 
 
-def with_votes(view: View, *behind: int, yes: bool = False) -> Past:
-    """A past with votes on the transcript as it was so many messages earlier, oldest first."""
-    return Past(verdicts=tuple(verdict_on(view, yes=yes, behind=each) for each in behind))
+def with_votes(view: View, *behind: int, yes: bool = False) -> SessionFacts:
+    """Session facts with votes on the transcript as it was so many messages earlier, oldest first."""
+    return SessionFacts(verdicts=tuple(verdict_on(view, yes=yes, behind=each) for each in behind))
 
 
 def condensed(bodies: list[Body], **options: Any) -> Condensation:
     """The record of a condensation that a vote on these messages led to."""
     view = view_of(bodies)
-    outcome = attempted(Requirement.PREPARE, "dynacontext", view, ROOMY, past=judged_past(view), dynacontext=options)
+    outcome = attempted(
+        Requirement.PREPARE, "dynacontext", view, ROOMY, session=judged_session(view), dynacontext=options
+    )
     return replace(recorded_as(outcome.view, ROOMY, view.tokens), trigger=JUDGED)
 
 
@@ -79,7 +81,7 @@ def test_early_turns_count_again_from_a_replacement(early_turns: int, first_vote
     for turn in range(1, 7):
         bodies = [*bodies, assistant(f"So {words(100)}"), user(f"And {turn}?")]
         view = grown(record, bodies)
-        assert strategy().state(view, Past(), "")["turns_since_reset"] == turn
+        assert strategy().state(view, SessionFacts(), "")["turns_since_reset"] == turn
         reason = skips(view, early_turns=early_turns, min_growth=0)
         assert (reason == "") == (turn >= first_voted)
         if turn == 1:
@@ -95,7 +97,7 @@ def test_a_turn_that_goes_on_after_a_replacement_counts_as_the_first() -> None:
     assert skips(grown(record, bodies), early_turns=0) == ""
     assert skips(grown(record, bodies)) == "early-turns"
     bodies += [assistant("Done."), user("Now the lexer.")]
-    assert strategy().state(grown(record, bodies), Past(), "")["turns_since_reset"] == 2
+    assert strategy().state(grown(record, bodies), SessionFacts(), "")["turns_since_reset"] == 2
     assert skips(grown(record, bodies)) == ""
 
 
@@ -109,8 +111,8 @@ def test_replacements_by_vote_are_limited_and_others_are_not_counted(max_branche
     limit = replace(condensed(chat(5, size=100)[:-1]), trigger="context_limit")
     elsewhere = replace(voted, digest=b"elsewhere")
     waiting = replace(condensed(chat(6, size=100)[:-1]), standing=False)
-    past = Past(condensations=(voted, limit, elsewhere, waiting))
-    assert skips(view_of(bodies), past, max_branches=max_branches) == reason
+    session = SessionFacts(condensations=(voted, limit, elsewhere, waiting))
+    assert skips(view_of(bodies), session, max_branches=max_branches) == reason
 
 
 def test_no_chain_is_judged_twice() -> None:
@@ -143,22 +145,22 @@ def test_by_itself_growth_is_at_least_a_quarter_of_the_view_at_the_last_vote() -
     bodies = [*chat(20, size=500), assistant(words(2_400)), user("?")]
     view = view_of(bodies)
     (vote,) = with_votes(view, 2).verdicts
-    assert skips(view, Past(verdicts=(replace(vote, tokens=10_000),))) == "min-growth"
-    assert skips(view, Past(verdicts=(replace(vote, tokens=9_000),))) == ""
+    assert skips(view, SessionFacts(verdicts=(replace(vote, tokens=10_000),))) == "min-growth"
+    assert skips(view, SessionFacts(verdicts=(replace(vote, tokens=9_000),))) == ""
 
 
 @pytest.mark.parametrize("rewritten", [1, 2, 3])
 def test_a_vote_on_what_the_client_has_rewritten_at_the_end_since_is_still_the_last_one(rewritten: int) -> None:
     bodies, size = chat(4, size=200), len(chat(4, size=200))
     other = [{**each, "content": f"{each['content']} (with context)"} for each in bodies[size - rewritten :]]
-    past = Past(verdicts=(judged(view_of([*bodies[: size - rewritten], *other]), Votes(())),))
+    session = SessionFacts(verdicts=(judged(view_of([*bodies[: size - rewritten], *other]), Votes(())),))
     later = view_of([*bodies, assistant(words(1_000)), user("?")])
-    assert skips(later, past) == "min-growth"
-    assert skips(later, past, min_growth=900) == ""
-    assert skips(view_of(bodies), past) == "min-growth"
-    assert skips(view_of(bodies), past, min_growth=0) == ""
+    assert skips(later, session) == "min-growth"
+    assert skips(later, session, min_growth=900) == ""
+    assert skips(view_of(bodies), session) == "min-growth"
+    assert skips(view_of(bodies), session, min_growth=0) == ""
     elsewhere = view_of([*chat(4, size=201), assistant(words(1_000)), user("?")])
-    assert skips(elsewhere, past) == ""
+    assert skips(elsewhere, session) == ""
 
 
 @pytest.mark.parametrize("pipeline", ["dynacontext", "mask+dynacontext"])
@@ -174,8 +176,8 @@ def test_where_a_vote_is_held_the_longest_record_that_is_accepted_shrinks_the_vi
             continue
         held += 1
         options = {"mode": mode, "memory_cards": False}
-        past = judged_past(view)
-        outcome = attempted(Requirement.PREPARE, pipeline, view, budget, wordy, past, dynacontext=options)
+        session = judged_session(view)
+        outcome = attempted(Requirement.PREPARE, pipeline, view, budget, wordy, session, dynacontext=options)
         assert outcome.view.tokens <= 0.9 * view.tokens, (turns, size, outcome.reasons)
     assert held > 10
 
@@ -196,7 +198,7 @@ def test_an_empty_transcript_is_too_early_for_a_vote() -> None:
 
 
 def asked(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> Ballot:
-    (ballot,) = questions(strategy(**options).judge(view_of(bodies), budget, Past()))
+    (ballot,) = questions(strategy(**options).judge(view_of(bodies), budget, SessionFacts()))
     assert isinstance(ballot, Ballot)
     return ballot
 
@@ -232,7 +234,7 @@ def test_judges_see_an_earlier_record_in_the_place_of_what_it_stands_for() -> No
     bodies = chat(6, size=100)
     record = condensed(bodies)
     view = grown(record, [*bodies, assistant("so"), user("and?")])
-    (ballot,) = questions(strategy().judge(view, ROOMY, Past()))
+    (ballot,) = questions(strategy().judge(view, ROOMY, SessionFacts()))
     assert isinstance(ballot, Ballot)
     assert ballot.user.startswith("<earlier_record>\nGoal: mend the parser.")
     assert "Question 2?" not in ballot.user
@@ -253,7 +255,7 @@ def test_the_ballot_fits_the_window(window: int) -> None:
 
 
 def judged(view: View, result: Result, **options: Any) -> Verdict:
-    return finish(strategy(**options).judge(view, ROOMY, Past(now=12.5)), lambda _: result)
+    return finish(strategy(**options).judge(view, ROOMY, SessionFacts(now=12.5)), lambda _: result)
 
 
 def test_a_verdict_says_what_it_is_about_and_has_the_documents_fields() -> None:
@@ -310,14 +312,14 @@ def test_the_state_tells_of_the_last_vote_on_this_chain() -> None:
     view = view_of(chat(6))
     counts = {"judge_metadata": {"yes_votes": 2}}
     mine, other = verdict_on(view, behind=4), verdict_on(view_of(chat(6, size=51)))
-    past = Past(verdicts=(replace(mine, metadata=counts), other))
-    assert strategy().state(view, past, "min-growth") == {
+    session = SessionFacts(verdicts=(replace(mine, metadata=counts), other))
+    assert strategy().state(view, session, "min-growth") == {
         "turns_since_reset": 7,
         "should_judge": False,
         "last_skip_reason": "min-growth",
         "last_judge_metadata": {"yes_votes": 2},
     }
-    assert strategy().state(view, Past(), "") == {
+    assert strategy().state(view, SessionFacts(), "") == {
         "turns_since_reset": 7,
         "should_judge": True,
         "last_skip_reason": None,

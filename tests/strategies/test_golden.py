@@ -25,10 +25,10 @@ import pytest
 from strategies import TABLE
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.view import View
 from strategies.pipeline import Outcome, run, with_stage_marks
-from tests.strategies.driving import finish, judged_past, staged
+from tests.strategies.driving import finish, judged_session, staged
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, bodies_of, view_of
 
@@ -65,8 +65,8 @@ def played(case: dict[str, Any]) -> Run:
     stages = staged(case["pipeline"], **options)
     view, budget = view_of(case["messages"]), with_stage_marks(Budget.of(case["window"]), stages)
     budget = budget if case["goal"] is None else budget.with_goal(case["goal"])
-    past = judged_past(view, len(view.transcript.chain) - case["judged"]) if "judged" in case else Past()
-    found = finish(run(stages, (), view, budget, past), reply)
+    session = judged_session(view, len(view.transcript.chain) - case["judged"]) if "judged" in case else SessionFacts()
+    found = finish(run(stages, (), view, budget, session), reply)
     assert faults(found.view, budget, shortened=True) == []
     return Run(view, found)
 

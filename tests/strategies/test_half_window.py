@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.view import View
 from strategies.half_window import HalfWindowOptions, RoundCursor, SplitDecision, collect_rounds, decide
@@ -285,7 +285,7 @@ def test_an_existing_summary_is_merged_and_the_rounds_behind_it_are_halved() -> 
     view = summarized(TEN_ROUNDS, turn(4, 3))
     assert said(view)["totalRoundCount"] == 10
     (strategy,) = staged("half-window")
-    (asked,) = questions(strategy.condense(view, ROOMY, Past()))
+    (asked,) = questions(strategy.condense(view, ROOMY, SessionFacts()))
     assert isinstance(asked, Ask)
     assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
     assert "Turn 2" in asked.user
@@ -359,13 +359,13 @@ def test_moving_on_takes_turns_before_rounds() -> None:
 
 def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> None:
     (strategy,) = staged("half-window")
-    asked = questions(strategy.condense(view_of(agent(6)), Budget.of(4_000), Past()))
+    asked = questions(strategy.condense(view_of(agent(6)), Budget.of(4_000), SessionFacts()))
     assert len(asked) == 1
     assert isinstance(asked[0], Ask)
     assert asked[0].role == SUMMARIZER
     assert 600 <= asked[0].max_tokens <= 800
     (capped,) = staged("half-window", half_window={"summary_max_tokens": 100, "memory_cards": False})
-    (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), Past()))
+    (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), SessionFacts()))
     assert question.max_tokens == 100
 
 
@@ -464,5 +464,5 @@ def test_a_window_without_room_for_a_summary_asks_nobody() -> None:
     (strategy,) = staged("half-window")
     view = view_of(agent(12, size=60))
     with pytest.raises(Declined) as declined:
-        questions(strategy.condense(view, Budget.of(600), Past()))
+        questions(strategy.condense(view, Budget.of(600), SessionFacts()))
     assert declined.value.reason == "no-room"

@@ -12,7 +12,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.messages import Role
 from strategies.core.plan import Plan, apply
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.summary import CARD_TOKENS, MIN_WINDOW_FOR_CARDS
 from strategies.core.view import View
@@ -49,7 +49,7 @@ def answered(name: str, told: str, block: str | None = None) -> str:
 
 
 def plan(
-    name: str, view: View, answer: str, budget: Budget = BUDGET, past: Past | None = None, **options: Any
+    name: str, view: View, answer: str, budget: Budget = BUDGET, session: SessionFacts | None = None, **options: Any
 ) -> tuple[Plan, list[Ask]]:
     """The plan of a strategy whose summarizer answers so, and what was asked."""
     asked: list[Ask] = []
@@ -60,7 +60,7 @@ def plan(
         return Answer(answer)
 
     (strategy,) = staged(name, **{name.replace("-", "_"): options})
-    return finish(strategy.condense(view, budget, past or Past()), reply), asked
+    return finish(strategy.condense(view, budget, session or SessionFacts()), reply), asked
 
 
 def calls(name: str, view: View, budget: Budget, **options: Any) -> list[Ask]:
@@ -68,9 +68,9 @@ def calls(name: str, view: View, budget: Budget, **options: Any) -> list[Ask]:
     return plan(name, view, answered(name, RECORD), budget, **options)[1]
 
 
-def first(name: str, budget: Budget = BUDGET, past: Past | None = None, **options: Any) -> Ask:
+def first(name: str, budget: Budget = BUDGET, session: SessionFacts | None = None, **options: Any) -> Ask:
     (strategy,) = staged(name, **{name.replace("-", "_"): options})
-    (asked,) = questions(strategy.condense(view_of(garden()), budget, past or Past()))
+    (asked,) = questions(strategy.condense(view_of(garden()), budget, session or SessionFacts()))
     assert isinstance(asked, Ask)
     return asked
 
@@ -118,7 +118,7 @@ def test_cards_are_asked_for_with_tokens_of_their_own_in_both_forms(name: str, o
     without = first(name, memory_cards=False, **options)
     asked = first(name, **options)
     assert without.max_tokens < asked.max_tokens <= without.max_tokens + CARD_TOKENS
-    continued = first(name, past=Past(continue_view=True), **options)
+    continued = first(name, session=SessionFacts(continue_view=True), **options)
     assert continued.view is not None
     assert continued.max_tokens == asked.max_tokens
     for shown, told in ((asked.system, without.system), (continued.user, "")):
@@ -161,7 +161,7 @@ def test_an_answer_whose_end_is_cut_off_among_the_cards_has_told_its_summary(nam
     view = view_of(garden())
     answer = answered(name, RECORD)[:-40]
     (strategy,) = staged(name)
-    made = finish(strategy.condense(view, BUDGET, Past()), lambda _: Answer(answer, finish_reason="length"))
+    made = finish(strategy.condense(view, BUDGET, SessionFacts()), lambda _: Answer(answer, finish_reason="length"))
     assert (made.cards, made.reason) == ((), "")
     assert previous_text(apply(view, made)) == RECORD
 
@@ -170,6 +170,6 @@ def test_cards_of_an_answer_that_is_refused_are_not_kept() -> None:
     view = view_of(garden())
     answers = iter([answered("summary", RECORD), answered("dynacontext", RECORD, "[]")])
     (strategy,) = staged("dynacontext")
-    made = finish(strategy.condense(view, BUDGET, Past()), lambda _: Answer(next(answers)))
+    made = finish(strategy.condense(view, BUDGET, SessionFacts()), lambda _: Answer(next(answers)))
     assert made.cards == ()
     assert previous_text(apply(view, made)) == RECORD

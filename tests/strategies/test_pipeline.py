@@ -15,7 +15,7 @@ from strategies.core.errors import Declined, StrategyError
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, newest_is_shortened
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome, attempt, run
@@ -44,7 +44,7 @@ class Drops:
     may_cut_newest_results: bool = False
     ran: list[int] = field(default_factory=list)
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         self.ran.append(view.tokens)
         yield from ()
         return Plan((self.edit(view),), {"by": self.name})
@@ -79,7 +79,7 @@ class Declines(Drops):
 class Asks(Drops):
     """A stage that asks a model."""
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         self.ran.append(view.tokens)
         (answer,) = yield (Ask("s", "u", 10),)
         return Plan((self.edit(view),), {"answer": answer.text if isinstance(answer, Answer) else ""})
@@ -96,7 +96,7 @@ def as_stages(stages: Sequence[Drops]) -> Sequence[Strategy]:
 
 
 def running(stages: Sequence[Drops], goal: int, rungs: Sequence[Drops] = (), budget: Budget = BUDGET) -> Outcome:
-    return finish(run(as_stages(stages), as_stages(rungs), VIEW, budget.with_goal(goal), Past()))
+    return finish(run(as_stages(stages), as_stages(rungs), VIEW, budget.with_goal(goal), SessionFacts()))
 
 
 def test_stages_run_in_order_on_what_the_ones_before_have_left() -> None:
@@ -166,7 +166,7 @@ def test_the_ladder_stops_below_the_trigger() -> None:
 
 
 def trying(requirement: Requirement, stages: Sequence[Drops], view: View = VIEW, budget: Budget = BUDGET) -> Outcome:
-    return finish(attempt(requirement, as_stages(stages), [], view, budget, Past()))
+    return finish(attempt(requirement, as_stages(stages), [], view, budget, SessionFacts()))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_soft_alone_runs_no_stage_that_asks(requirement: Requirement, may: bool)
 def test_the_ladder_is_for_the_hard_ones(requirement: Requirement, uses: bool) -> None:
     rung = Drops("rung")
     with suppress(Declined):
-        finish(attempt(requirement, as_stages([Drops("one")]), as_stages([rung]), VIEW, Budget.of(600), Past()))
+        finish(attempt(requirement, as_stages([Drops("one")]), as_stages([rung]), VIEW, Budget.of(600), SessionFacts()))
     assert bool(rung.ran) is uses
 
 

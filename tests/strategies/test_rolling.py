@@ -15,7 +15,7 @@ from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal
 from strategies.core.plan import Plan
-from strategies.core.protocol import Marking, Past
+from strategies.core.protocol import Marking, SessionFacts
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
 from strategies.core.view import View
 from strategies.memory.passages import card_entry
@@ -155,7 +155,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
     bodies = chat(20, size=100)
     before = after(bodies)
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
-    (asked,) = questions(rolling().condense(grown, BUDGET, Past()))
+    (asked,) = questions(rolling().condense(grown, BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert asked.user.startswith(f"<earlier_record>\n{SUMMARY}\n</earlier_record>")
     again = after(grown)
@@ -170,7 +170,7 @@ def test_the_record_of_another_strategy_is_merged_as_well(first: str, second: st
     assert previous_text(before) == SUMMARY
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
     (strategy,) = staged(second)
-    (asked,) = questions(strategy.condense(grown, BUDGET, Past()))
+    (asked,) = questions(strategy.condense(grown, BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert f"<earlier_record>\n{SUMMARY}\n</earlier_record>" in asked.user
     (standing,) = [item for item in condensed(second, grown, BUDGET, told).items if item.is_replacement]
@@ -181,7 +181,7 @@ def test_the_record_of_another_strategy_is_merged_as_well(first: str, second: st
 
 
 def test_it_asks_for_seven_sections_and_cards_in_json() -> None:
-    (asked,) = questions(rolling(summary_max_tokens=120).condense(view_of(chat(20, size=100)), BUDGET, Past()))
+    (asked,) = questions(rolling(summary_max_tokens=120).condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     for section in ("Goal", "Background", "Key Facts", "Constraints", "Decisions", "TODOs", "Important Snippets"):
         assert f"{section}" in asked.system
@@ -192,7 +192,7 @@ def test_it_asks_for_seven_sections_and_cards_in_json() -> None:
 def test_the_summary_has_its_own_cap() -> None:
     view = view_of(chat(40, size=100))
     for cap, most in ((100, 100), (5_000, 400)):
-        (asked,) = questions(rolling(summary_max_tokens=cap).condense(view, BUDGET, Past()))
+        (asked,) = questions(rolling(summary_max_tokens=cap).condense(view, BUDGET, SessionFacts()))
         assert isinstance(asked, Ask)
         assert asked.max_tokens <= 2 * most
     with pytest.raises(AnswerRefused, match="summary-too-long"):
@@ -200,7 +200,7 @@ def test_the_summary_has_its_own_cap() -> None:
 
 
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
-    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, Past(continue_view=True)))
+    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, SessionFacts(continue_view=True)))
     assert isinstance(asked, Ask)
     assert asked.view is not None
     assert asked.user.startswith(prompt("rolling-continue")[:80])
@@ -244,7 +244,7 @@ def test_a_long_history_is_summarized_in_parts_and_the_cards_of_all_parts_are_ke
             )
         )
 
-    made = finish(rolling().condense(view, small, Past()), reply)
+    made = finish(rolling().condense(view, small, SessionFacts()), reply)
     assert len(asked) > 2
     assert [card.content for card in made.cards] == [f"Part {i + 1} came with its own card." for i in range(len(asked))]
     assert made.metadata["calls"] == made.metadata["cardCount"] == len(asked)
@@ -286,7 +286,7 @@ CHINESE_ANSWER = json.dumps(
 
 @pytest.mark.parametrize("continues", [False, True])
 def test_a_chinese_conversation_is_asked_about_in_chinese(continues: bool) -> None:
-    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, Past(continue_view=continues)))
+    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, SessionFacts(continue_view=continues)))
     assert isinstance(asked, Ask)
     told = asked.user if continues else asked.system
     assert (asked.view is not None) is continues

@@ -10,7 +10,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect, Result
 from strategies.core.requirement import Requirement
-from tests.strategies.driving import attempted, judged_past, later
+from tests.strategies.driving import attempted, judged_session, later
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, assistant, transcript_of, user, view_of, words
 
@@ -50,7 +50,7 @@ def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, window
         if done > 1:
             view = later(view, transcript_of(bodies[: done * 2 * TURNS // CONDENSATIONS + 1]))
         before = view.tokens
-        view = attempted(Requirement.FORCED, strategy, view, budget, forgetful, judged_past(view)).view
+        view = attempted(Requirement.FORCED, strategy, view, budget, forgetful, judged_session(view)).view
         assert faults(view, budget) == []
         assert view.tokens < before
         text = view.to_json()

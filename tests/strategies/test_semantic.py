@@ -8,7 +8,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
-from strategies.core.protocol import Past, Triggering
+from strategies.core.protocol import SessionFacts, Triggering
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.semantic import Semantic
@@ -174,7 +174,7 @@ def test_fresh_messages_count_more() -> None:
     seen = ((20, 0.0), (30, 300_000.0))
     view = view_of(bodies)
     strategy = semantic()
-    (edit,) = finish(strategy.condense(view, ROOMY, Past(now=300_100.0, seen=seen))).edits
+    (edit,) = finish(strategy.condense(view, ROOMY, SessionFacts(now=300_100.0, seen=seen))).edits
     kept = [piece.index for piece in edit.pieces if hasattr(piece, "index")]
     assert set(range(21, 31)) <= set(kept)
 

@@ -9,7 +9,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
@@ -42,13 +42,13 @@ from tests.support.transcripts import (
 
 CHINESE = ("任务上下文:", "关键进展:", "技术状态:", "待处理项:", "重要发现:")
 ENGLISH = ("Task context:", "Key progress:", "Technical state:", "Open items:", "Important findings:")
-NOBODY = Past()
+NOBODY = SessionFacts()
 
 
-def question(bodies: list[Body] | View, past: Past = NOBODY, budget: Budget = ROOMY, **options: Any) -> Ask:
+def question(bodies: list[Body] | View, session: SessionFacts = NOBODY, budget: Budget = ROOMY, **options: Any) -> Ask:
     """What a model is asked first."""
     view = bodies if isinstance(bodies, View) else view_of(bodies)
-    asked = questions(semantic(**options).condense(view, budget, past))[0]
+    asked = questions(semantic(**options).condense(view, budget, session))[0]
     assert isinstance(asked, Ask)
     return asked
 
@@ -120,13 +120,14 @@ def test_kept_events_are_never_cut() -> None:
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
     bodies = agent(60)
     view = view_of(bodies)
-    asked = question(view, Past(continue_view=True))
+    asked = question(view, SessionFacts(continue_view=True))
     assert asked.view is not None
     assert view.to_json().startswith(asked.view.rstrip("]"))
     assert "step 59" not in asked.view
     assert asked.user.startswith(prompt("semantic-continue").split("{")[0])
     assert (
-        question(view, Past(continue_view=True), Budget.of(8_000).with_goal(3_000)).view is None or view.tokens < 8_000
+        question(view, SessionFacts(continue_view=True), Budget.of(8_000).with_goal(3_000)).view is None
+        or view.tokens < 8_000
     )
 
 

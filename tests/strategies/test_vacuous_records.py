@@ -14,7 +14,7 @@ from strategies.core.errors import Declined
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from tests.strategies.driving import attempted, judged_past, staged
+from tests.strategies.driving import attempted, judged_session, staged
 from tests.support.transcripts import agent, chat, view_of
 
 BUDGET = Budget.of(8_000)
@@ -70,7 +70,7 @@ def test_a_vacuous_record_after_a_yes_leaves_the_view_as_it_was(text: str) -> No
         return Answer(written("dynacontext", text))
 
     with pytest.raises(Declined, match=r"summary-(empty|refused)"):
-        attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(16_000), reply, judged_past(view))
+        attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(16_000), reply, judged_session(view))
 
 
 def assert_not_said(text: str, view: View) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer
-from strategies.core.messages import Counter, Message, Reader
-from strategies.core.protocol import Past, Strategy
+from strategies.core.messages import Message, Reader, TokenCounter
+from strategies.core.protocol import SessionFacts, Strategy
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.pipeline import Outcome, Run, run
 
 
-def counted(messages: Iterable[Mapping[str, Any]], counter: Counter) -> Transcript:
+def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Transcript:
     """The transcript of chat messages, each counted."""
     reader = Reader()
 
@@ -27,7 +27,7 @@ def counted(messages: Iterable[Mapping[str, Any]], counter: Counter) -> Transcri
 
 def planned(pipeline: Sequence[Strategy], view: View, budget: Budget, answer: str) -> Outcome:
     """The outcome of a pipeline whose questions are answered at once."""
-    running: Run = run(pipeline, (), view, budget, Past())
+    running: Run = run(pipeline, (), view, budget, SessionFacts())
     try:
         effects = next(running)
         while True:

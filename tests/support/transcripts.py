@@ -23,7 +23,7 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.resources import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.digest import call_fields
-from strategies.core.messages import Counter, Message, Reader, content_text
+from strategies.core.messages import Message, Reader, TokenCounter, content_text
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.support.data import FOLDER, MISSING
@@ -79,7 +79,7 @@ WORDS = Words()
 
 
 @cache
-def tiktoken_counter(model: str = "gpt-4o") -> Counter:
+def tiktoken_counter(model: str = "gpt-4o") -> TokenCounter:
     """The real counter of a model; skips the test where its rank file is missing."""
     counter = Tokenizers().for_model(model, ChatCounter)
     if counter.name == ESTIMATE:
@@ -144,17 +144,17 @@ def chat(turns: int, size: int = 50, *, pending: bool = True) -> list[Body]:
     return [*bodies, user("And now?")] if pending else bodies
 
 
-def message(body: Body, counter: Counter = WORDS, raw: str | None = None) -> Message:
+def message(body: Body, counter: TokenCounter = WORDS, raw: str | None = None) -> Message:
     """A message as the proxy reads it; `raw` where its JSON text matters."""
     return READER.read(raw or json.dumps(body, ensure_ascii=False), body, counter.message(body))
 
 
-def transcript_of(bodies: Iterable[Body], counter: Counter = WORDS) -> Transcript:
+def transcript_of(bodies: Iterable[Body], counter: TokenCounter = WORDS) -> Transcript:
     """The transcript of a message list."""
     return Transcript.of([message(body, counter) for body in bodies])
 
 
-def view_of(bodies: Iterable[Body], fixed: int = 0, counter: Counter = WORDS) -> View:
+def view_of(bodies: Iterable[Body], fixed: int = 0, counter: TokenCounter = WORDS) -> View:
     """The view of a message list to which nothing was done yet."""
     return fold(transcript_of(bodies, counter), (), fixed, counter)
 

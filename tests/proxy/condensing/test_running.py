@@ -26,7 +26,7 @@ from proxy.upstream import Upstream
 from strategies import parse
 from strategies.core.budget import Budget
 from strategies.core.messages import Reader
-from strategies.core.protocol import Past, Steps, Strategy
+from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -45,7 +45,7 @@ class Broken(Strategy):
     name: ClassVar[str] = "broken"
     asks: ClassVar[bool] = False
 
-    def condense(self, view: View, budget: Budget, past: Past) -> Steps:
+    def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Fails as only a defect does."""
         yield from ()
         raise ZeroDivisionError
@@ -79,8 +79,8 @@ async def attempt(
     try:
         runner = PipelineRunner(Asking(client), OwnedTasks())
         if caller is None:
-            return await runner.project(requirement, view(rounds), chosen, Past())
-        found = await runner.run_until(deadline, requirement, view(rounds), chosen, Past(), caller)
+            return await runner.project(requirement, view(rounds), chosen, SessionFacts())
+        found = await runner.run_until(deadline, requirement, view(rounds), chosen, SessionFacts(), caller)
         if found.late is not None and release is not None:
             release.set()
             await found.late

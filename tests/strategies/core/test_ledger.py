@@ -29,7 +29,7 @@ from tests.strategies.driving import (
     condensed,
     failing,
     good,
-    judged_past,
+    judged_session,
     later,
     overlay_of,
     plan_of,
@@ -187,8 +187,8 @@ def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, 
             break
         if requirement is None:
             continue
-        past = judged_past(view) if pipeline == "dynacontext" else None
-        view = attempted(Requirement.HARD, pipeline, view, budget, reply, past).view
+        session = judged_session(view) if pipeline == "dynacontext" else None
+        view = attempted(Requirement.HARD, pipeline, view, budget, reply, session).view
         since, done = view.tokens, done + 1
         assert faults(view, budget, shortened=True) == []
     assert view is not None

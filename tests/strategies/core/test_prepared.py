@@ -11,7 +11,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.replay import JUDGED, best_prepared
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from tests.strategies.driving import attempted, judged_past
+from tests.strategies.driving import attempted, judged_session
 from tests.strategies.test_session_simulation import recorded_as
 from tests.support.transcripts import Body, assistant, chat, user, view_of, words
 
@@ -21,7 +21,7 @@ ROOMY = Budget.of(100_000)
 def prepared(bodies: list[Body], trigger: str) -> Condensation:
     """A record of all but the newest of these messages, made for later."""
     view = view_of(bodies)
-    outcome = attempted(Requirement.PREPARE, "dynacontext", view, ROOMY, past=judged_past(view))
+    outcome = attempted(Requirement.PREPARE, "dynacontext", view, ROOMY, session=judged_session(view))
     record = recorded_as(outcome.view, ROOMY, view.tokens)
     return replace(record, trigger=trigger, standing=False)
 

@@ -10,7 +10,7 @@ from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, replace_before, task_piece
-from strategies.core.protocol import Past
+from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import replacement
 from strategies.core.summary import (
     MAX_PARTS,
@@ -48,7 +48,7 @@ def recording(view: View, end: int, cap: int = 100, window: int = 4_000, **how: 
     """What asks for the record of all before `end`; `how` are members of the past, or a form."""
     form = how.pop("form", PLAIN)
     budget = Budget(100_000, 0, prompt_window=window)
-    return summarize(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, Past(**how), form)
+    return summarize(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, SessionFacts(**how), form)
 
 
 def first(view: View, end: int, **how: Any) -> Ask:
