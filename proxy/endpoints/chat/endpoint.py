@@ -6,7 +6,6 @@ from proxy.endpoints.chat import hidden_calls, questions, replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.splicing import ChatSplicer
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import ProxyError
 
 CHAT_ENDPOINT = Endpoint(
     name="chat",
@@ -26,7 +25,7 @@ CHAT_ENDPOINT = Endpoint(
     ending=replies.ending_of,
     capture=replies.capture_for,
     is_usage_alone=replies.is_usage_alone,
-    error_body=ProxyError.to_json,
+    error_body=lambda error: error.to_json(),
     error_event=replies.error_event,
     beat=replies.empty_chunk,
     as_events=replies.as_events,
