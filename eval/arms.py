@@ -1,7 +1,7 @@
 """The ways to fill a view, and what of a dialogue each lets the model read.
 
 A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
-messages of a hidden search, call included. The question itself stands behind it and is not counted, alike in every
+messages of a hidden search, call included. The question itself stands after it and is not counted, alike in every
 arm. A message counts as read when it is kept whole, or stands verbatim in the block or in the search's answer.
 
 How the block's allowance and the view's size hang together is fixed in two ways. `wide`: the window is 12,800 tokens

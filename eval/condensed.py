@@ -1,7 +1,7 @@
 """Memory beside each strategy: what of a dialogue the model reads when a strategy made the view.
 
-Each strategy condenses the dialogue, with a last question behind it that is not counted, and the ladder of the proxy
-behind the strategy. It plans in the window whose target the view is, for a goal that leaves half of the view, at most
+Each strategy condenses the dialogue, with a last question after it that is not counted, and the ladder of the proxy
+after the strategy. It plans in the window whose target the view is, for a goal that leaves half of the view, at most
 800 tokens, for the block; before a search an eighth of the view is left for messages. A view that is larger than
 allowed all the same is not read at all. A summarizer's answer is one fixed text that holds nothing of the dialogue:
 what is measured is what stands verbatim.
@@ -64,7 +64,7 @@ def _found(
 
 
 def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
-    """The view that a strategy makes of a dialogue, the ladder behind it."""
+    """The view that a strategy makes of a dialogue, the ladder after it."""
     body = json.dumps(_QUESTION)
     question = Reader().read(body, _QUESTION, counter.message(_QUESTION))
     view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)

@@ -44,7 +44,7 @@ class HalfWindowOptions(Options):
     summary_max_tokens: int = option(2_000, 100)
     """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for beside the summary."""
+    """Whether memory cards are asked for along with the summary."""
 
 
 class RoundCursor(NamedTuple):

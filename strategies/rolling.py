@@ -1,4 +1,4 @@
-"""`rolling`: one summary of seven sections that is rewritten each time, with memory cards beside it.
+"""`rolling`: one summary of seven sections that is rewritten each time, with memory cards.
 
 The newest rounds that fit the target together with the summary stay. Everything before them becomes one
 `context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
@@ -27,7 +27,7 @@ from strategies.core.summary import RecordForm, record_cap, summarize
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
 
-# Tokens of an answer that make it JSON, beside summary and cards.
+# Tokens of an answer that make it JSON, besides summary and cards.
 _QUOTING = 100
 _HEADROOM, _HEADROOM_SHARE, _HEADROOM_SHARE_AT_MOST = 2_000, 0.1, 0.2
 
@@ -45,7 +45,7 @@ class RollingOptions(Options):
     summary_max_tokens: int = option(1_200, 100)
     """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for beside the summary."""
+    """Whether memory cards are asked for along with the summary."""
     enable_memory_injection: bool = option(True)
     """Whether a memory block is put before each user message."""
     memory_top_k: int = option(5, 1)

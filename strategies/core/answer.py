@@ -2,8 +2,8 @@
 
 History must never be replaced by rubbish. An answer is accepted if the model stopped by itself and called no tool, and
 if its record is no refusal and no echo of the prompt, is within its cap, is smaller than the history it stands for, and
-says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny beside its span.
-Memory cards beside the record never cost the record: a broken or truncated list of cards is left out.
+says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
+Memory cards next to the record never cost the record: a broken or truncated list of cards is left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
 
 
 class ParsedAnswer(NamedTuple):
-    """The record in an answer, and the cards beside it.
+    """The record in an answer, and the cards next to it.
 
     `well_formed` says whether the answer has the form that was asked for, `is_complete` whether the record is known to
     be complete even if the answer was cut short.
@@ -74,7 +74,7 @@ AnswerReader = Callable[[str], ParsedAnswer]
 
 
 def read_plain_answer(text: str) -> ParsedAnswer:
-    """Reads an answer that is the record itself, with cards in a block beside it."""
+    """Reads an answer that is the record itself, with cards in a block of their own."""
     parts = read_text(text)
     return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
 
@@ -84,7 +84,7 @@ class AskedRecord(NamedTuple):
 
     ask: Ask
     cap: int
-    """The most tokens of the record."""
+    """The maximum number of tokens of the record."""
     span_tokens: int
     """Tokens of the history that the record stands for."""
     counter: TokenCounter

@@ -21,7 +21,7 @@ TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
 _STEPS = 8  # of a coarse scale, from one whole number to the next
 MIN_TRIGGER = 0.5
-"""The least share of usable that a strategy's own `trigger` may be."""
+"""The minimum of a strategy's own `trigger`, as a share of usable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Scale(NamedTuple):
         return max(self.offset + round(self.slope * own), 0)
 
     def own(self, upstream: int) -> int:
-        """The most of our tokens that the upstream counts as `upstream`; 0 where not even an empty view fits."""
+        """How many of our tokens the upstream counts as at most `upstream`; 0 where not even an empty view fits."""
         return max(int((upstream - self.offset) / self.slope), 0)
 
     def share(self, upstream: int) -> int:
@@ -86,7 +86,7 @@ class Budget:
     prompt_window: int | None = None
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
-    """The most tokens that replacements carry word for word."""
+    """The maximum number of tokens that replacements carry word for word."""
     nominal: Budget | None = None
     """For a scaled budget, the same budget in tokens of the upstream."""
     scale: Scale = UNSCALED
@@ -139,7 +139,7 @@ class Budget:
 
     @property
     def replacement_cap(self) -> int:
-        """The most tokens of a replacement: frame, summary and ledger together."""
+        """The maximum number of tokens of a replacement: frame, summary and ledger together."""
         return self.window // 10
 
     @property
@@ -149,7 +149,7 @@ class Budget:
 
     @property
     def task_ceiling(self) -> int:
-        """The most tokens of a condensed view that shows the first user message whole: just under `trigger`."""
+        """The maximum size of a condensed view that shows the first user message whole: just under `trigger`."""
         return self.goal + max(self.trigger - self.target - 1, 0)
 
     def headroom(self, tokens: int) -> int:

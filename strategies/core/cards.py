@@ -97,7 +97,7 @@ _DECODER = json.JSONDecoder()
 class AnswerParts(NamedTuple):
     """The summary and the cards of an answer.
 
-    `has_card_list` says whether a list of cards begins beside the summary, even a broken one: the summary is complete
+    `has_card_list` says whether a list of cards begins next to the summary, even a broken one: the summary is complete
     then.
     """
 
@@ -125,7 +125,7 @@ def read_text(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
 def read_answer(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
     """Reads the summary and the cards out of an answer in JSON.
 
-    The answer is an object with `summary` and `memories`, bare or in a code fence. If the JSON breaks off behind the
+    The answer is an object with `summary` and `memories`, bare or in a code fence. If the JSON breaks off after the
     summary, the summary is still used. Any other text, or an object without a summary, is the summary itself, without
     cards. Entries that are no cards are left out.
     """

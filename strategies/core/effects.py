@@ -21,16 +21,16 @@ class Ask:
     user: str
     """The user message."""
     max_tokens: int
-    """The most tokens of the answer."""
+    """The maximum number of tokens of the answer."""
     role: str = SUMMARIZER
     """Names the settings that choose the model."""
     view: str | None = None
-    """A message list as JSON text, from which the model goes on: `user` is put behind it as one more message.
+    """A message list as JSON text, from which the model goes on: `user` is put after it as one more message.
 
     The upstream has read that list before, so its prompt cache is hit.
     """
     record: int | None = None
-    """The most tokens of the record in the answer, if the answer may have more than the record; else None."""
+    """The maximum number of tokens of the record, if the answer may have more than the record; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Ballot:
     system: str
     user: str
     k: int
-    """How many votes are wanted; so many calls start together."""
+    """How many votes are wanted; as many calls start together."""
     max_attempts: int
-    """The most calls in all, those that replace invalid votes included."""
+    """The maximum number of calls in all, those that replace invalid votes included."""
     max_tokens: int
-    """The most tokens of one vote."""
+    """The maximum number of tokens of one vote."""
     role: str = JUDGE
     """Names the settings that choose the model."""
     at_once: bool = False

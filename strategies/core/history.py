@@ -36,7 +36,7 @@ from strategies.core.view import Item, View
 
 
 class Limits(NamedTuple):
-    """The most characters that are shown of a message's words, of a tool's result, and of a call's arguments.
+    """The maximum number of characters shown of a message's words, of a tool's result, and of a call's arguments.
 
     Of a result of 0 characters its size is shown instead.
     """
@@ -143,7 +143,7 @@ class _Entry(NamedTuple):
     abridged: bool
 
     def tokens(self, counter: TokenCounter) -> int:
-        """The tokens of the entry with a newline behind it, counted only if the message is abridged."""
+        """The tokens of the entry with a newline after it, counted only if the message is abridged."""
         return min(counter.text(self.text) + 1, self.at_most) if self.abridged else self.at_most
 
 
@@ -155,7 +155,7 @@ class _Fences:
         self._more: dict[tuple[object, Role], int] = {}
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
-        """The most tokens of an unabridged message in its fence; `broken` characters were added to inner fences."""
+        """A bound of the tokens of a whole message in its fence; `broken` characters were added to inner fences."""
         key = (message.role_member, message.role)
         if key not in self._more:
             self._more[key] = self._measured(*key)
@@ -261,7 +261,7 @@ def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> L
 
 
 def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
-    """Tokens of a ledger behind a record, with the empty line between them."""
+    """Tokens of a ledger after a record, with the empty line between them."""
     text = str(kept)
     return counter.text(text) + 1 if text else 0
 
@@ -284,6 +284,6 @@ def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
 
 
 def _source(view: View, place: int) -> int:
-    """The chain index of the first message at or behind item `place`."""
+    """The chain index of the first message at or after item `place`."""
     sources = (view.items[i].source for i in range(place, view.size))
     return next((source for source in sources if source is not None), len(view.transcript.chain))

@@ -62,7 +62,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCaps:
-    """The most tokens of each part, with its heading."""
+    """The maximum number of tokens of each part, with its heading."""
 
     rules: int = 1_000
     facts: int = 300
@@ -86,14 +86,14 @@ def _fact_line(fact: Fact) -> str:
 
 
 def append_ledger(record: str, ledger: Ledger) -> str:
-    """The record with the ledger behind it. Ledger marks inside the record are rewritten, so that none is mistaken."""
+    """The record with the ledger after it. Ledger marks inside the record are rewritten, so that none is mistaken."""
     text = str(ledger)
     safe = _MARKED.sub("(Ledger)", record)
     return f"{safe}\n\n{text}" if safe and text else safe or text
 
 
 def split_ledger(text: str) -> tuple[str, Ledger]:
-    """Splits a text into the record and the ledger behind it."""
+    """Splits a text into the record and the ledger after it."""
     match = _MARKED.search(text)
     if match is None:
         return text, Ledger()

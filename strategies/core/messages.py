@@ -58,7 +58,7 @@ class Message:
     role_member: str
     """The value of the `role` member, "" if that is no string."""
     digest: bytes
-    """The digest by which the chain knows the message (`strategies.core.digest`); empty for a message of ours."""
+    """The digest by which the chain knows the message (`strategies.core.digest`); empty for one of our own."""
     tokens: int
     """Tokens of the message with its framing."""
     calls: tuple[ToolCall, ...] = ()
@@ -164,7 +164,7 @@ def unknown(digest: bytes, role: Role) -> Message:
 
 
 def literal(body: Mapping[str, object], counter: TokenCounter, role: Role, raw: str | None = None) -> Message:
-    """A message of ours, with its tokens counted. It belongs to no chain and has no digest.
+    """A message of our own, with its tokens counted. It belongs to no chain and has no digest.
 
     `raw` is its JSON text, if that already exists.
     """
@@ -177,7 +177,7 @@ def _calls(body: Mapping[str, object]) -> tuple[ToolCall, ...]:
 
 
 def dump(body: Mapping[str, object]) -> str:
-    """The JSON text of a message of ours. Lone surrogates stay escaped, so that the text can always be encoded."""
+    """The JSON text of a message of our own. Lone surrogates stay escaped, so that the text can always be encoded."""
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()

@@ -27,7 +27,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A message of ours as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
+    """A message of our own as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
 
     raw: str
     kind: PieceKind

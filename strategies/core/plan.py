@@ -1,7 +1,7 @@
 """Plans: what a strategy wants to change in a view, and how the change is applied and checked.
 
 A plan is a list of `Replace` edits. Their spans are item ranges between legal cuts, in order, and do not overlap.
-`apply` makes the next view. Its head ends at the first legal cut behind the last span, but never before the end of the
+`apply` makes the next view. Its head ends at the first legal cut after the last span, but never before the end of the
 earlier head.
 `check` compares the result with the transcript: a plan may add no violation that the transcript did not have.
 """
@@ -76,9 +76,9 @@ def _check_span(edit: Replace, done: int, view: View) -> None:
 
 
 def _next_cut(view: View, place: int) -> int:
-    """The first legal cut at or behind an item, up to the view's limit; the item itself if there is none.
+    """The first legal cut at or after an item, up to the view's limit; the item itself if there is none.
 
-    A head ends at one. System messages of the span that it covers are sent right behind it, and must not separate a
+    A head ends at one. System messages of the span that it covers are sent right after it, and must not separate a
     call from its results; an edit that replaces single messages may end between two results.
     """
     cuts = view.structure.cuts
@@ -191,7 +191,7 @@ def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, .
 def replace_before(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
     """The edit that puts the task and the replacement in the place of everything before item `end`.
 
-    What of the question stands before `end` is kept behind them. A task at or behind `end`, as after an opening message
+    What of the question stands before `end` is kept after them. A task at or after `end`, as after an opening message
     of the assistant's, stays where it is.
     """
     kept: list[Piece] = [*task, replacement] if view.task is not None and view.task < end else [replacement]

@@ -2,7 +2,7 @@
 
 Every strategy is a `Strategy`: it condenses a view. It may also be
 
-    Triggering   it has a trigger of its own beside the marks
+    Triggering   it has a trigger of its own besides the marks
     Marking      it has marks of its own in place of the settings'
     Injecting    it says how memory is put before a user message
     Judging      it lets a model vote, off the request's path, on whether a view should be condensed
@@ -129,7 +129,7 @@ class Injecting(ABC):
 
 
 class Shortened(NamedTuple):
-    """A view without some messages behind its head, and metadata of the strategy that says which."""
+    """A view without some messages after its head, and metadata of the strategy that says which."""
 
     view: View
     metadata: Mapping[str, Any]
@@ -157,7 +157,7 @@ class Judging(ABC):
 
     @abstractmethod
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
-        """The view without messages behind the head that a judged record leaves out when it is applied first.
+        """The view without messages after the head that a judged record leaves out when it is applied first.
 
         `metadata` is the record's. None where all messages are to stay, or cannot be dropped.
         """

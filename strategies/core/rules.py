@@ -16,13 +16,13 @@ from typing import NamedTuple
 LONGEST = 600
 """Characters of the longest sentence that may be a rule: anything longer was pasted."""
 MAX_OF_ONE = 40
-"""The most units that one message may contribute."""
+"""The maximum number of units that one message contributes."""
 MAX_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
 MOST = 400
-"""The most rules that are kept, and the most wishes and tasks: the earliest of each."""
+"""The maximum number of rules kept, and of wishes and tasks: the earliest of each."""
 _FILLERS = frozenset(
     (
         *("please", "pls", "remember", "reminder", "again", "also", "and", "ok", "okay", "so", "note", "that"),

@@ -10,7 +10,7 @@ from strategies.core.messages import RESULT_ROLES, Message, Role, TokenCounter, 
 from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 
 CALLING = "(tool call)"
-"""The content of a message of ours that only calls tools, where an empty content is refused."""
+"""The content of a message of our own that only calls tools, where an empty content is refused."""
 BRIDGE: Mapping[str, object] = {"role": "assistant", "content": "Understood."}
 """The message between a tool's result and a user message, where we have made them neighbours."""
 _OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
@@ -30,7 +30,7 @@ def shape(placed: Iterable[Placed], form: Form, counter: TokenCounter) -> Iterat
 
 
 def adapt_message(body: Mapping[str, object], form: Form) -> Mapping[str, object] | None:
-    """A message of ours adapted to the form: the same object if it is accepted as is, None if it must be left out."""
+    """A message of our own adapted to the form: itself if it is accepted as is, None if it must be left out."""
     if body.get("role") != "assistant":
         return body
     if not form.assistant_name and "name" in body:

@@ -4,7 +4,7 @@
 replacement of a given size. Suffix sums answer in constant time, so that a search over all cuts is linear.
 
 Turn boundaries are preferred. If none meets the goal, round boundaries are used: an agent with one user message has no
-other. No cut lies behind the view's limit.
+other. No cut is after the view's limit.
 """
 
 from __future__ import annotations

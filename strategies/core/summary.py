@@ -11,7 +11,7 @@ A span that is too long for one prompt is shown in parts, one after the other, e
 which the model merges in. If one answer is refused, the whole summary fails; `strategies.core.answer` says which
 answers are accepted.
 
-Memory cards are asked for in the same call, behind the record, if the form has a template for them. They never cost a
+Memory cards are asked for in the same call, after the record, if the form has a template for them. They never cost a
 call of their own: where the history fits into one prompt only without them, they are not asked for.
 """
 
@@ -45,13 +45,19 @@ from strategies.core.view import Item, View
 from strategies.prompts import prompt, prompt_digest
 
 MAX_PARTS = 8
+"""The maximum number of calls for one record; a history that needs more parts is abridged."""
 MIN_RECORD = 48
+"""Tokens. A shorter record says too little to stand for history."""
 _MIN_PART = 256
+"""Tokens that an earlier record and a part of the history have at least, however small the window is."""
 _FRAMES = 64
+"""Tokens of the chat format, and of the tags around earlier record and history."""
 _CAUTION = 0.9
+"""The share of the summarizer's window that is used, because its tokenizer may count more than ours."""
 _WORDS_PER_TOKEN = 0.6
+"""English has about 0.75 words in a token; models exceed the length that they are told."""
 CARD_TOKENS = 500
-"""The most tokens for the cards of one answer."""
+"""The maximum number of tokens for the cards of one answer."""
 MIN_WINDOW_FOR_CARDS = 2_000
 """In a smaller summarizer's window, asking for cards would take room that the history needs."""
 
@@ -62,17 +68,17 @@ class RecordForm(NamedTuple):
     template: str = "summary"
     """The prompt template. NAME.md has a twin NAME-continue.md for a model that goes on from the view."""
     closing: str = "Write the record now."
-    """The line behind the history."""
+    """The line after the history."""
     limits: Limits = WIDEST
-    """The most that is shown of one message."""
+    """How much of one message is shown at most."""
     read: AnswerReader = read_plain_answer
     """Reads record and cards out of an answer."""
     tries: int = 1
     """How often the model may be asked, if its answers are refused."""
     extra_tokens: int = 0
-    """Tokens of an answer beside record and cards, such as its JSON quoting."""
+    """Tokens of an answer besides record and cards, such as its JSON quoting."""
     cards: str = ""
-    """The template that asks for memory cards, put behind the record's; "" to ask for none."""
+    """The template that asks for memory cards, put after the record's; "" to ask for none."""
 
     def with_cards(self, template: str = "memory") -> RecordForm:
         """The same form, asking for cards with a template."""
@@ -98,7 +104,7 @@ class RecordForm(NamedTuple):
         return text.replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
 
     def answer_tokens(self, cap: int) -> int:
-        """The most tokens of an answer whose record has `cap`; everything beside the record may have as many again."""
+        """The maximum number of tokens of an answer whose record has `cap`; the rest of it may have as many again."""
         return cap + min(self.extra_tokens + (CARD_TOKENS if self.cards else 0), cap)
 
 
@@ -106,7 +112,7 @@ PLAIN = RecordForm()
 
 
 class Cap(NamedTuple):
-    """The most tokens of a replacement's `text`, which is record plus ledger, and of the `record` alone."""
+    """The maximum tokens of a replacement's `text`, which is record plus ledger, and of the `record` alone."""
 
     text: int
     record: int
@@ -138,7 +144,7 @@ class Span:
         return Cap(min(most.text, half), min(most.record, half))
 
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
-        """The ledger behind the span's record, and the tokens that it leaves for the record.
+        """The ledger after the span's record, and the tokens that it leaves for the record.
 
         The user's rules come first, then the record, then facts. Raises `Declined` where there is no room for a record.
         """

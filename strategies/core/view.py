@@ -81,7 +81,7 @@ class View:
 
     transcript: Transcript
     lead: tuple[Item, ...]
-    """The first items; all items behind them are messages of the transcript, unchanged and without a gap."""
+    """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
     head: int
     """How many items the head has."""
     covered: int
@@ -141,7 +141,7 @@ class View:
 
     @property
     def _own_tokens(self) -> int:
-        """Tokens of the messages behind the lead.
+        """Tokens of the messages after the lead.
 
         Summed directly where they are few, else as all tokens less those of the messages before them.
         """
@@ -257,7 +257,7 @@ class View:
         return [*placed, *self._woven(waiting)]
 
     def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
-        """The messages behind the lead, with the system messages in `waiting` at their places (chain indices)."""
+        """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""
         placed: list[Message] = []
         done = self._start
         chain = self.transcript.chain

@@ -33,7 +33,7 @@ _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
 _FILL = 0.9
 COMPACT = WIDEST._replace(results=0, arguments=300)
-"""The most that judges see of a message: of a tool's result only its size."""
+"""How much of a message judges see at most: of a tool's result only its size."""
 
 
 def skip_reason(view: View, budget: Budget, session: SessionFacts, options: DynaContextOptions) -> str:

@@ -1,7 +1,7 @@
 """Passages: the searchable entries, which are stored messages, parts of long ones, and cards.
 
 An entry's `key` decides who may see it. For a message it is the chain digest up to and including that message, so that
-the message is visible only behind the same history. A long message is split at the ends of lines and sentences; its
+the message is visible only after the same history. A long message is split at the ends of lines and sentences; its
 parts, joined, are the message again, byte for byte.
 """
 
