@@ -321,17 +321,18 @@ class Exchange:
 
     # -- settle --------------------------------------------------------------------------------------
 
-    def settle(self, watched: WatchedReply, items: Items = ()) -> Awaitable[None] | None:
+    def settle(self, watched: WatchedReply) -> Awaitable[None] | None:
         """Learns from a complete reply at once, and returns what then stores the session; None if nothing is stored.
 
         Synchronous, for nothing may come between the end of a reply and the start of storing it. A defect in here costs
-        what the reply would have taught, not the session. `items` are what the model said, which append mode stores.
+        what the reply would have taught, not the session.
         """
         try:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
-        return self.store(items) if self.stores else None
+        now = self._now
+        return None if now.update is None else self.store(watched.items() if now.decision.head else ())
 
     def _learn(self, watched: WatchedReply) -> None:
         decision, case, rounds = self._now[:3]

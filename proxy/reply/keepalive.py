@@ -100,7 +100,8 @@ class KeepAlive:
 
     async def close(self) -> None:
         """Stops the timer. If the proxy has begun a stream that the reply has not ended, ends it with an error."""
-        await self.stop()
+        if self._timer is not None or self._beating is not None:
+            await self.stop()
         if self.has_sent_head and not self._is_over:
             between = b"\n\n" if self._newest else b""
             last = self._endpoint.error_event(UpstreamUnavailable(BROKEN_OFF), self._newest)

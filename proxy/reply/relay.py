@@ -18,12 +18,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, to_client
 from proxy.http.sse import between_events, is_event_stream
@@ -35,14 +34,19 @@ WATCH_AFTER = 0.05
 CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 
 T = TypeVar("T")
-Settle = Callable[[Items], Awaitable[None] | None]
-"""Called when a reply is complete, with what the model said if that was captured.
-
-Returns an awaitable that stores what is still to be stored, or None.
-"""
+Settle = Callable[[], Awaitable[None] | None]
+"""Called when a reply is complete. Returns an awaitable that stores what is still to be stored, or None."""
 
 _LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
+
+
+class Watching(Protocol):
+    """Takes in a reply while it is relayed."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes in the next bytes."""
+        ...
 
 
 class ClientGone(Exception):
@@ -89,7 +93,13 @@ class Incoming:
         As with `asyncio.timeout`, the work runs in the caller's task. A task that watches the client is started only if
         the work takes longer than a moment. After work that succeeded it goes on for the next one; `close` ends it.
         """
-        watch = self._new_watch()
+        task = asyncio.current_task()
+        assert task is not None
+        watch = self._watch = _Watch(task)
+        if self._has_left:
+            asyncio.get_running_loop().call_soon(watch.cancel_task)
+        elif self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
         try:
             return await work
         except BaseException as error:
@@ -98,23 +108,15 @@ class Incoming:
                 raise ClientGone from None
             raise
         finally:
-            self._watch = None
-            watch.end()
+            self._watch, watch.is_over = None, True
+            if watch.has_cancelled:
+                watch.task.uncancel()  # the caller has dealt with it
 
     def close(self) -> None:
         """Stops watching the client."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
-
-    def _new_watch(self) -> _Watch:
-        """A watch that cancels the caller's task when the client disconnects, or soon if it already has."""
-        watch = self._watch = _Watch()
-        if self._has_left:
-            asyncio.get_running_loop().call_soon(watch.cancel_task)
-        elif self._watching is None:
-            self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
-        return watch
 
     def _start_watching(self) -> None:
         self._watching = asyncio.ensure_future(self._watch_client())
@@ -127,39 +129,31 @@ class Incoming:
 
 
 class _Watch:
-    """Can cancel the task that made it, until it is ended."""
+    """Can cancel a task while the watch is not over."""
 
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling_before = task.cancelling()
-        self._has_cancelled = self._is_over = False
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.cancelling_before = task.cancelling()
+        self.has_cancelled = self.is_over = False
 
     def cancel_task(self) -> None:
-        if not self._is_over:
-            self._has_cancelled = True
-            self._task.cancel()
+        if not self.is_over:
+            self.has_cancelled = True
+            self.task.cancel()
 
     def is_only_canceller(self) -> bool:
         """Whether this watch has cancelled the task and nobody else has."""
-        return self._has_cancelled and self._task.cancelling() == self._cancelling_before + 1
-
-    def end(self) -> None:
-        """Ends the watch and takes back its cancellation, which the caller has dealt with."""
-        self._is_over = True
-        if self._has_cancelled:
-            self._task.uncancel()
+        return self.has_cancelled and self.task.cancelling() == self.cancelling_before + 1
 
 
 @dataclass(slots=True)
 class Relay:
     """An ASGI app that passes on a reply, and settles it before the last byte.
 
-    `own_headers` are added to those of the upstream. A `capture` is fed the reply, and `settle` is called with the
-    items that it makes. The awaitable that `settle` returns is awaited in a task started by `start_task`, which goes
-    on even if the client has left. A defect in `capture` or `settle` is logged and does not stop the reply. `follow` is
-    called after a complete reply has been sent and settled. An `editor` changes the bytes that are passed on.
+    `own_headers` are added to those of the upstream. `watched` is fed the reply, and then `settle` is called. The
+    awaitable that `settle` returns is awaited in a task started by `start_task`, which goes on even if the client has
+    left. A defect in `watched` or `settle` is logged and does not stop the reply. `follow` is called after a complete
+    reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
     endpoint: Endpoint
@@ -167,7 +161,7 @@ class Relay:
     reply: UpstreamReply
     own_headers: Headers
     settle: Settle | None = None
-    capture: Capture | None = None
+    watched: Watching | None = None
     follow: Callable[[], None] | None = None
     editor: Editor | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
@@ -224,8 +218,8 @@ class Relay:
         bytes_left = _content_length(self.reply.headers)
         async for chunk in self.reply.chunks():
             bytes_left -= len(chunk)
-            if self.capture is not None:
-                self._feed_capture(self.capture, chunk)
+            if self.watched is not None:
+                self._feed(self.watched, chunk)
             is_last = bytes_left == 0
             edited = chunk if self.editor is None else self._edit(chunk, is_last=is_last)
             if in_events:
@@ -238,7 +232,8 @@ class Relay:
                 break
         if not self._is_over:
             await self._settle_reply()
-            await self._send(send, self._last_event + self._edit(b"", is_last=True), more=False)
+            rest = b"" if self.editor is None else self._edit(b"", is_last=True)
+            await self._send(send, self._last_event + rest, more=False)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         self._is_over = not more
@@ -275,8 +270,7 @@ class Relay:
             return
         self._is_complete = True
         try:
-            items = self.capture.items() if self.capture else ()
-            storing = self.settle(items) if self.settle else None
+            storing = self.settle() if self.settle else None
         except Exception:  # noqa: BLE001
             self._note_defect()
             return
@@ -312,11 +306,11 @@ class Relay:
         else:
             storing.add_done_callback(lambda _: follow())
 
-    def _feed_capture(self, capture: Capture, chunk: bytes) -> None:
+    def _feed(self, watched: Watching, chunk: bytes) -> None:
         try:
-            capture.feed(chunk)
+            watched.feed(chunk)
         except Exception:  # noqa: BLE001
-            self.capture = None
+            self.watched = None
             _log.exception("a reply was not read")
 
 

@@ -16,14 +16,12 @@ import json
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Protocol
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, usage_in, with_prompt_tokens
-from proxy.http.content_encoding import decoder_for, encoding_of
+from proxy.http.content_encoding import Decoder, decoder_for, encoding_of
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader, LineSplitter, is_event_stream
 from proxy.values import json_or_none
@@ -56,30 +54,28 @@ class WatchedReply:
         self._captured = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
+        """Takes in the next bytes: the first are kept, and those that, so far, are the last ones."""
+        plain = chunk if self._decoder is None else self._decoded(self._decoder, chunk)
         if self._is_readable:
-            self._keep(chunk)
+            if len(self._head) < HEAD:
+                self._head += plain[: HEAD - len(self._head)]
+            self._tail.append(plain)
+            self._kept += len(plain)
+            self._size += len(plain)
+            while self._kept - len(self._tail[0]) >= TAIL:
+                self._kept -= len(self._tail.popleft())
         if self._capture is not None:
             self._captured += len(chunk)
             self._capture.feed(chunk)
             if self._captured > MAX_HELD:
                 self._capture = None
 
-    def _keep(self, chunk: bytes) -> None:
-        """Keeps the chunk if it is one of the first or, so far, of the last ones."""
-        if self._decoder is not None:
-            try:
-                chunk = self._decoder.feed(chunk)
-            except zlib.error:
-                self._is_readable = False
-                return
-        if len(self._head) < HEAD:
-            self._head += chunk[: HEAD - len(self._head)]
-        self._tail.append(chunk)
-        self._kept += len(chunk)
-        self._size += len(chunk)
-        while self._kept - len(self._tail[0]) >= TAIL:
-            self._kept -= len(self._tail.popleft())
+    def _decoded(self, decoder: Decoder, chunk: bytes) -> bytes:
+        try:
+            return decoder.feed(chunk)
+        except zlib.error:
+            self._is_readable, self._decoder = False, None
+            return b""
 
     def items(self) -> Items:
         """What the model said, if there is a capture and the reply is complete and not too large; else empty."""
@@ -97,26 +93,26 @@ class WatchedReply:
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""
-        tail = b"".join(self._tail).decode("utf-8", "replace")
         known: dict[str, Any] = {}
-        for earlier in chain(_usages(tail), _usages(self.head)):
-            # Events of Anthropic's streams complete each other: the first has the prompt, the last the reply.
-            known = {**earlier, **known}
-            if usage := usage_in(known):
-                return usage
+        for part in (self._tail, (self._head,)):
+            text = b"".join(part).decode("utf-8", "replace")
+            at = len(text)
+            while (at := text.rfind('"usage"', 0, at)) >= 0:
+                # Events of some streams complete each other: the first has the prompt, the last the reply.
+                known = {**_counts_at(text, at), **known}
+                if usage := usage_in(known):
+                    return usage
         return None
 
 
-def _usages(text: str) -> Iterator[dict[str, Any]]:
-    """The usages in a text, the last one first, each without members that are 0 or null."""
-    at = len(text)
-    while (at := text.rfind('"usage"', 0, at)) >= 0:
-        if found := _USAGE.match(text, at):
-            try:
-                value, _ = _DECODER.raw_decode(text, found.end())
-            except (ValueError, RecursionError):
-                continue
-            yield {key: each for key, each in value.items() if each}
+def _counts_at(text: str, at: int) -> dict[str, Any]:
+    """The usage at a place of a text, without members that are 0 or null; empty if there is none."""
+    found = _USAGE.match(text, at)
+    try:
+        value = _DECODER.raw_decode(text, found.end())[0] if found else {}
+    except (ValueError, RecursionError):
+        return {}
+    return {key: each for key, each in value.items() if each}
 
 
 # -- editing ---------------------------------------------------------------------------------------------------

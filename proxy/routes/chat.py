@@ -86,9 +86,11 @@ class _Serving:
                 response = await self._response()
                 await response(scope, receive, keeping_alive)
                 await self.keep_alive.close()
-            finally:
+            except BaseException:
                 self.incoming.close()
                 await self.keep_alive.stop()
+                raise
+            self.incoming.close()
 
     async def _response(self) -> ASGIApp:
         try:

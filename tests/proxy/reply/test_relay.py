@@ -11,7 +11,6 @@ import pytest
 from starlette.types import Message
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.replies import Items
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.relay import Incoming, Relay
@@ -58,7 +57,7 @@ class Store:
         self.asked = asyncio.Event()
         self.stored = asyncio.Event()
 
-    async def settle(self, _items: Items) -> None:
+    async def settle(self) -> None:
         self.asked.set()
         await self.stored.wait()
 
@@ -131,12 +130,9 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
         def feed(self, chunk: bytes) -> None:
             heard.append(chunk)
 
-        def items(self) -> Items:
-            return [{"heard": b"".join(heard)}]
-
-    async def settle(items: Items) -> None:
-        assert items == [{"heard": b"data: 1\n\n" + LAST}]
-        await store.settle(items)
+    async def settle() -> None:
+        assert b"".join(heard) == b"data: 1\n\n" + LAST
+        await store.settle()
 
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
@@ -260,11 +256,8 @@ class Unreadable:
     def feed(self, chunk: bytes) -> None:
         raise ZeroDivisionError
 
-    def items(self) -> Items:
-        raise AssertionError("it was dropped")
 
-
-async def failing(_items: Items) -> None:
+async def failing() -> None:
     raise ZeroDivisionError
 
 
