@@ -17,7 +17,7 @@ SAMPLE = 2_048  # bytes of a message that are looked at
 _PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes after the first
 _PER_ESCAPE = 6  # bytes of a character that is written as \uXXXX
 _MEDIA = (b'"image', b'"input_', b'"audio', b'"video', b'"file')  # in each message that has a part of media
-_FRAME, _CHARS_PER_TOKEN = 4, 4  # of the text beside media, whose tokens are estimated
+_FRAME, _CHARS_PER_TOKEN = 4, 4  # of the text next to media, whose tokens are estimated
 
 
 class Features(NamedTuple):

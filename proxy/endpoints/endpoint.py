@@ -108,7 +108,7 @@ class Endpoint:
     session_hints: Callable[[Headers, Values], Iterable[SessionHint]]
     """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
     key_header: tuple[bytes, bytes] = BEARER
-    """The header that carries an API key, and what stands before the key in it."""
+    """The header that carries an API key, and the text before the key in it."""
 
     # -- replies: what is read of them
 

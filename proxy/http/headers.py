@@ -28,7 +28,7 @@ _HOP_BY_HOP = frozenset(
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 BEARER = (b"authorization", b"Bearer ")
-"""The header with an API key in most protocols, and what stands before the key."""
+"""The header with an API key in most protocols, and the text before the key."""
 
 
 def to_upstream(

@@ -76,7 +76,7 @@ class Tenants:
         """The owner of a request from the address `peer`.
 
         Raises `BadRequest` if a header must name the tenant and is missing, or does not come from a trusted proxy, and
-        if such a header, or one with a credential, stands twice.
+        if such a header, or one with a credential, is there twice.
         """
         values = values_once(headers, self._names)
         credential = self._digest("credential", self._credential(values))
@@ -92,7 +92,7 @@ class Tenants:
         return Owner(self._digest("header", value), credential)
 
     def _credential(self, values: Mapping[bytes, str]) -> str:
-        """All credentials of a request as one text: the first by its value alone, wherever it stands."""
+        """All credentials of a request as one text: the first by its value alone, wherever it is."""
         parts: list[str] = []
         for name in self._credentials:
             if name in values:
@@ -105,7 +105,7 @@ class Tenants:
 
 
 def tenant_key(settings: Settings) -> bytes:
-    """The key of tenant digests: from the settings, else from a file beside the embedded store.
+    """The key of tenant digests: from the settings, else from a file next to the embedded store.
 
     Replicas that share a Redis must agree on the key, so without a setting they use a fixed one.
     """

@@ -36,7 +36,7 @@ _BATCH = 100
 BY_LENGTH = "length"
 """The name of the counter whose counts are estimates by length."""
 MIN_MESSAGES = 16
-"""The fewest messages for which a prefix saves anything."""
+"""Minimum number of messages for which a prefix saves anything."""
 MAX_NEW_MESSAGES = 64
 """How many messages from the end of a request a prefix is searched; a turn adds fewer."""
 _KEY_BYTES = 16

@@ -6,7 +6,7 @@ While a new body continues with the bytes of the expected next message, it conta
 begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or
 counted again. Where the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
-`SPAN_LENGTH` messages that stood side by side twice form a span. The bytes of a span are joined and compared at once,
+`SPAN_LENGTH` messages that came side by side twice form a span. The bytes of a span are joined and compared at once,
 because copying them takes less time than a step for each message. What is new is parsed in windows: each is decoded
 from UTF-8 as one text, and the event loop gets its turn after each. A window grows while all that it holds is new.
 
@@ -35,7 +35,7 @@ from strategies.core.parsing import decode, loads
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
-"""The most tenants whose first message is remembered; of any other the first message is parsed."""
+"""Maximum number of tenants whose first message is remembered; the first message of any other is parsed."""
 LARGEST_SHARE = 16
 """A message that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 ENTRY_BYTES = 1_250
@@ -120,7 +120,7 @@ class Element:
 
 
 class Span:
-    """Elements of the cache that stood side by side; `texts` are the bytes of each."""
+    """Neighbouring elements of the cache; `texts` are the bytes of each."""
 
     __slots__ = ("elements", "is_text", "texts")
 
@@ -158,7 +158,7 @@ class MessageCache:
         return len(self._kept)
 
     async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> ElementArray:
-        """Reads an owner's array of messages, whose first element stands at `at`; gives the event loop its turns.
+        """Reads an owner's array of messages, whose first element begins at `at`; gives the event loop its turns.
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
@@ -236,7 +236,7 @@ class MessageCache:
         return self._kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
-        """Adds to the array the expected successors of its last element, as long as their bytes stand in `data`.
+        """Adds to the array the expected successors of its last element, as long as their bytes are in `data`.
 
         Returns the index just after the last one.
         """
@@ -271,7 +271,7 @@ class MessageCache:
         span = Span(elements)
         for element in elements:
             element.span = span
-            self._units.pop(element, None)  # an element may stand in the span twice
+            self._units.pop(element, None)  # an element may be in the span twice
         self._units[span] = None
 
     def keep(self, units: Iterable[Element | Span]) -> None:

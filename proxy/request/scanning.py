@@ -31,7 +31,7 @@ MAX_BYTES = 4 * 1024 * 1024
 LARGEST_SHARE = 4
 """An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
 MAX_LEVELS = 255
-"""The most levels of nesting in a piece, because later readers are recursive; a scalar has one."""
+"""Maximum levels of nesting in a piece, because later readers are recursive; a scalar has one."""
 PIECE_SHARE = 10
 """One piece may have 1 / PIECE_SHARE of the values of a body."""
 EXTENSION = "condenser"
@@ -206,7 +206,7 @@ class Envelopes:
 
 
 def scan_members(text: str, tally: Tally) -> dict[str, Member]:
-    """The members of a body by their keys; of a key that stands twice, the last one counts.
+    """The members of a body by their keys; if a key occurs twice, the last one counts.
 
     The value of the list of messages, if it is an array, becomes one of (value, JSON text) for its elements. Raises
     `ValueError` if the text is not JSON, `BadRequest` if it is but cannot be a body, and `BodyTooLarge`.

@@ -120,7 +120,7 @@ class Body(NamedTuple):
         return member.value_start, member.end
 
     def _removal(self, key: str) -> tuple[int, int]:
-        """The span of a member and of one comma beside it, if there is any."""
+        """The span of a member and of the comma before or after it, if there is one."""
         member, text = self.members[key], self.envelope.text
         after = skip_space(text, member.end)
         if text[after] == ",":

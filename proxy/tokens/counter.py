@@ -47,7 +47,7 @@ SAMPLE_CHARS = 2_097_152
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
-"""The most models of which a counter is kept."""
+"""Maximum number of counters that are kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")

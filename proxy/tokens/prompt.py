@@ -110,7 +110,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _bounded(data: object, bytes_per_token: int) -> int:
-    """Tokens of base64 at so many bytes for each; a fixed number for what is not there."""
+    """Tokens of base64 data by its length; a fixed number if there is none."""
     if not isinstance(data, str):
         return UNSEEN_FILE_TOKENS
     return min(MAX_MEDIA_TOKENS, 1 + len(data) * 3 // 4 // bytes_per_token)
