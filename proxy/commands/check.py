@@ -53,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
     named: NamedModel | None = arguments.model
-    question = CheckedModel(settings, *named, sources(**command_line_settings(arguments))) if named else None
-    return OK if asyncio.run(_check(settings, question, offline=arguments.offline)) else FAILED
+    checked = CheckedModel(settings, *named, sources(**command_line_settings(arguments))) if named else None
+    return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
 
 
-async def _check(settings: Settings, question: CheckedModel | None, *, offline: bool) -> bool:
+async def _check(settings: Settings, checked: CheckedModel | None, *, offline: bool) -> bool:
     print("settings    ok")
     good = False
     discovered: WindowLookup = no_stated_window
@@ -74,10 +74,10 @@ async def _check(settings: Settings, question: CheckedModel | None, *, offline: 
             good = await _check_parts(settings, built, offline=offline)
             for path in filter(Path.exists, missing):
                 print(f"created     {path}")
-            if question and good:
-                discovered = await _print_calibration(built, question.model, offline=offline)
-    if question:
-        print("\n".join(budget_lines(question, discovered)))
+            if checked and good:
+                discovered = await _print_calibration(built, checked.model, offline=offline)
+    if checked:
+        print("\n".join(budget_lines(checked, discovered)))
     return good
 
 

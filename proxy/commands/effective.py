@@ -45,14 +45,14 @@ class CheckedModel(NamedTuple):
         return _OWN if own else _DEFAULT if used == default else self.source(*path)
 
 
-def budget_lines(question: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
+def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
-    settings, model = question.settings, question.model
+    settings, model = checked.settings, checked.model
     policies = Policies(settings, bundled_table(config_directory() / "models.toml"), discovered)
-    policy = policies.policy(Controls(strategy=question.suffix), {}, Scope(model))
+    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(model))
     yield f"model       {model}"
     window = policy.window
-    known_by = question.source("window") if window.source == SETTINGS else window.source
+    known_by = checked.source("window") if window.source == SETTINGS else window.source
     yield f"  window    {window}" if window.tokens is None else f"  window    {window.tokens:,} ({known_by})"
     if policy.budget is None:
         yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
@@ -60,20 +60,20 @@ def budget_lines(question: CheckedModel, discovered: WindowLookup = no_stated_wi
     else:
         if window.max_input is not None:
             yield f"  max input {window.max_input:,} ({known_by})"
-        for label, before, tokens, after in _rows(policy, policy.budget, question):
+        for label, before, tokens, after in _rows(policy, policy.budget, checked):
             yield f"  {label:<9} {before}{tokens:,} {after}"
     entry = settings.for_model(model)
-    origin = question.origin("strategy", own=bool(entry and entry.strategy))
-    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if question.suffix else origin})"
-    yield from _options(policy, question)
+    origin = checked.origin("strategy", own=bool(entry and entry.strategy))
+    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else origin})"
+    yield from _options(policy, checked)
 
 
-def _rows(policy: Policy, budget: Budget, question: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
+def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
     """The numbers of a budget: a label, the words before the number, the number, and what it is with its origin."""
-    rules, facts = (question.origin("ledger", f"{name}_max_tokens") for name in ("rules", "facts"))
-    yield "reserve", "", budget.reserve, f"({_reserve_origin(budget, question)}; a request's own length comes first)"
+    rules, facts = (checked.origin("ledger", f"{name}_max_tokens") for name in ("rules", "facts"))
+    yield "reserve", "", budget.reserve, f"({_reserve_origin(budget, checked)}; a request's own length comes first)"
     yield "usable", "", budget.usable, "(what is left of the window)"
-    yield from _mark_rows(policy, budget, question)
+    yield from _mark_rows(policy, budget, checked)
     yield "hard", "headroom under ", budget.least_headroom, "(a sixteenth of the window, at most 512)"
     yield "record", "", budget.replacement_cap, "at most (a tenth of the window)"
     task = "of the first user message, more if there is room (an eighth of the window)"
@@ -84,40 +84,40 @@ def _rows(policy: Policy, budget: Budget, question: CheckedModel) -> Iterator[tu
         yield "asks in", "", budget.prompt_window, "(the summarizer's window)"
 
 
-def _mark_rows(policy: Policy, budget: Budget, question: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
+def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
     """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
-    entry = question.settings.for_model(question.model)
+    entry = checked.settings.for_model(checked.model)
     own = entry.marks if entry else None
-    configured = (own or question.settings.marks).to_marks()
+    configured = (own or checked.settings.marks).to_marks()
     stage = next((stage for stage in policy.stages if isinstance(stage, Marking)), None)
     requested = stage.marks(budget.with_marks(configured)) if stage else configured
     for name in _MARKS:
         share, used = getattr(requested, name), getattr(budget.marks, name)
         clamped = "" if share == used else f", clamped from {share:g}"
-        origin = _DEFAULT if share == getattr(Marks(), name) else _OWN if own else question.source("marks", name)
+        origin = _DEFAULT if share == getattr(Marks(), name) else _OWN if own else checked.source("marks", name)
         if share != getattr(configured.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
         yield name, "", getattr(budget, name), f"({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
-def _reserve_origin(budget: Budget, question: CheckedModel) -> str:
-    entry, reserve = question.settings.for_model(question.model), question.settings.marks.reserve
+def _reserve_origin(budget: Budget, checked: CheckedModel) -> str:
+    entry, reserve = checked.settings.for_model(checked.model), checked.settings.marks.reserve
     is_own = entry is not None and entry.reserve is not None
     configured = entry.reserve if entry and is_own else reserve
     if configured is None:
         return f"an eighth of the window, at most {RESERVE_AT_MOST:,}"
     clamped = "" if configured == budget.reserve else f", clamped from {configured:,}"
-    return question.origin("marks", "reserve", own=is_own) + clamped
+    return checked.origin("marks", "reserve", own=is_own) + clamped
 
 
-def _options(policy: Policy, question: CheckedModel) -> Iterator[str]:
+def _options(policy: Policy, checked: CheckedModel) -> Iterator[str]:
     """Every option of every stage with its effective value."""
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         for option in fields(options) if options is not None else ():
             value = getattr(options, option.name)
-            origin = _option_origin(question, stage.name, option.name, value)
+            origin = _option_origin(checked, stage.name, option.name, value)
             yield f"    {stage.name}.{option.name} = {_effective(option.name, value, origin, policy.budget)}"
 
 
@@ -133,10 +133,10 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
     return f"{shown} ({origin})"
 
 
-def _option_origin(question: CheckedModel, stage: str, name: str, value: object) -> str:
+def _option_origin(checked: CheckedModel, stage: str, name: str, value: object) -> str:
     default = next(option.default for option in fields(TABLE[stage].options) if option.name == name)
-    if name in question.settings.options.get(stage, {}):
-        return question.source("options", stage, name)
+    if name in checked.settings.options.get(stage, {}):
+        return checked.source("options", stage, name)
     if value == default:
         return _DEFAULT
-    return SETTINGS if name in option_tables(question.settings)[stage] else "by its mode"
+    return SETTINGS if name in option_tables(checked.settings)[stage] else "by its mode"

@@ -133,14 +133,20 @@ def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON."""
-    plain = {name: getattr(verdict, name) for name in Verdict.__slots__}
-    return {**plain, "digest": verdict.digest.hex(), "earlier": [each.hex() for each in verdict.earlier]}
+    return {
+        "yes": verdict.yes,
+        "digest": verdict.digest.hex(),
+        "count": verdict.message_count,
+        "tokens": verdict.tokens,
+        "at": verdict.voted_at,
+        "metadata": verdict.metadata,
+        "earlier": [digest.hex() for digest in verdict.earlier_digests],
+    }
 
 
 def _verdict(row: Mapping[str, Any]) -> Verdict:
-    known = {name: row[name] for name in Verdict.__slots__ if name in row}
-    earlier = tuple(bytes.fromhex(each) for each in row.get("earlier", ()))
-    return Verdict(**{**known, "digest": bytes.fromhex(row["digest"]), "earlier": earlier})
+    digest, earlier = bytes.fromhex(row["digest"]), tuple(map(bytes.fromhex, row.get("earlier", ())))
+    return Verdict(row["yes"], digest, row["count"], row["tokens"], row["at"], row.get("metadata", {}), earlier)
 
 
 def record_name(digest: bytes, depth: int) -> str:

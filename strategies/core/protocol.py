@@ -35,20 +35,20 @@ class Verdict:
     """Whether the judges voted to condense."""
     digest: bytes
     """The chain digest at the end of the transcript that was judged."""
-    count: int
+    message_count: int
     """How many chain messages that transcript had."""
     tokens: int
     """The tokens of the view that was judged."""
-    at: float
+    voted_at: float
     """When the votes were held, in seconds since the epoch."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """JSON: every vote, the counts and the threshold."""
-    earlier: tuple[bytes, ...] = ()
+    earlier_digests: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
 
     def stands_in(self, digests: Sequence[bytes]) -> bool:
         """Whether the chain with these digests begins with exactly the messages that were judged."""
-        return 0 < self.count <= len(digests) and digests[self.count - 1] == self.digest
+        return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
 
 
 Polling = Generator[tuple[Effect, ...], tuple[Result, ...], Verdict]

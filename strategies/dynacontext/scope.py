@@ -54,7 +54,7 @@ class Scope(NamedTuple):
 def judged_end(view: View, verdict: Verdict) -> int:
     """The item after the last one that a verdict judged; the view's end if it judged all of them."""
     later = range(view.head, len(view.items))
-    return next((i for i in later if (view.items[i].source or 0) >= verdict.count), len(view.items))
+    return next((i for i in later if (view.items[i].source or 0) >= verdict.message_count), len(view.items))
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:

@@ -45,7 +45,11 @@ def skip_reason(view: View, budget: Budget, session: SessionFacts, options: Dyna
     if _branches(view, session) >= options.max_branches:
         return "max-branches"
     last = last_vote(view, session)
-    if last is not None and last.count == len(view.transcript.chain) and last.stands_in(view.transcript.digests):
+    if (
+        last is not None
+        and last.message_count == len(view.transcript.chain)
+        and last.stands_in(view.transcript.digests)
+    ):
         return "judged-already"
     if last is not None and _growth(view, last) < _least_growth(last, options):
         return "min-growth"
@@ -93,7 +97,7 @@ def last_vote(view: View, session: SessionFacts) -> Verdict | None:
 def known_of(verdict: Verdict, view: View) -> int:
     """How many messages of this transcript a verdict judged: all of its own, or all but its last few; else 0."""
     digests = view.transcript.digests
-    places = ((verdict.count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier)))
+    places = ((verdict.message_count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier_digests)))
     return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
 
 

@@ -99,7 +99,7 @@ def verdict_on(view: View, *, yes: bool = True, behind: int = 0) -> Verdict:
     """A verdict on a transcript as it was `behind` messages earlier."""
     count = len(view.transcript.chain) - behind
     digest, *earlier = reversed(view.transcript.digests[max(count - 4, 0) : count])
-    return Verdict(yes, digest, count, view.tokens, 0.0, earlier=tuple(earlier))
+    return Verdict(yes, digest, count, view.tokens, 0.0, earlier_digests=tuple(earlier))
 
 
 def judged_session(view: View, behind: int = 0) -> SessionFacts:

@@ -262,8 +262,8 @@ def test_a_verdict_says_what_it_is_about_and_has_the_documents_fields() -> None:
     view = view_of(chat(4))
     votes = (Vote(True, "done"), Vote(None, "hm", "bad-decision"), Vote(False, "not yet"), Vote(None, error="timeout"))
     found = judged(view, Votes(votes, calls=4), voting_k=3)
-    assert (found.yes, found.digest, found.count) == (True, view.transcript.digests[-1], 9)
-    assert (found.tokens, found.at) == (view.tokens, 12.5)
+    assert (found.yes, found.digest, found.message_count) == (True, view.transcript.digests[-1], 9)
+    assert (found.tokens, found.voted_at) == (view.tokens, 12.5)
     assert found.metadata == {
         "judge_metadata": {
             "valid_votes": 2,

@@ -198,7 +198,7 @@ def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only
     del document["verdicts"][0]["earlier"]
     older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
-    assert older.verdicts == (replace(verdict, earlier=()),)
+    assert older.verdicts == (replace(verdict, earlier_digests=()),)
 
 
 def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> None:
