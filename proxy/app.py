@@ -164,7 +164,7 @@ class _Admitted:
 async def _on_proxy_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)
     line_of(request.scope).error = error.code or error.type
-    return error_response(error)
+    return error_response(error, request.scope["path"])
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -194,5 +194,5 @@ def _base_url(request: Request) -> str:
     return f"{printable(str(request.base_url), _MAX_ADDRESS)}v1"
 
 
-async def _on_unexpected_error(_request: Request, _error: Exception) -> Response:
-    return error_response(ProxyError(DEFECT))
+async def _on_unexpected_error(request: Request, _error: Exception) -> Response:
+    return error_response(ProxyError(DEFECT), request.scope["path"])

@@ -57,7 +57,7 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         line_of(scope).error = error.code
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope["path"])(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> NotAllowed | None:
         headers = dict(scope["headers"])

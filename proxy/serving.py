@@ -18,8 +18,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.table import PATHS, endpoint_at
 from proxy.errors import ProxyError, ShuttingDown
 from proxy.http.content_encoding import encoding_of
 from proxy.http.headers import Headers, first
@@ -41,8 +40,9 @@ def line_of(scope: Scope) -> RequestLine:
     return line
 
 
-def error_response(error: ProxyError, endpoint: Endpoint = CHAT_ENDPOINT) -> Response:
-    """The response for an error of the proxy's own, in the form of an endpoint."""
+def error_response(error: ProxyError, path: str) -> Response:
+    """The response for an error of the proxy's own, in the form of the endpoint at a path."""
+    endpoint = endpoint_at(path)
     return Response(endpoint.error_body(error), error.status, dict(error.headers), media_type="application/json")
 
 
@@ -106,7 +106,7 @@ class _Reply:
                 if self._line.status is None:
                     headers = [(b"content-type", b"application/json")]
                     await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
-                    await self.send({"type": "http.response.body", "body": error.to_json()})
+                    await self.send({"type": "http.response.body", "body": endpoint_at(path).error_body(error)})
                 elif not self._line.is_complete and self._takes_events():
                     last = between_events(self._newest) + _error_event(path, error, self._newest)
                     await self._send({"type": "http.response.body", "body": last})
@@ -118,6 +118,8 @@ class _Reply:
 
 def _error_event(path: str, error: ShuttingDown, newest: bytes) -> bytes:
     """The error as an event of the protocol at this path; `newest` are the last bytes that were sent."""
+    if path in PATHS:
+        return PATHS[path].error_event(error, newest)
     match path.rstrip("/"):
         case "/v1/messages":
             members: dict[str, Any] = {"error": {"type": "overloaded_error", "message": error.message}}

@@ -182,6 +182,46 @@ def in_a_fresh_process(code: str) -> str:
     return done.stdout
 
 
+# --- protocols --------------------------------------------------------------------------------------------------
+
+WIRE = {
+    *("messages", "choices", "delta", "finish_reason", "tool_calls", "tool_call_id", "function_call"),
+    *("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "stop_reason", "content_block"),
+}
+"""Members of requests, replies and events in one protocol or another."""
+KNOW_CHAT = ("proxy/endpoints/", "proxy/demo/", "proxy/replaying/", "proxy/commands/")
+OTHER_MEANINGS = {
+    "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
+    "proxy/memory/admin.py": {"messages"},  # of an answer about memory
+    "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
+    "proxy/request/message_cache.py": {"messages"},  # an attribute
+    "proxy/routes/passthrough.py": {"messages"},  # a segment of a path
+    "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
+    "proxy/sessions/append.py": {"messages"},  # of what is stored
+    "proxy/sessions/histories.py": {"messages"},
+    "proxy/sessions/keeping.py": {"prompt_tokens", "completion_tokens"},
+}
+
+
+def docstrings(path: Path) -> set[int]:
+    """The strings of a file that say something to its reader only."""
+    return {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in modules_of("proxy") if not name(each).startswith(KNOW_CHAT)], ids=name
+)
+def test_only_an_endpoint_names_members_of_a_protocol(path: Path) -> None:
+    told = docstrings(path)
+    texts = {
+        node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in told
+    }
+    named = {word for word in WIRE if any(text == word or f'"{word}"' in text for text in texts)}
+    assert named == OTHER_MEANINGS.get(name(path), set())
+
+
 # --- size -------------------------------------------------------------------------------------------------------
 
 

@@ -71,8 +71,8 @@ def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
     call = _call(ask, role, caller)
     if ask.view is None:
         return call
-    alternates = caller.profile.alternate_roles
-    return replace(call, question=replace(call.question, view=ask.view, tools=caller.tools, alternates=alternates))
+    members, alternates = caller.members, caller.profile.alternate_roles
+    return replace(call, question=replace(call.question, view=ask.view, members=members, alternates=alternates))
 
 
 def vote_question(ballot: Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:

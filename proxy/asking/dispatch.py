@@ -12,9 +12,9 @@ is used for `CREDENTIAL_LIFE` seconds after that request and no longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -44,8 +44,8 @@ class Caller:
     model: str
     headers: Headers
     """The request's headers, of which the credential is used."""
-    tools: str | None = None
-    """The request's tools as JSON text."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """What stands around the request's message list in a prompt, its tools for example, as JSON text."""
     asked_at: float = 0.0
     """When the request came, in seconds since the epoch."""
     trust: Trust = ALWAYS

@@ -145,11 +145,12 @@ class Case(NamedTuple):
 
     def caller(self, *, background: bool) -> Caller:
         """The caller on whose behalf the proxy asks models."""
-        request = self.request
-        policy = self.policy
-        tools = offer_members(request.body, self.offer).get("tools") or request.body.raw_value("tools") or None
-        whom = request.model, request.headers, tools, request.received_at, request.trust
-        return Caller(*whom, background, policy.profile, policy.background, endpoint=request.body.endpoint)
+        request, policy, body = self.request, self.policy, self.request.body
+        offered = offer_members(body, self.offer)
+        texts = {name: offered.get(name) or body.raw_value(name) for name in body.endpoint.prompt_members}
+        members = {name: text for name, text in texts.items() if text}
+        whom = request.model, request.headers, members, request.received_at, request.trust
+        return Caller(*whom, background, policy.profile, policy.background, endpoint=body.endpoint)
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""

@@ -150,6 +150,8 @@ class Endpoint:
 
     The second argument are the tokens that each is said to have cost.
     """
+    prompt_members: tuple[str, ...]
+    """The members that stand before the list in a prompt, so that a question that goes on from it needs them too."""
     gives_several_answers: bool = False
     """Whether one question may ask for several answers."""
     lent_headers: tuple[bytes, ...] = ()

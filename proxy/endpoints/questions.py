@@ -1,13 +1,14 @@
 """What the proxy's own calls ask a model, in any protocol.
 
 There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
-form it is a view, byte for byte, and one more user message, with the request's own tools, so that the upstream's prompt
-cache of the view is used.
+form it is a view, byte for byte, and one more user message, with what stands around the list in the request's prompt,
+so that the upstream's prompt cache of the view is used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Question:
     """The maximum number of tokens of one answer."""
     view: str | None = None
     """The message list that is continued, as JSON text."""
-    tools: str | None = None
-    """The tools as JSON text, of which none may be called."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """What stands around the list, by member (`Endpoint.prompt_members`), as JSON text. No tool may be called."""
     alternates: bool = False
     """Whether the server refuses two messages of one role in a row."""
     n: int = 1

@@ -10,6 +10,11 @@ PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint
 """The paths at which requests come in."""
 
 
+def endpoint_at(path: str) -> Endpoint:
+    """The endpoint at a path; at any other path that of chat, whose errors all of OpenAI's API has."""
+    return PATHS.get(path, CHAT_ENDPOINT)
+
+
 def endpoint_named(name: str) -> Endpoint:
     """The endpoint of a dialect; raises `LookupError` for one that only a newer version knows."""
     return ENDPOINTS[name]

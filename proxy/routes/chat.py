@@ -99,10 +99,10 @@ class _Serving:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except ProxyError as error:
             self.line.error = error.code or error.type
-            return error_response(error, self.request.body.endpoint)
+            return error_response(error, self.request.body.endpoint.path)
         except Exception:  # noqa: BLE001
             _log.exception("a request failed")
-            return error_response(ProxyError(DEFECT), self.request.body.endpoint)
+            return error_response(ProxyError(DEFECT), self.request.body.endpoint.path)
 
     async def _answer(self) -> ASGIApp:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""

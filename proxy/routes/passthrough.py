@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.table import endpoint_at
 from proxy.errors import ProxyError
 from proxy.http.content_encoding import ENCODING
 from proxy.http.headers import encode_headers, first, to_upstream
@@ -82,7 +82,7 @@ async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamReques
         raise
     finally:
         line.upstream_ms = (perf_counter() - started) * 1000
-    return Relay(CHAT_ENDPOINT, incoming, reply, encode_headers(own_headers))
+    return Relay(endpoint_at(request.scope["path"]), incoming, reply, encode_headers(own_headers))
 
 
 async def _send(services: Services, incoming: Incoming, forwarded: UpstreamRequest) -> UpstreamReply:

@@ -31,6 +31,7 @@ CHAT_ENDPOINT = Endpoint(
     as_events=replies.as_events,
     question=questions.body_of,
     answers=questions.answers_in,
+    prompt_members=("tools",),
     gives_several_answers=True,
     lent_headers=(b"openai-",),
     tool=hidden_calls.tool,

@@ -19,10 +19,9 @@ _NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 def body_of(question: Question, limit: str) -> bytes:
     """The body of a request, with the bound on the answer's length under the name `limit`."""
     members = {"model": json.dumps(question.model), "messages": _messages(question)}
-    if question.tools is not None:
-        members["tools"] = question.tools
-        if not _NO_TOOLS.fullmatch(question.tools):
-            members["tool_choice"] = '"none"'
+    members |= question.members
+    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+        members["tool_choice"] = '"none"'
     if question.n > 1:
         members["n"] = str(question.n)
     if question.temperature is not None:

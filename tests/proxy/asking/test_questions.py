@@ -37,7 +37,7 @@ def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit
 
 
 def test_a_question_is_one_system_and_one_user_message_and_a_limit() -> None:
-    assert read(ASK, caller=replace(CALLER, tools=TOOLS)) == {
+    assert read(ASK, caller=replace(CALLER, members={"tools": TOOLS})) == {
         "model": "m",
         "messages": [{"role": "system", "content": "Write it down."}, {"role": "user", "content": "<history>"}],
         "max_completion_tokens": 500,
@@ -78,7 +78,7 @@ def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_numb
 
 
 def test_a_view_is_gone_on_from_byte_for_byte_with_the_tools_as_they_came() -> None:
-    data = body(ON, caller=replace(CALLER, tools=TOOLS))
+    data = body(ON, caller=replace(CALLER, members={"tools": TOOLS}))
     assert f'"messages":{VIEW[:-2]},'.encode() in data
     assert f'"tools":{TOOLS},"tool_choice":"none"'.encode() in data
 
@@ -92,7 +92,7 @@ def test_a_view_is_followed_by_the_instruction_alone() -> None:
 
 @pytest.mark.parametrize("tools", ["null", "[]", " [ ] "])
 def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one(tools: str) -> None:
-    found = read(ON, caller=replace(CALLER, tools=tools))
+    found = read(ON, caller=replace(CALLER, members={"tools": tools}))
     assert found["tools"] == json.loads(tools)
     assert "tool_choice" not in found
 
