@@ -26,8 +26,9 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying import table
 from proxy.tokens import ranks
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.messages import SYSTEM_ROLES, Message, Reader
+from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
+from strategies.dialects.chat import CHAT, SYSTEM_ROLES
 from tests.http.recorded import SHORT, Conversation, conversations
 
 HIDDEN, FRAME, TOOLS = 700, 5, 100
@@ -114,7 +115,7 @@ def _prompts(conversation: Conversation, by: str) -> Iterator[CountedPrompt]:
 
 def _read(body: Mapping[str, Any], reader: Reader, counter: Counter | None) -> Message:
     text = json.dumps(body)
-    return reader.read(text, body, counter.message(body) if counter else len(text) // 4 + 1)
+    return reader.read(text, body, counter.message(body) if counter else len(text) // 4 + 1, CHAT)
 
 
 def _talked(

@@ -50,6 +50,7 @@ class Remembering:
     """A counter that counts each text once: the same lines are weighed for every question."""
 
     def __init__(self, counter: TokenCounter) -> None:
+        self.dialect = counter.dialect
         self.text = cache(counter.text)
         self.message = counter.message
 

@@ -66,7 +66,7 @@ def _found(
 def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
     """The view that a strategy makes of a dialogue, the ladder after it."""
     body = json.dumps(_QUESTION)
-    question = Reader().read(body, _QUESTION, counter.message(_QUESTION))
+    question = Reader().read(body, _QUESTION, counter.message(_QUESTION), counter.dialect)
     view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)
     pipeline = parse(name)
     if pipeline is None:

@@ -68,7 +68,7 @@ class Extract(Strategy):
         text = append_ledger(record(view, end, record_room), kept)
         if not text:
             raise NothingToDo("nothing-to-extract")
-        piece = replacement(text, stands_for(view, end), chinese=is_chinese(view.transcript))
+        piece = replacement(text, stands_for(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
 

@@ -12,16 +12,15 @@ No model is asked, no message disappears, calls keep their results.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.language import is_chinese
-from strategies.core.messages import Role, ToolCall, dump
+from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
@@ -84,41 +83,45 @@ class Mask(Strategy):
             if not item.intact:
                 continue
             if item.role is Role.TOOL:
-                yield from self._result(i, item, calls.get(i), files)
+                answered = calls.get(i, [None] * max(len(item.answers), 1))
+                yield from self._results(i, item, answered, files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
                 yield from self._calls(i, item, files)
 
-    def _result(self, i: int, item: Item, call: ToolCall | None, files: _Files) -> Iterator[Replace]:
-        if item.message.tokens <= self.options.min_tokens:
-            return
-        file = target(call) if call else None
-        if files.keeps(file, item.message.tokens):
-            return
-        line = result_line(call, file, len(item.message.text), item.message.tokens, chinese=files.chinese)
-        body = {**item.message.body, "content": line}
-        yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
-
-    def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
-        body = dict(item.message.body)
-        raw_calls = body.get("tool_calls")
-        if not isinstance(raw_calls, list):
-            return
-        read = iter(item.calls)
-        calls = [self._call(raw, next(read), files) if isinstance(raw, Mapping) else raw for raw in raw_calls]
-        if calls != raw_calls:
-            body["tool_calls"] = calls
+    def _results(
+        self, i: int, item: Item, calls: Sequence[ToolCall | None], files: _Files, counter: TokenCounter
+    ) -> Iterator[Replace]:
+        message = item.message
+        texts = message.dialect.texts(message.body)
+        sizes = [message.tokens] if len(texts) == 1 else [counter.text(text) for text in texts]
+        lines = [self._result(*each, files) for each in zip(texts, sizes, calls, strict=True)]
+        if lines != list(texts):
+            body = message.dialect.with_texts(message.body, lines)
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
-    def _call(self, raw: object, call: ToolCall, files: _Files) -> object:
+    def _result(self, text: str, tokens: int, call: ToolCall | None, files: _Files) -> str:
+        """What is shown of one result."""
+        if tokens <= self.options.min_tokens:
+            return text
+        file = target(call) if call else None
+        if files.keeps(file, tokens):
+            return text
+        return result_line(call, file, len(text), tokens, chinese=files.chinese)
+
+    def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
+        message = item.message
+        body = message.dialect.with_arguments(message.body, lambda call: self._arguments(call, files))
+        if body is not message.body:
+            yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
+
+    def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
+        """The arguments that are shown of a call; None if they stay as they are."""
         arguments = parsed(call.arguments)
-        if arguments is None or not isinstance(raw, dict) or not isinstance(raw.get("function"), dict):
-            return raw
+        if arguments is None:
+            return None
         file = target_in(arguments)
         masked = {key: self._argument(value, file, chinese=files.chinese) for key, value in arguments.items()}
-        if masked == arguments or files.keeps(file, len(call.arguments) // 4):
-            return raw
-        function = {**raw["function"], "arguments": json.dumps(masked, ensure_ascii=False)}
-        return {**raw, "function": function}
+        return None if masked == arguments or files.keeps(file, len(call.arguments) // 4) else masked
 
     def _argument(self, value: object, file: Target | None, *, chinese: bool) -> object:
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
@@ -164,17 +167,15 @@ class _Files:
         return True
 
 
-def _by_result(view: View, each: Round) -> dict[int, ToolCall]:
-    """By item, the call that each result of a round answers: the n-th result with an id answers its n-th call."""
+def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
+    """By item, the calls that a message of a round answers: the n-th result with an id answers its n-th call."""
     waiting: dict[str, list[ToolCall]] = {}
     for call in view.items[each.start].calls:
         waiting.setdefault(call.id, []).append(call)
-    calls_by_item: dict[int, ToolCall] = {}
-    for i in range(each.start + 1, each.end):
-        calls = waiting.get(view.items[i].call_id)
-        if calls:
-            calls_by_item[i] = calls.pop(0)
-    return calls_by_item
+    return {
+        i: [calls.pop(0) if (calls := waiting.get(answered)) else None for answered in view.items[i].answers or ("",)]
+        for i in range(each.start + 1, each.end)
+    }
 
 
 def result_line(

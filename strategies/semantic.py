@@ -184,8 +184,10 @@ def _answered_calls(view: View) -> dict[int, ToolCall]:
     for index, message in originals(view, view.items):
         if message.role is Role.ASSISTANT:
             waiting |= {call.id: [each for each in message.calls if each.id == call.id] for call in message.calls}
-        elif message.role is Role.TOOL and waiting.get(message.call_id):
-            answered[index] = waiting[message.call_id].pop(0)
+        elif message.role is Role.TOOL:
+            calls = [waiting[each].pop(0) for each in message.answers or ("",) if waiting.get(each)]
+            if calls:
+                answered[index] = calls[0]
     return answered
 
 
@@ -214,9 +216,8 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
     stays = [i for i in range(selection.end) if i not in forgotten]
     behind = next((item.source for item in view.items[selection.end :] if item.source is not None), None)
     before = len(view.transcript.chain) if behind is None else behind
-    record = replacement(
-        text, before - sum(view.items[i].source is not None for i in stays), chinese=is_chinese(view.transcript)
-    )
+    count = before - sum(view.items[i].source is not None for i in stays)
+    record = replacement(text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
     if view.task not in stays:
         yield record
     for i in stays:

@@ -30,6 +30,7 @@ def plan_record(
 ) -> Plan:
     """The plan that puts a record, in its frame, in the place of everything before the end of its span."""
     view = span.view
-    piece = frame(record.text, stands_for(view, span.end), chinese=is_chinese(view.transcript))
+    count, dialect = stands_for(view, span.end), view.counter.dialect
+    piece = frame(record.text, count, dialect, chinese=is_chinese(view.transcript))
     edit = replace_before(view, span.end, piece, task_piece(view, budget.task_cap))
     return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))

@@ -42,7 +42,7 @@ ONLY_IMPORTERS = {
 
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
 FLOORS = (
-    "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/memory/",
+    "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
     "proxy/quoting.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/control_names.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",

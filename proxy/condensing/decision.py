@@ -24,6 +24,7 @@ from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
+from strategies.core.messages import Dialect
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
@@ -140,6 +141,9 @@ class Decision(NamedTuple):
 class _Uncounted:
     """Counts nothing."""
 
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
     def text(self, text: str) -> int:
         """No tokens."""
         return 0
@@ -196,7 +200,7 @@ def as_it_came(request: ClientRequest) -> Decision:
         session_source=OWN_HEADER if session else UNKNOWN,
         branch=MAIN,
         policy=_idle_policy(),
-        view=fold(Transcript(()), (), 0, _Uncounted()),
+        view=fold(Transcript(()), (), 0, _Uncounted(request.body.endpoint.dialect)),
         tokens_before=0,
         tokens_after=0,
         exact=False,

@@ -21,7 +21,7 @@ from proxy.sessions.histories import MissingMessages
 from proxy.tokens.counter import Counter, CountingPool
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.digest import chain, link
-from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.messages import Dialect, Message, Reader, Role, unknown
 from strategies.core.parsing import loads
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
@@ -47,7 +47,7 @@ class Restorer:
             standing = standing_in(condensations, _digests(measured.transcript, missing))
             if not standing:
                 return None
-            messages = list(_placeholders(missing, standing))
+            messages = list(_placeholders(missing, standing, counter.dialect))
         transcript = self._joined(measured.transcript, messages, missing.kept_first)
         put_back = sum(message.tokens for message in messages)
         return measured._replace(transcript=transcript, restored=put_back, features=None)
@@ -59,7 +59,7 @@ class Restorer:
         bodies = [loads(each.raw or "") for each in new]
         counts = await self._pool.messages(counter, bodies)
         for each, body, tokens in zip(new, bodies, counts, strict=True):
-            parsed[each] = self._reader.read(each.raw or "", body, tokens, each.digest).lean()
+            parsed[each] = self._reader.read(each.raw or "", body, tokens, counter.dialect, each.digest).lean()
         return [parsed[each] for each in missing.messages]
 
     def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:
@@ -67,7 +67,7 @@ class Restorer:
         at = 1 if kept_first else 0
         lead = list(takewhile(lambda each: each.role is not Role.ASSISTANT, sent.chain[at:]))
         # Tool output at the front was taken for a user message; now there is a call before it that it may answer.
-        seam = [replace(each, role=self._reader.role(each.body)) for each in lead]
+        seam = [replace(each, role=self._reader.role(each.body, each.dialect)) for each in lead]
         transcript = Transcript.of(joined(sent.chain[:at], messages, seam, sent.chain[at + len(lead) :]))
         systems = tuple((place + len(messages) if place > at else place, each) for place, each in sent.systems)
         return Transcript(transcript.chain, systems)
@@ -82,17 +82,17 @@ def _digests(sent: Transcript, missing: MissingMessages) -> list[bytes]:
     return [*before, node, *chain((each.digest for each in sent.chain[at:]), node)]
 
 
-def _placeholders(missing: MissingMessages, standing: Iterable[Condensation]) -> Iterable[Message]:
+def _placeholders(missing: MissingMessages, standing: Iterable[Condensation], dialect: Dialect) -> Iterable[Message]:
     """Placeholders for the missing messages; the one for the first user message has the role of the user."""
     task = _task(standing)
     cached = missing.history.parsed(NOTHING_COUNTED)
     for index, each in enumerate(missing.messages, 1 if missing.kept_first else 0):
         if index == task:
-            yield unknown(each.digest, Role.USER)
+            yield unknown(each.digest, Role.USER, dialect)
             continue
         placeholder = cached.get(each)
         if placeholder is None:
-            placeholder = cached[each] = unknown(each.digest, Role.ASSISTANT)
+            placeholder = cached[each] = unknown(each.digest, Role.ASSISTANT, dialect)
         yield placeholder
 
 

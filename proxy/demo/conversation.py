@@ -12,7 +12,7 @@ from importlib.resources import files
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, Summary, summarize
 from proxy.replaying.play import Playing, request_ends
 from proxy.replaying.recorded import Conversation, Message, Question
-from strategies.core.messages import content_text
+from strategies.dialects.chat import content_text
 
 PLANTED_TURNS = 3
 

@@ -25,6 +25,7 @@ from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
+from strategies.core.messages import Dialect
 from strategies.core.transcript import Transcript
 
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
@@ -69,8 +70,8 @@ class AsEvents(Protocol):
 class Endpoint:
     """One wire protocol, as far as the shell must know it."""
 
-    name: str
-    """The name of its dialect."""
+    dialect: Dialect
+    """Reads and writes the elements of its message lists."""
     path: str
     """The path that clients send requests to, and to which they are forwarded."""
 
@@ -170,6 +171,11 @@ class Endpoint:
     """What the model said in a reply in one piece; None where it is no reply of a model."""
     joined: JoinReplies
     splicer: MakeSplicer
+
+    @property
+    def name(self) -> str:
+        """The name of its dialect."""
+        return self.dialect.name
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

@@ -22,7 +22,7 @@ from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, StoreError
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
-from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.messages import Dialect, Message, Reader, Role, unknown
 from strategies.core.parsing import loads, normalized
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import card_entry, message_entries
@@ -98,14 +98,15 @@ class MemoryAdmin:
     def _messages(self, session: Session, branch: Branch | None, stored: StoredHistory) -> Iterator[Message]:
         """The messages of a branch; for an appended history, which has no branches, all of it."""
         if branch is not None and not session.tip.block:
-            yield from map(self._message, stored.tree.line(branch.head))
+            dialect = stored.endpoint.dialect
+            yield from (self._message(each, dialect) for each in stored.tree.line(branch.head))
         for element in history_at(session.tip, stored.appended).elements:
-            yield self.reader.read(element.raw, element.value, 0)
+            yield self.reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
-    def _message(self, stored: StoredMessage) -> Message:
+    def _message(self, stored: StoredMessage, dialect: Dialect) -> Message:
         if stored.raw is None:
-            return unknown(stored.digest, Role.USER)
-        return self.reader.read(stored.raw, loads(stored.raw), 0, stored.digest)
+            return unknown(stored.digest, Role.USER, dialect)
+        return self.reader.read(stored.raw, loads(stored.raw), 0, dialect, stored.digest)
 
     async def add(self, key: SessionKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""

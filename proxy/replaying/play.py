@@ -36,7 +36,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.effects import Ask, Effect, Result, Votes
-from strategies.core.messages import SYSTEM_ROLES, content_text
+from strategies.dialects.chat import SYSTEM_ROLES, content_text
 
 TENANT = "replay"
 

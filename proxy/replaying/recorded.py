@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strategies.core.messages import content_text
+from strategies.dialects.chat import content_text
 
 _GZIP = b"\x1f\x8b"
 

@@ -25,7 +25,7 @@ from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru, SizedLru
 from proxy.tokens.counter import Counter, CountingPool
-from strategies.core.messages import SYSTEM_ROLES, Message, Reader
+from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
@@ -224,14 +224,15 @@ class Measurer:
 
     def _read_message(self, element: Element, key: bytes, counter: Counter, count: CachedCount | int) -> Message:
         tokens, digest = (count, None) if isinstance(count, int) else (count.tokens, count.digest)
-        message = self._reader.read_bytes(element.data, element.value, tokens, digest)
+        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect, digest)
         self._counts.put(key, CachedCount(message.digest, message.tokens))
         element.set_message(counter.cache_key, message)
         return message
 
     def _estimated(self, element: Element) -> Message:
         """The message of an element, its tokens estimated by its length."""
-        message = self._reader.read_bytes(element.data, element.value, len(element.data) // BYTES_PER_TOKEN + 1)
+        tokens = len(element.data) // BYTES_PER_TOKEN + 1
+        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
         element.set_message(BY_LENGTH, message)
         return message
 
@@ -250,7 +251,7 @@ class Measurer:
 def end_of_systems(elements: Sequence[Element]) -> int:
     """The index of the first element that is not a system message."""
     for index, element in enumerate(elements):
-        if element.role not in SYSTEM_ROLES:
+        if element.role not in element.endpoint.dialect.system_roles:
             return index
     return len(elements)
 

@@ -29,8 +29,7 @@ from weakref import ref
 from proxy.endpoints.endpoint import Endpoint
 from proxy.request.scanning import SLICE_GROWTH, Envelopes, Tally
 from proxy.runtime.lru import Lru
-from strategies.core.digest import message_digest
-from strategies.core.messages import Message
+from strategies.core.messages import Message, message_digest
 from strategies.core.parsing import decode, loads
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -105,7 +104,7 @@ class Element:
     def digest(self) -> bytes:
         """The digest of its message."""
         message = next(iter(self.messages.values()), None)
-        return message_digest(self.value) if message is None else message.digest
+        return message_digest(self.value, self.endpoint.dialect) if message is None else message.digest
 
     @property
     def value(self) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from proxy.searching.tool import BadArguments, ToolState, parse_arguments
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, Overlay, PieceKind
-from strategies.core.shaping import adapt_message
 from strategies.core.view import View
 from strategies.memory.block import appears_in, notes_for, search_result
 from strategies.memory.ranking import Hit
@@ -163,7 +162,7 @@ class HiddenRounds:
 
     def _add(self, message: Mapping[str, Any], text: str) -> None:
         form = self._view.transcript.form
-        message = message if form is None else adapt_message(message, form) or message
+        message = message if form is None else self._view.counter.dialect.fitted(message, form) or message
         self._messages.append(_HiddenMessage(dump(message), self._view.counter.message(message), text))
 
     def _answer(self, result: _Result) -> None:

@@ -24,7 +24,7 @@ from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.sessions.identity import Identity
 from strategies.core.digest import ROOT, chain
-from strategies.core.messages import SYSTEM_ROLES, dump
+from strategies.core.messages import dump
 
 VERSION = 1
 """The schema of blocks, those of appends and all others."""
@@ -116,7 +116,7 @@ def head_of(count: int, digest: bytes) -> str:
 
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history that ends with these messages."""
-    digests = chain(each.digest for each in elements if each.role not in SYSTEM_ROLES)
+    digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
     return head_of(len(digests), digests[-1]) if digests else NO_HEAD
 
 

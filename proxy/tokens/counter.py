@@ -32,6 +32,7 @@ from typing import ClassVar
 from proxy.tokens import images, ranks
 from proxy.tokens.estimate import estimate
 from proxy.tokens.prompt import Prompt, is_short
+from strategies.core.messages import Dialect
 
 ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
@@ -65,6 +66,8 @@ class Counter(Prompt):
 
     protocol: ClassVar[str] = ""
     """What sets the cache keys of a protocol apart from those of others."""
+    dialect: ClassVar[Dialect]
+    """The dialect of the values that it counts."""
     name: str
     """`o200k_base`, `cl100k_base` or `estimate`."""
     exact: bool

@@ -6,7 +6,7 @@ much was left out.
 
 from __future__ import annotations
 
-from strategies.core.messages import Message, TokenCounter, content_text, dump
+from strategies.core.messages import Message, TokenCounter, dump
 
 HEAD_SHARE = 0.6
 _TRIES = 6
@@ -18,17 +18,17 @@ def shorten_message(message: Message, cap: int, counter: TokenCounter) -> str:
     """The JSON text of `message` with its content cut to at most `cap` tokens; its own text if it fits."""
     if message.tokens <= cap:
         return message.raw
-    content = message.body.get("content")
-    text = content_text(content)
-    frame = counter.message({**message.body, "content": ""})
+    dialect, body = message.dialect, message.body
+    texts = dialect.texts(body)
+    frame = counter.message(dialect.with_texts(body, [""] * len(texts)))
     room = max(cap - frame, 0)
-    # The message's own count gives the tokens of its text, unless the content has parts that are no text.
-    cut = (
-        _cut_to_tokens(text, room, message.tokens - frame, counter)
-        if content is text
-        else cut_text(text, room, counter)
-    )
-    return dump({**message.body, "content": cut})
+    if dialect.is_plain(body):
+        # The message's own count gives the tokens of its text.
+        cut = [_cut_to_tokens(texts[0], room, message.tokens - frame, counter)]
+    else:
+        characters = max(sum(map(len, texts)), 1)
+        cut = [cut_text(text, room * len(text) // characters, counter) for text in texts]
+    return dump(dialect.with_texts(body, cut))
 
 
 def cut_text(text: str, cap: int, counter: TokenCounter) -> str:

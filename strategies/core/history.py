@@ -152,20 +152,20 @@ class _Fences:
 
     def __init__(self, counter: TokenCounter) -> None:
         self.counter = counter
-        self._more: dict[tuple[object, Role], int] = {}
+        self._more: dict[tuple[str, Role], int] = {}
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
         """A bound of the tokens of a whole message in its fence; `broken` characters were added to inner fences."""
-        key = (message.role_member, message.role)
+        key = (message.written_role, message.role)
         if key not in self._more:
             self._more[key] = self._measured(*key)
         digits = len(str(index)) // 2
         parts = _PER_CALL * len(message.calls) + _PER_BROKEN_FENCE * broken
         return max(message.tokens + self._more[key], 0) + digits + parts
 
-    def _measured(self, written: object, role: Role) -> int:
+    def _measured(self, written: str, role: Role) -> int:
         fence = self.counter.text(_open(0, role)) + self.counter.text("\n</message>\n")
-        return fence + 1 - self.counter.message({"role": written, "content": ""})
+        return fence + 1 - self.counter.message(self.counter.dialect.empty(written))
 
 
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:

@@ -1,37 +1,33 @@
-"""Messages: one element of the client's list, its role, tokens, calls and text."""
+"""Messages, and the dialect in which they are written.
+
+Each wire protocol writes messages in a form of its own: a result is a message in one, a block of the user's message in
+another, an item of a flat list in the third. A `Dialect` knows one such form, and nothing else in `strategies` does. It
+reads a value, which is one parsed element of the client's list, into a `Message`: the part it plays, its calls, and the
+calls that it answers. And it writes the few values that strategies put in the place of others. Kept messages are never
+written again: a message has the bytes that it came in.
+
+A dialect has no state. A message knows its own, and a counter of tokens knows the one whose values it counts.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
-from strategies.core.digest import call_fields, message_digest
+from strategies.core.digest import digest_of
+from strategies.core.form import Form
 from strategies.core.parsing import loads
 
-SYSTEM_ROLES = ("system", "developer")
-"""Values of the `role` member of messages outside the chain."""
-RESULT_ROLES = ("tool", "function")
-"""Values of the `role` member of messages that answer a call."""
-
-
-class TokenCounter(Protocol):
-    """Counts tokens with one model's tokenizer."""
-
-    def text(self, text: str) -> int:
-        """Tokens of a plain text."""
-        ...
-
-    def message(self, body: Mapping[str, object]) -> int:
-        """Tokens of a chat message with its framing."""
-        ...
+Value: TypeAlias = Mapping[str, object]
+"""One element of a message list, parsed."""
 
 
 class Role(Enum):
-    """The part that a message plays in the conversation; not always what its `role` member says."""
+    """The part that a message plays in the conversation; not always what the wire calls it."""
 
     SYSTEM = "system"
     USER = "user"
@@ -40,34 +36,137 @@ class Role(Enum):
 
 
 class ToolCall(NamedTuple):
-    """A tool call in an assistant message; `id` is "" for the old `function_call`."""
+    """A tool call; `id` is "" where the call has none, `arguments` is JSON text or, of some tools, any text."""
 
     id: str
     name: str
     arguments: str
 
 
+class Reading(NamedTuple):
+    """What a dialect reads from a value."""
+
+    role: Role
+    """The part that the message plays, as far as the value alone tells."""
+    written_role: str
+    """What the wire calls the role, "" if nothing."""
+    calls: tuple[ToolCall, ...] = ()
+    """The tool calls that the message makes."""
+    answers: tuple[str, ...] = ()
+    """The ids of the calls that the message answers."""
+    is_result: bool = False
+    """Whether the wire says that the message is a tool's result."""
+
+
+class Dialect(Protocol):
+    """Reads and writes the values of one wire protocol."""
+
+    @property
+    def name(self) -> str:
+        """The name of the protocol. All digests but those of `chat` depend on it."""
+        ...
+
+    @property
+    def system_roles(self) -> Sequence[str]:
+        """What the wire calls the roles of messages outside the chain."""
+        ...
+
+    def read(self, value: Value) -> Reading:
+        """Reads a value, also one that breaks the rules of the protocol."""
+        ...
+
+    def text(self, value: Value) -> str:
+        """All text of a value; what is no text appears as its type in brackets."""
+        ...
+
+    def digest_fields(self, value: Value) -> Iterable[str]:
+        """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
+        ...
+
+    def user(self, text: str) -> Value:
+        """A message of the user's role."""
+        ...
+
+    def assistant(self, text: str, name: str = "") -> Value:
+        """A message of the assistant's role; with a name, which dialects without names write as the user's."""
+        ...
+
+    def empty(self, written: str) -> Value:
+        """A value without content, of a role as the wire calls it; its tokens are those of the framing."""
+        ...
+
+    def texts(self, value: Value) -> Sequence[str]:
+        """The texts that may be cut: one for each call that the value answers, else all its text as one."""
+        ...
+
+    def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
+        """The value with other texts, as many as `texts` gives and in its order."""
+        ...
+
+    def is_plain(self, value: Value) -> bool:
+        """Whether the value is nothing but framing and one text, so that its tokens give those of the text."""
+        ...
+
+    def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
+        """The value with the arguments that `rewrite` gives for a call, which keeps its own where that is None.
+
+        The same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
+        """
+        ...
+
+    def fitted(self, value: Value, form: Form) -> Value | None:
+        """A value of ours as the form wants it: the same object if it is accepted, None if it must be left out."""
+        ...
+
+    def as_user(self, value: Value) -> Value:
+        """A value of ours as the user's."""
+        ...
+
+    def merged(self, first: Value, second: Value) -> Value:
+        """Two neighbours of one role as one value."""
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens with one model's tokenizer."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of the values that it counts."""
+        ...
+
+    def text(self, text: str) -> int:
+        """Tokens of a plain text."""
+        ...
+
+    def message(self, value: Value) -> int:
+        """Tokens of a value with its framing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message: the bytes that it came in, and what was read from them."""
+    """One message: the bytes that it came in, and what was read from them."""
 
     data: bytes
     """The JSON text as it came in; empty for a message of which only the digest is stored."""
+    dialect: Dialect
+    """The dialect in which it is written."""
     role: Role
     """The part that the message plays in the conversation."""
-    role_member: str
-    """The value of the `role` member, "" if that is no string."""
+    written_role: str
+    """What the wire calls its role, "" if nothing."""
     digest: bytes
     """The digest by which the chain knows the message (`strategies.core.digest`); empty for one of our own."""
     tokens: int
     """Tokens of the message with its framing."""
     calls: tuple[ToolCall, ...] = ()
     """The tool calls that the message makes."""
-    call_id: str = ""
-    """The id of the call that the message answers, or ""."""
+    answers: tuple[str, ...] = ()
+    """The ids of the calls that the message answers."""
     is_result: bool = False
-    """Whether the `role` member says that it is a tool result; False for a tool's output in a user message."""
-    parsed: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
+    """Whether the wire says that it is a tool's result; False for a tool's output in a user message."""
+    parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
     @property
@@ -81,28 +180,29 @@ class Message:
         return self.data.decode("utf-8", "surrogatepass")
 
     @property
-    def body(self) -> Mapping[str, object]:
+    def body(self) -> Value:
         """The parsed JSON."""
         if self.parsed is not None:
             return self.parsed
-        body: Mapping[str, object] = loads(self.raw)
+        body: Value = loads(self.raw)
         return body
 
     @property
     def text(self) -> str:
-        """The text of the content; parts that are not text appear as their type in brackets."""
-        return content_text(self.body.get("content"))
+        """All text of the message; what is no text appears as its type in brackets."""
+        return self.dialect.text(self.body)
 
     def lean(self) -> Message:
         """The same message without its parsed JSON."""
         parts = (
             self.data,
+            self.dialect,
             self.role,
-            self.role_member,
+            self.written_role,
             self.digest,
             self.tokens,
             self.calls,
-            self.call_id,
+            self.answers,
             self.is_result,
         )
         return Message(*parts)
@@ -114,91 +214,68 @@ class Reader:
     def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
         self._tool_output = tuple(tool_output)
 
-    def read(self, raw: str, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
+    def read(self, raw: str, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
-        return self.read_bytes(raw.encode("utf-8", "surrogatepass"), body, tokens, digest)
+        return self.read_bytes(raw.encode("utf-8", "surrogatepass"), value, tokens, dialect, digest)
 
-    def read_bytes(self, data: bytes, body: Mapping[str, object], tokens: int, digest: bytes | None = None) -> Message:
+    def read_bytes(
+        self, data: bytes, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None
+    ) -> Message:
         """The same, from the bytes of the JSON text."""
-        calls = _calls(body) if body.get("role") == "assistant" else ()
-        return _message(data, body, self.role(body), digest or message_digest(body), tokens, calls)
+        role, written_role, calls, answers, is_result = dialect.read(value)
+        if role is Role.USER and self._is_tool_output(value, dialect):
+            role = Role.TOOL
+        known = digest or message_digest(value, dialect)
+        return Message(data, dialect, role, written_role, known, tokens, calls, answers, is_result, value)
 
-    def role(self, body: Mapping[str, object]) -> Role:
-        """The role of a message in the conversation; a message with an unknown role counts as the user's."""
-        match body.get("role"):
-            case "system" | "developer":
-                return Role.SYSTEM
-            case "assistant":
-                return Role.ASSISTANT
-            case "tool" | "function":
-                return Role.TOOL
-        return Role.TOOL if self._is_tool_output(body) else Role.USER
+    def role(self, value: Value, dialect: Dialect) -> Role:
+        """The part that a message plays, whatever comes before it."""
+        role = dialect.read(value).role
+        return Role.TOOL if role is Role.USER and self._is_tool_output(value, dialect) else role
 
-    def _is_tool_output(self, body: Mapping[str, object]) -> bool:
+    def _is_tool_output(self, value: Value, dialect: Dialect) -> bool:
         if not self._tool_output:
             return False
-        text = content_text(body.get("content"))
+        text = dialect.text(value)
         return any(pattern.search(text) for pattern in self._tool_output)
 
 
-def _message(
-    data: bytes, body: Mapping[str, object], role: Role, digest: bytes, tokens: int, calls: tuple[ToolCall, ...]
-) -> Message:
-    written, answers = body.get("role"), body.get("tool_call_id")
+def message_digest(value: Value, dialect: Dialect) -> bytes:
+    """The digest by which the chain knows a message."""
+    return digest_of(dialect.name, dialect.digest_fields(value))
+
+
+def unknown(digest: bytes, role: Role, dialect: Dialect) -> Message:
+    """A placeholder in the chain for a message of which only the digest is stored."""
+    return Message(b"", dialect, role, "", digest, 0, parsed={})
+
+
+def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: str | None = None) -> Message:
+    """A message of ours, with its tokens counted. It belongs to no chain and has no digest.
+
+    `role` is the part that it plays, if the value does not tell; `raw` is its JSON text, if that already exists.
+    """
+    reading = counter.dialect.read(value)
+    data = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass")
     return Message(
         data,
-        role,
-        written if isinstance(written, str) else "",
-        digest,
-        tokens,
-        calls,
-        answers if isinstance(answers, str) else "",
-        written in RESULT_ROLES,
-        body,
+        counter.dialect,
+        role or reading.role,
+        reading.written_role,
+        b"",
+        counter.message(value),
+        reading.calls,
+        reading.answers,
+        reading.is_result,
+        value,
     )
 
 
-def unknown(digest: bytes, role: Role) -> Message:
-    """A placeholder in the chain for a message of which only the digest is stored."""
-    return Message(b"", role, "", digest, 0, parsed={})
-
-
-def literal(body: Mapping[str, object], counter: TokenCounter, role: Role, raw: str | None = None) -> Message:
-    """A message of our own, with its tokens counted. It belongs to no chain and has no digest.
-
-    `raw` is its JSON text, if that already exists.
-    """
-    text = dump(body) if raw is None else raw
-    return _message(text.encode("utf-8", "surrogatepass"), body, role, b"", counter.message(body), _calls(body))
-
-
-def _calls(body: Mapping[str, object]) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(*fields) for fields in call_fields(body))
-
-
-def dump(body: Mapping[str, object]) -> str:
-    """The JSON text of a message of our own. Lone surrogates stay escaped, so that the text can always be encoded."""
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+def dump(value: Value) -> str:
+    """The JSON text of a message of ours. Lone surrogates stay escaped, so that the text can always be encoded."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(body, ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text
-
-
-def content_text(content: object) -> str:
-    """The text of a message's content; parts that are not text appear as their type in brackets, as `[image_url]`."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(_part_text(part) for part in content)
-
-
-def _part_text(part: object) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, Mapping):
-        return ""
-    text = part.get("text")
-    return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"

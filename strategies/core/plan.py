@@ -159,10 +159,11 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
     waiting: dict[str, int] = {}
     for message in messages:
         if message.is_result:
-            open_calls = waiting.get(message.call_id, 0)
-            if open_calls <= 0:
-                found.add(("orphan", message.call_id))
-            waiting[message.call_id] = open_calls - 1
+            for answered in message.answers or ("",):
+                open_calls = waiting.get(answered, 0)
+                if open_calls <= 0:
+                    found.add(("orphan", answered))
+                waiting[answered] = open_calls - 1
         elif waiting or message.calls:
             found.update(("unanswered", call) for call, open_calls in waiting.items() if open_calls > 0)
             waiting = {}

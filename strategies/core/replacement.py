@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from strategies.core.ledger import Ledger, split_ledger
-from strategies.core.messages import TokenCounter, dump
+from strategies.core.messages import Dialect, TokenCounter, dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.view import View
 
@@ -33,16 +33,16 @@ _CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n它代表本次对话中较早的 
 _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*)\n\n(.*)$", re.DOTALL)
 
 
-def replacement(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
+def replacement(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
     """The message that stands for `stands_for` messages: `text` in the frame."""
     content = _framed(_CHINESE_FRAME if chinese else _FRAME, text, stands_for)
-    return Literal(dump({"role": "user", "content": content}), PieceKind.REPLACEMENT)
+    return Literal(dump(dialect.user(content)), PieceKind.REPLACEMENT)
 
 
-def context_summary(text: str, stands_for: int, *, chinese: bool = False) -> Literal:
+def context_summary(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
     """The same message in the frame of `rolling`."""
     content = _framed(_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME, text, stands_for)
-    return Literal(dump({"role": "assistant", "name": SUMMARY_NAME, "content": content}), PieceKind.REPLACEMENT)
+    return Literal(dump(dialect.assistant(content, SUMMARY_NAME)), PieceKind.REPLACEMENT)
 
 
 def _framed(frame: str, text: str, stands_for: int) -> str:
@@ -52,7 +52,7 @@ def _framed(frame: str, text: str, stands_for: int) -> str:
 def frame_tokens(counter: TokenCounter) -> int:
     """Tokens of the longer frame without its text; the frames of `rolling` have fewer."""
     frames = (_framed(frame, "", 10_000) for frame in (_FRAME, _CHINESE_FRAME))
-    return max(counter.message({"role": "user", "content": frame}) for frame in frames)
+    return max(counter.message(counter.dialect.user(frame)) for frame in frames)
 
 
 def text_room(cap: int, counter: TokenCounter) -> int:

@@ -26,7 +26,7 @@ class Rounded(Protocol):
     @property
     def calls(self) -> tuple[ToolCall, ...]: ...
     @property
-    def call_id(self) -> str: ...
+    def answers(self) -> tuple[str, ...]: ...
 
 
 class Round(NamedTuple):
@@ -77,7 +77,7 @@ def structure(items: Sequence[Rounded]) -> Structure:
                 ties.calls(i, item.calls)
             case Role.TOOL:
                 _add_result(_current(turns, i), i)
-                ties.result(i, item.call_id)
+                ties.result(i, item.answers)
     _close(turns, len(items))
     return Structure(turns, ties.cuts())
 
@@ -124,11 +124,12 @@ class _Ties:
         for call in calls:
             self._callers[call.id] = i
 
-    def result(self, i: int, answers: str) -> None:
-        caller = self._callers.get(answers, self._last_caller) if answers else self._last_caller
-        if caller is not None:
-            self._steps[caller + 1] += 1
-            self._steps[i + 1] -= 1
+    def result(self, i: int, answers: Sequence[str]) -> None:
+        for answered in answers or ("",):
+            caller = self._callers.get(answered, self._last_caller) if answered else self._last_caller
+            if caller is not None:
+                self._steps[caller + 1] += 1
+                self._steps[i + 1] -= 1
 
     def cuts(self) -> list[bool]:
         return [open_ties == 0 for open_ties in accumulate(self._steps)][:-1]

@@ -13,13 +13,12 @@ message `covered + i - head`, unless a piece was inserted or a message is no lon
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from strategies.core.digest import message_digest
 from strategies.core.form import Form
-from strategies.core.messages import Message, Role, TokenCounter, ToolCall, literal
+from strategies.core.messages import Message, Role, TokenCounter, ToolCall, literal, message_digest
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.rounds import Structure, structure
@@ -51,9 +50,9 @@ class Item:
         return self.message.calls
 
     @property
-    def call_id(self) -> str:
-        """The id of the call that the message answers, or ""."""
-        return self.message.call_id
+    def answers(self) -> tuple[str, ...]:
+        """The ids of the calls that the message answers."""
+        return self.message.answers
 
     @property
     def source(self) -> int | None:
@@ -324,22 +323,14 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
     if piece.kind is not PieceKind.TASK or piece.origin is None:
         return False
     message = transcript.chain[piece.origin]
-    return message.has_text and (message.raw == piece.raw or message.digest == message_digest(loads(piece.raw)))
+    return message.has_text and (
+        message.raw == piece.raw or message.digest == message_digest(loads(piece.raw), message.dialect)
+    )
 
 
 def _message(piece: Literal, transcript: Transcript, counter: TokenCounter) -> Message:
-    body = loads(piece.raw)
-    role = transcript.chain[piece.origin].role if piece.origin is not None else _role(body)
-    return literal(body, counter, role, piece.raw)
-
-
-def _role(body: Mapping[str, object]) -> Role:
-    match body.get("role"):
-        case "assistant":
-            return Role.ASSISTANT
-        case "tool":
-            return Role.TOOL
-    return Role.USER
+    role = transcript.chain[piece.origin].role if piece.origin is not None else None
+    return literal(loads(piece.raw), counter, role, piece.raw)
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:

@@ -25,7 +25,7 @@ from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summariz
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
-from strategies.dynacontext.record import FORMS, LEAD_IN, cap_after_vote, span_of
+from strategies.dynacontext.record import FORMS, cap_after_vote, lead_in, span_of
 from strategies.dynacontext.scope import (
     EXCLUDED,
     JUDGED_COUNT,
@@ -92,9 +92,8 @@ class DynaContext(Strategy, Judging):
             refused.metadata = telemetry
             raise
         count = stands_for(view, scope.end) - max(len(scope.first) - 1, 0)
-        piece = replacement(record.text, count, chinese=is_chinese(view.transcript))
-        lead_in = (LEAD_IN,) if options.empty_assistant else ()
-        edit = Replace(0, scope.end, (*scope.first, *lead_in, piece, *scope.last))
+        piece = replacement(record.text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
+        edit = Replace(0, scope.end, (*scope.first, *lead_in(view, options), piece, *scope.last))
         cards = attribute_cards(record.cards, view, span.items)
         return Plan((edit,), telemetry, cards=cards)
 

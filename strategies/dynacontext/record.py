@@ -23,7 +23,6 @@ from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope
 
 TRIES = 3
-LEAD_IN = Literal(dump({"role": "assistant", "content": ""}), PieceKind.LEAD_IN)
 
 _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
@@ -65,6 +64,11 @@ def span_of(view: View, scope: Scope) -> Span:
     return Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
 
 
+def lead_in(view: View, options: DynaContextOptions) -> tuple[Literal, ...]:
+    """The empty message of the assistant's that the source document has before a record, if the options want it."""
+    return (Literal(dump(view.counter.dialect.assistant("")), PieceKind.LEAD_IN),) if options.empty_assistant else ()
+
+
 def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> Cap:
     """The cap of a record after a vote: at most half of the span; raises `Declined` if the window has no room."""
     most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, MIN_RECORD)
@@ -78,5 +82,5 @@ def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
     """
     cap, view = cap_after_vote(span, budget, options), span.view
     span.ledger_and_room(cap, budget)
-    lead_in = item_for(LEAD_IN, view.transcript, view.counter).message.tokens if options.empty_assistant else 0
-    return span.tokens - cap.text - lead_in
+    lead_ins = [item_for(piece, view.transcript, view.counter) for piece in lead_in(view, options)]
+    return span.tokens - cap.text - sum(item.message.tokens for item in lead_ins)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from strategies.core.language import is_chinese
-from strategies.core.messages import Role, TokenCounter, dump
+from strategies.core.messages import Role, TokenCounter, Value, dump
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
@@ -91,17 +91,15 @@ def memory_block(
     shown: Shown | None = None,
     *,
     notes: Notes = ENGLISH,
-    role: str = "assistant",
-    name: str | None = NAME,
 ) -> str | None:
     """The memory block as JSON text of a message, in at most `tokens`; None if it would be empty.
 
-    `hits` are best first; those for which `shown` holds are left out. The defaults of `role` and `name` are those of
-    the source document; callers pass others where an upstream refuses them.
+    `hits` are best first; those for which `shown` holds are left out. Role and name are those of the source document;
+    a view is written with others where an upstream refuses them (`strategies.core.shaping`).
     """
 
-    def message(content: str) -> dict[str, str]:
-        return {"role": role, **({"name": name} if name else {}), "content": content}
+    def message(content: str) -> Value:
+        return counter.dialect.assistant(content, NAME)
 
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
     relevant = [hit for hit in hits if hit.score >= MIN_SHARE * best]

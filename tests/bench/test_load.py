@@ -17,7 +17,8 @@ from bench.load import CELLS, TURNS, Cell, Row, job_for, markdown, measure
 from bench.payloads import request_parts
 from bench.processes import AWECOMPRESS, DIRECT, NAIVE, targets
 from bench.stub import REPLY
-from strategies.core.digest import message_digest
+from strategies.core.messages import message_digest
+from strategies.dialects.chat import CHAT
 
 CELL = Cell("small", False, "warm")
 ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 9_000)
@@ -41,7 +42,7 @@ def sent_by(job: Job, number: int) -> list[dict[str, Any]]:
 
 def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
     _, body = parsed(request_parts(payload, streamed=False, cold=cold).request(b"s000000000001", number))
-    return [message_digest(each) for each in body["messages"]]
+    return [message_digest(each, CHAT) for each in body["messages"]]
 
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bench.plan import STRATEGIES, Row, filled_budget, markdown, measure, verdict
-from strategies.core.messages import Reader
-from strategies.core.transcript import Transcript
 from tests.support.histories import agent_history
+from tests.support.planning import counted
 from tests.support.transcripts import WORDS
 
 
@@ -24,8 +21,7 @@ def test_a_shorter_history_is_the_beginning_of_a_longer_one() -> None:
 
 
 def test_a_generated_history_has_as_many_rounds_as_were_asked_for_and_a_user_message_every_fourth() -> None:
-    read = Reader()
-    transcript = Transcript.of(read.read(json.dumps(body), body, WORDS.message(body)) for body in agent_history(40))
+    transcript = counted(agent_history(40), WORDS)
 
     roles = [message.role.value for message in transcript.chain]
 

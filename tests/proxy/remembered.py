@@ -18,6 +18,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
 from strategies.core.pieces import Keep
 from strategies.core.transcript import Transcript
+from strategies.dialects.chat import CHAT
 
 DERIVED = Identity()
 NAMED = Identity("X-Condenser-Session", "named")
@@ -55,7 +56,7 @@ class Sessions:
 def transcript(text: str) -> Transcript:
     """A history with one message for each letter; even ones are the user's."""
     bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
-    return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
+    return Transcript.of(Reader().read(json.dumps(each), each, 10, CHAT) for each in bodies)
 
 
 def turn(text: str, applied: str = "") -> SessionUpdate:

@@ -69,7 +69,7 @@ def test_a_cut_result_keeps_its_ends_and_its_call() -> None:
     view = shortened(bodies, Budget.of(10_000).with_goal(400))
     assert texts(view)[2].startswith("BEGIN")
     assert texts(view)[2].endswith("exit code 1")
-    assert view.items[2].call_id == "x"
+    assert view.items[2].answers == ("x",)
 
 
 def test_output_that_comes_as_a_user_message_is_cut_and_the_users_words_are_not() -> None:

@@ -20,7 +20,7 @@ def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Tra
     reader = Reader()
 
     def read(body: Mapping[str, Any]) -> Message:
-        return reader.read(json.dumps(body), body, counter.message(body))
+        return reader.read(json.dumps(body), body, counter.message(body), counter.dialect)
 
     return Transcript.of(map(read, messages))
 

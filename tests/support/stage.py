@@ -15,7 +15,7 @@ from typing import Any
 
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.messages import SYSTEM_ROLES
+from strategies.dialects.chat import SYSTEM_ROLES
 from strategies.prompts import prompt
 from tests.support import replies, wire
 from tests.support.proxy import Proxy, proxying

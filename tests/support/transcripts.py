@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.resources import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
-from strategies.core.digest import call_fields
-from strategies.core.messages import Message, Reader, TokenCounter, content_text
+from strategies.core.messages import Message, Reader, TokenCounter
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
+from strategies.dialects.chat import CHAT, call_fields, content_text
 from tests.support.data import FOLDER, MISSING
 
 Body = dict[str, Any]
@@ -39,6 +39,8 @@ _VOCABULARY, _LETTERS = 4_000, "aeioubcdfghklmnprst"
 
 class Words:
     """Four letters or digits, or one other sign, are a token; a message has four more, a call three, a picture 85."""
+
+    dialect = CHAT
 
     def text(self, text: str) -> int:
         """Tokens of a text; never more for a whole than for its parts."""
@@ -146,7 +148,7 @@ def chat(turns: int, size: int = 50, *, pending: bool = True) -> list[Body]:
 
 def message(body: Body, counter: TokenCounter = WORDS, raw: str | None = None) -> Message:
     """A message as the proxy reads it; `raw` where its JSON text matters."""
-    return READER.read(raw or json.dumps(body, ensure_ascii=False), body, counter.message(body))
+    return READER.read(raw or json.dumps(body, ensure_ascii=False), body, counter.message(body), counter.dialect)
 
 
 def transcript_of(bodies: Iterable[Body], counter: TokenCounter = WORDS) -> Transcript:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from proxy.tokens import images
 from proxy.tokens.counter import INLINE_CHARS, Counter
 from proxy.tokens.namespace import namespace
+from strategies.dialects.chat import CHAT
 
 PER_MESSAGE = 3
 REPLY_PRIMING = 3
@@ -34,6 +35,8 @@ _MEDIA_CHARS = 4_096
 
 class ChatCounter(Counter):
     """Counts chat messages."""
+
+    dialect = CHAT
 
     def message(self, body: Mapping[str, object]) -> int:
         """Tokens of one message, its framing included."""

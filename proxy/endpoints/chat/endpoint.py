@@ -6,9 +6,10 @@ from proxy.endpoints.chat import hidden_calls, questions, replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.splicing import ChatSplicer
 from proxy.endpoints.endpoint import Endpoint
+from strategies.dialects.chat import CHAT
 
 CHAT_ENDPOINT = Endpoint(
-    name="chat",
+    dialect=CHAT,
     path="/v1/chat/completions",
     list_member="messages",
     look=requests.look,

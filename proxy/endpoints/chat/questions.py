@@ -9,9 +9,9 @@ from typing import Any
 
 from proxy.endpoints.questions import Question
 from strategies.core.effects import Answer, Failure
-from strategies.core.messages import RESULT_ROLES
 from strategies.core.parsing import loads
 from strategies.core.shaping import BRIDGE
+from strategies.dialects.chat import CHAT, RESULT_ROLES
 
 _NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 
@@ -44,7 +44,7 @@ def with_user_message(view: str, text: str, *, alternates: bool = False) -> str:
     """
     head = view.rstrip().removesuffix("]").rstrip()
     bridged = alternates and _last_role(view) in ("user", *RESULT_ROLES)
-    added = [*([BRIDGE] if bridged else ()), {"role": "user", "content": text}]
+    added = [*([CHAT.assistant(BRIDGE)] if bridged else ()), CHAT.user(text)]
     between = "" if head.endswith("[") else ","
     return f"{head}{between}{','.join(json.dumps(each) for each in added)}]"
 

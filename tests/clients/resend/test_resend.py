@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from strategies.core.digest import message_digest
+from strategies.core.messages import message_digest
+from strategies.dialects.chat import CHAT
 from tests.clients.resend import golden
 from tests.clients.resend.cases import CASES, RESULT
 from tests.clients.resend.changes import CHANGES, Change
@@ -43,7 +44,7 @@ def resends(client: str) -> list[Resend]:
 
 
 def digests(messages: list[Json]) -> list[bytes]:
-    return [message_digest(message) for message in messages]
+    return [message_digest(message, CHAT) for message in messages]
 
 
 def originals(case: str) -> list[Json]:
@@ -75,7 +76,7 @@ def test_every_documented_change_is_made(change: Change) -> None:
 def test_no_two_cases_share_the_digest_of_an_assistant_message(client: str) -> None:
     sharing = defaultdict(set)
     for case in CASES:
-        sharing[message_digest(CASES[case].message)].add(case)
+        sharing[message_digest(CASES[case].message, CHAT)].add(case)
     for resend in resends(client):
         for digest in digests(resend.messages[:1]):
             sharing[digest].add(resend.case)
@@ -85,8 +86,8 @@ def test_no_two_cases_share_the_digest_of_an_assistant_message(client: str) -> N
 def test_refusals_of_different_words_have_one_digest() -> None:
     """The price of the closed list: LangChain and LiteLLM send a refusal back without its words."""
     refusal = CASES["refusal"].message
-    assert message_digest(refusal) == message_digest({**refusal, "refusal": "No."})
-    assert message_digest(refusal) == message_digest({"role": "assistant", "content": ""})
+    assert message_digest(refusal, CHAT) == message_digest({**refusal, "refusal": "No."}, CHAT)
+    assert message_digest(refusal, CHAT) == message_digest({"role": "assistant", "content": ""}, CHAT)
 
 
 @pytest.mark.parametrize("case", golden.KEPT)

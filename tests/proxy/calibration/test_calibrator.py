@@ -20,6 +20,7 @@ from proxy.store.sqlite import SqliteStore
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
+from strategies.dialects.chat import CHAT
 from tests.support.signals import BOUND
 from tests.support.transcripts import WORDS
 
@@ -30,7 +31,9 @@ ENOUGH = 40
 
 def transcript(number: int) -> Transcript:
     text = f'{{"role":"user","content":"question {number}"}}'
-    return Transcript.of([Reader().read(text, {"role": "user", "content": f"question {number}"}, 50 + number % 7)])
+    return Transcript.of(
+        [Reader().read(text, {"role": "user", "content": f"question {number}"}, 50 + number % 7, CHAT)]
+    )
 
 
 class SlowStore(SqliteStore):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.calibration.features import EVEN, Features, non_latin_share, of_messages
 from proxy.calibration.samples import MAX_PRICES, MIN_PRICES, Observation, fit_prices
 from strategies.core.messages import Message, Reader, Role, dump, literal
+from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS
 
 TRUE = Features(requests=900, offers=120, messages=2, words=1.2, code=0.9, non_latin=2.5, outside=1.8)
@@ -71,7 +72,7 @@ def test_a_price_at_its_bound_is_made_up_for_by_the_others() -> None:
 def picture(*, told: str = "See this.") -> Message:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_000}}
     body = {"role": "user", "content": [{"type": "text", "text": told}, part]}
-    return Reader().read(dump(body), body, 1_100 + len(told) // 4)
+    return Reader().read(dump(body), body, 1_100 + len(told) // 4, CHAT)
 
 
 def test_pictures_are_counted_apart_from_the_text_beside_them() -> None:

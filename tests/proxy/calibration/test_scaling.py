@@ -27,6 +27,7 @@ from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
+from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS
 
 SCOPE = Scope("m", "t")
@@ -37,7 +38,7 @@ def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
     roles = ("user", "assistant")
     bodies: list[dict[str, Any]] = [{"role": "system", "content": system}]
     bodies += [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
-    return Transcript.of([Reader().read(dump(body), body, len(str(body["content"]))) for body in bodies])
+    return Transcript.of([Reader().read(dump(body), body, len(str(body["content"])), CHAT) for body in bodies])
 
 
 def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> CountedPrompt:
@@ -96,7 +97,7 @@ def picture(number: int) -> dict[str, Any]:
 
 def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of() -> None:
     bodies = [picture(number) for number in range(10)]
-    whole = Transcript.of([Reader().read(dump(body), body, 1_100) for body in bodies])
+    whole = Transcript.of([Reader().read(dump(body), body, 1_100, CHAT) for body in bodies])
     text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)
     request = asked(whole, overhead=0)
     cheap = EVEN._replace(media=250, media_tokens=0)

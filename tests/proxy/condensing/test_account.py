@@ -35,7 +35,7 @@ MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit"
 
 def view(*messages: dict[str, Any], overhead: int = 50) -> View:
     counter, reader = Tokenizers().for_model("m", ChatCounter), Reader()
-    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in messages]
+    read = [reader.read(json.dumps(each), each, counter.message(each), counter.dialect) for each in messages]
     return fold(Transcript.of(read), (), overhead, counter)
 
 

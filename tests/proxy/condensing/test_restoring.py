@@ -61,7 +61,7 @@ def system(text: str) -> Body:
 
 
 def read(bodies: Sequence[Body]) -> Transcript:
-    return Transcript.of(READER.read(json.dumps(each), each, COUNTER.message(each)) for each in bodies)
+    return Transcript.of(READER.read(json.dumps(each), each, COUNTER.message(each), COUNTER.dialect) for each in bodies)
 
 
 DIALOGUE = [make(f"{i}") for i in range(6) for make in (user, assistant)]

@@ -53,7 +53,7 @@ class Broken(Strategy):
 
 def view(rounds: int) -> View:
     counter, reader = Tokenizers().for_model("m", ChatCounter), Reader()
-    read = [reader.read(json.dumps(each), each, counter.message(each)) for each in chat(rounds)]
+    read = [reader.read(json.dumps(each), each, counter.message(each), counter.dialect) for each in chat(rounds)]
     return fold(Transcript.of(read), (), 10, counter)
 
 

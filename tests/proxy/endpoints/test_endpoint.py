@@ -18,6 +18,15 @@ from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.tokens.counter import CountingPool, Tokenizers
 from strategies.core.messages import Reader
+from strategies.dialects.chat import Chat
+
+
+class _Items(Chat):
+    name = "items"
+
+
+class _Other(Chat):
+    name = "other"
 
 
 class ItemCounter(ChatCounter):
@@ -34,7 +43,7 @@ def look(value: object) -> tuple[str, bool]:
 
 ITEMS = replace(
     CHAT_ENDPOINT,
-    name="items",
+    dialect=_Items(),
     list_member="input",
     look=look,
     from_text=lambda text: {"type": "message", "role": "user", "content": text},
@@ -93,7 +102,7 @@ def test_what_is_no_element_is_named_by_its_place() -> None:
 
 def test_the_same_bytes_at_two_endpoints_have_nothing_in_common() -> None:
     cache = MessageCache()
-    other = replace(CHAT_ENDPOINT, name="other", counted_members=("max_tokens",), reply_limits=())
+    other = replace(CHAT_ENDPOINT, dialect=_Other(), counted_members=("max_tokens",), reply_limits=())
     data = body_bytes(messages=[{"role": "user", "content": "x"}], max_tokens=5)
     read: list[wire.Body] = []
     for endpoint in (CHAT_ENDPOINT, other, CHAT_ENDPOINT):

@@ -20,6 +20,7 @@ from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
 from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
 from proxy.searching.tool import MAX_PASSAGES, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
+from strategies.dialects.chat import CHAT
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
 from tests.support import replies
@@ -174,6 +175,8 @@ def test_where_all_results_of_a_round_are_one_message_there_is_one() -> None:
 
 class Watching:
     """Counts words, and notes the thread that has texts counted."""
+
+    dialect = CHAT
 
     def __init__(self) -> None:
         self.threads: set[int] = set()

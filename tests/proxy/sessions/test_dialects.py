@@ -12,9 +12,15 @@ from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.identity import Identity, identify, session_key
 from proxy.sessions.session import Session
+from strategies.dialects.chat import Chat
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, recognised, settled
 
-OTHER = replace(CHAT_ENDPOINT, name="other")
+
+class _Other(Chat):
+    name = "other"
+
+
+OTHER = replace(CHAT_ENDPOINT, dialect=_Other())
 pytestmark = pytest.mark.anyio
 
 

@@ -15,6 +15,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
+from strategies.dialects.chat import CHAT
 from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ class Stage:
 
 def transcript(text: str) -> Transcript:
     bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
-    return Transcript.of(Reader().read(json.dumps(each), each, 10) for each in bodies)
+    return Transcript.of(Reader().read(json.dumps(each), each, 10, CHAT) for each in bodies)
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from strategies.core.digest import ROOT, call_fields, canonical_arguments, chain, link, message_digest
+from strategies.core.digest import ROOT, canonical_arguments, chain, link
+from strategies.core.messages import message_digest
+from strategies.dialects.chat import CHAT, call_fields
 from tests.support.transcripts import assistant, call, tool, transcript_of, user
 
 CALL = call("c1", "bash", '{"a": 1, "b": [1, 2]}')
@@ -83,18 +85,18 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_what_a_client_may_rewrite_does_not_change_a_digest(
     what: str, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    assert message_digest(one) == message_digest(other)
+    assert message_digest(one, CHAT) == message_digest(other, CHAT)
 
 
 @pytest.mark.parametrize(("what", "one", "other"), DIFFERENT, ids=[case[0] for case in DIFFERENT])
 def test_what_changes_the_meaning_changes_the_digest(what: str, one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert message_digest(one) != message_digest(other)
+    assert message_digest(one, CHAT) != message_digest(other, CHAT)
 
 
 def test_a_function_call_is_a_call_without_an_id() -> None:
     old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
     assert call_fields(old) == [("", "f", '{"a": 1}')]
-    assert message_digest(old) == message_digest(assistant(None, call("", "f", '{"a":1}')))
+    assert message_digest(old, CHAT) == message_digest(assistant(None, call("", "f", '{"a":1}')), CHAT)
 
 
 def test_a_custom_call_is_read_with_its_input() -> None:
@@ -105,7 +107,7 @@ def test_a_custom_call_is_read_with_its_input() -> None:
 @pytest.mark.parametrize("calls", ["none", [None, 3, "x"], [{"id": "c"}], {"id": "c"}, 7])
 def test_calls_of_a_wrong_shape_are_read_as_far_as_they_go(calls: object) -> None:
     body = {"role": "assistant", "content": "", "tool_calls": calls}
-    assert len(message_digest(body)) == 16
+    assert len(message_digest(body, CHAT)) == 16
     assert all(fields == ("c", "", "") for fields in call_fields(body))
 
 
@@ -115,11 +117,11 @@ def test_arguments_that_cannot_be_parsed_stand_as_they_are(text: str) -> None:
 
 
 def test_lone_surrogates_have_a_digest() -> None:
-    assert message_digest(user("\ud800")) != message_digest(user("\ud801"))
+    assert message_digest(user("\ud800"), CHAT) != message_digest(user("\ud801"), CHAT)
 
 
 def test_the_chain_names_the_whole_history_before_a_message() -> None:
-    a, b = message_digest(user("a")), message_digest(user("b"))
+    a, b = message_digest(user("a"), CHAT), message_digest(user("b"), CHAT)
     assert chain([a, b]) == [link(ROOT, a), link(link(ROOT, a), b)]
     assert chain([b, b])[1] != chain([a, b])[1]
     assert chain([b], root=chain([a])[-1]) == chain([a, b])[1:]

@@ -19,8 +19,9 @@ from strategies.core.messages import Role, dump
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
-from strategies.core.shaping import BRIDGE, CALLING, Placed, shape
+from strategies.core.shaping import BRIDGE, Placed, shape
 from strategies.core.view import View, fold
+from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
 from tests.support.strict_servers import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
@@ -45,8 +46,8 @@ STRICT = Form(alternate_roles=True, assistant_name=False, empty_assistant=False,
 ALTERNATING = Form(alternate_roles=True)
 PIPELINES = [*(name for name in TABLE if name != "off"), "mask+half-window"]
 
-RECORD = replacement("It was planned.", 3)
-SUMMARY = context_summary("It was planned.", 3)
+RECORD = replacement("It was planned.", 3, WORDS.dialect)
+SUMMARY = context_summary("It was planned.", 3, WORDS.dialect)
 BLOCK = Literal(dump({"role": "assistant", "name": "memory_context", "content": "[memory]"}), PieceKind.MEMORY)
 LEAD_IN = Literal(dump(assistant("")), PieceKind.LEAD_IN)
 CHAT: list[Body] = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
@@ -178,7 +179,7 @@ def test_answers_that_meet_become_one_with_its_calls() -> None:
 def test_a_users_message_that_comes_to_stand_behind_a_result_is_bridged() -> None:
     bodies = [user("one"), *step(1), assistant("two"), user("three")]
     view = folded(bodies, 4, Keep(0), Keep(1), Keep(2), form=ALTERNATING)
-    assert bodies_of(view)[3:] == [BRIDGE, user("three")]
+    assert bodies_of(view)[3:] == [assistant(BRIDGE), user("three")]
 
 
 def test_a_memory_block_joins_the_message_that_it_is_about() -> None:

@@ -300,7 +300,10 @@ def test_another_task_than_the_clients_does_not_stand_there() -> None:
 
 def test_of_messages_that_nothing_is_known_of_no_plan_need_show_any() -> None:
     chain = transcript_of([user("task"), assistant("a"), user("b"), assistant("c")]).chain
-    places = (unknown(chain[0].digest, Role.USER), unknown(chain[1].digest, Role.ASSISTANT))
+    places = (
+        unknown(chain[0].digest, Role.USER, WORDS.dialect),
+        unknown(chain[1].digest, Role.ASSISTANT, WORDS.dialect),
+    )
     transcript = Transcript((*places, *chain[2:]))
     overlay = Overlay(transcript.digests[1], 2, 2, (Keep(0), SUMMARY, Keep(1)))
     view = fold(transcript, (overlay,), 0, WORDS)

@@ -20,17 +20,18 @@ from strategies.core.replacement import (
     text_room,
 )
 from strategies.core.view import View
+from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS, chat, view_of, words
 
 
 def with_record(text: str, end: int = 6) -> View:
     view = view_of(chat(8))
-    edit = replace_before(view, end, replacement(text, stands_for(view, end)), task_piece(view, 100))
+    edit = replace_before(view, end, replacement(text, stands_for(view, end), CHAT), task_piece(view, 100))
     return apply(view, Plan((edit,)))
 
 
 def test_it_is_a_user_message_that_says_what_it_is() -> None:
-    piece = replacement("the record", 12)
+    piece = replacement("the record", 12, CHAT)
     body = json.loads(piece.raw)
     assert piece.kind is PieceKind.REPLACEMENT
     assert piece.origin is None
@@ -42,8 +43,8 @@ def test_it_is_a_user_message_that_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("made", [replacement, context_summary])
 def test_in_chinese_it_says_the_same_behind_the_same_label(made: Callable[..., Literal]) -> None:
-    piece = made("记录", 12, chinese=True)
-    label, _, rest = json.loads(made("记录", 12).raw)["content"].partition("]" if made is replacement else "\n")
+    piece = made("记录", 12, CHAT, chinese=True)
+    label, _, rest = json.loads(made("记录", 12, CHAT).raw)["content"].partition("]" if made is replacement else "\n")
     content = json.loads(piece.raw)["content"]
     assert content.startswith(label)
     assert content.endswith("\n\n记录")
@@ -57,7 +58,7 @@ def test_in_chinese_it_says_the_same_behind_the_same_label(made: Callable[..., L
 @pytest.mark.parametrize("made", [replacement, context_summary])
 def test_the_text_of_either_frame_is_found_again(made: Callable[..., Literal], chinese: bool) -> None:
     view = view_of(chat(8))
-    edit = replace_before(view, 6, made("so far\n\nso good", 5, chinese=chinese), task_piece(view, 100))
+    edit = replace_before(view, 6, made("so far\n\nso good", 5, CHAT, chinese=chinese), task_piece(view, 100))
     assert previous_text(apply(view, Plan((edit,)))) == "so far\n\nso good"
 
 
@@ -73,8 +74,8 @@ def test_a_view_without_one_has_no_text() -> None:
 def test_frame_and_text_stay_within_the_cap() -> None:
     cap = 200
     text = cut_text(words(1_000), text_room(cap, WORDS), WORDS)
-    assert WORDS.message(json.loads(replacement(text, 9_999).raw)) <= cap
-    assert WORDS.message(json.loads(replacement(text, 9_999, chinese=True).raw)) <= cap
+    assert WORDS.message(json.loads(replacement(text, 9_999, CHAT).raw)) <= cap
+    assert WORDS.message(json.loads(replacement(text, 9_999, CHAT, chinese=True).raw)) <= cap
     assert text_room(cap, WORDS) == cap - frame_tokens(WORDS)
     assert text_room(1, WORDS) == 0
 

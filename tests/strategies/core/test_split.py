@@ -78,7 +78,7 @@ def test_there_is_no_cut_behind_the_limit() -> None:
 
 def test_a_cut_right_behind_an_earlier_replacement_would_condense_nothing() -> None:
     view = view_of(chat(8))
-    view = apply(view, Plan((replace_before(view, 6, replacement("so far", 5), task_piece(view, 100)),)))
+    view = apply(view, Plan((replace_before(view, 6, replacement("so far", 5, WORDS.dialect), task_piece(view, 100)),)))
     assert view.replacement == 1
     assert view.structure.turns[1].start == 2
     assert min(split(view).round_cuts()) == 3

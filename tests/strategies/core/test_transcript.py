@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from strategies.core.messages import Reader, Role, content_text, dump, literal
+from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.transcript import Transcript
+from strategies.dialects.chat import CHAT, content_text
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -48,7 +49,7 @@ OUTPUTS = {
     ],
 )
 def test_a_role_is_what_a_message_is_in_the_conversation(role: object, expected: Role) -> None:
-    assert Reader().role({"role": role, "content": "x"}) is expected
+    assert Reader().role({"role": role, "content": "x"}, CHAT) is expected
 
 
 @pytest.mark.parametrize("text", OUTPUTS.values(), ids=OUTPUTS)
@@ -127,8 +128,8 @@ def test_a_transcript_without_a_user_has_no_task() -> None:
 def test_a_message_keeps_its_bytes_and_names_what_it_answers() -> None:
     raw = '{ "role":"tool",  "tool_call_id":"c1", "content":"1.0e2" }'
     read = message(json.loads(raw), raw=raw)
-    assert (read.raw, read.call_id, read.text) == (raw, "c1", "1.0e2")
-    assert message({"role": "function", "name": "f", "content": "x"}).call_id == ""
+    assert (read.raw, read.answers, read.text) == (raw, ("c1",), "1.0e2")
+    assert message({"role": "function", "name": "f", "content": "x"}).answers == ()
 
 
 def test_only_an_assistants_calls_are_calls() -> None:
@@ -159,5 +160,5 @@ def test_what_we_write_can_always_be_encoded() -> None:
 def test_a_message_of_ours_is_counted_like_one_of_the_clients_but_is_in_no_chain() -> None:
     body = tool("c1", "left out")
     ours, theirs = literal(body, WORDS, Role.TOOL), message(body)
-    assert (ours.tokens, ours.call_id) == (theirs.tokens, theirs.call_id)
+    assert (ours.tokens, ours.answers) == (theirs.tokens, theirs.answers)
     assert ours.digest == b""

@@ -62,7 +62,7 @@ def test_a_head_stands_for_what_it_covers() -> None:
 def test_what_is_not_known_any_more_is_left_out_wherever_it_stands() -> None:
     chain = [system("rules"), *CHAT]
     whole = transcript_of(chain)
-    known = (*(unknown(each.digest, Role.ASSISTANT) for each in whole.chain[:3]), *whole.chain[3:])
+    known = (*(unknown(each.digest, Role.ASSISTANT, WORDS.dialect) for each in whole.chain[:3]), *whole.chain[3:])
     transcript = Transcript(known, whole.systems)
     assert transcript.digests == whole.digests
     bare = fold(transcript, (), 0, WORDS)

@@ -42,14 +42,6 @@ def test_the_block_is_the_documents_message() -> None:
     assert body["content"].startswith(f"{HEADING}\n")
 
 
-def test_role_and_name_can_be_those_that_an_upstream_takes() -> None:
-    raw = memory_block(index(["the tent"]).search("tent"), WORDS, 800, role="user", name=None)
-
-    assert raw is not None
-    assert json.loads(raw).keys() == {"role", "content"}
-    assert json.loads(raw)["role"] == "user"
-
-
 def test_messages_stand_verbatim_with_role_and_place_in_the_order_in_which_they_were_said() -> None:
     said = ["where is the tent?", "in the cellar", *FILLER, "the tent is wet"]
 
