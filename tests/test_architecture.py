@@ -189,7 +189,7 @@ WIRE = {
     *("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "stop_reason", "content_block"),
 }
 """Members of requests, replies and events in one protocol or another."""
-KNOW_CHAT = ("proxy/endpoints/", "proxy/demo/", "proxy/replaying/", "proxy/commands/")
+KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/demo/", "proxy/replaying/", "proxy/commands/")
 OTHER_MEANINGS = {
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
@@ -208,10 +208,8 @@ def docstrings(path: Path) -> set[int]:
     return {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
 
 
-@pytest.mark.parametrize(
-    "path", [each for each in modules_of("proxy") if not name(each).startswith(KNOW_CHAT)], ids=name
-)
-def test_only_an_endpoint_names_members_of_a_protocol(path: Path) -> None:
+@pytest.mark.parametrize("path", [each for each in MODULES if not name(each).startswith(KNOW_CHAT)], ids=name)
+def test_only_a_dialect_or_an_endpoint_names_members_of_a_protocol(path: Path) -> None:
     told = docstrings(path)
     texts = {
         node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
