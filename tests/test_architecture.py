@@ -191,6 +191,7 @@ WIRE = {
 """Members of requests, replies and events in one protocol or another."""
 KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/demo/", "proxy/replaying/", "proxy/commands/")
 OTHER_MEANINGS = {
+    "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
     "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
