@@ -2,8 +2,7 @@
 
 lanes       when a call that no client waits for may be made, per server
 dispatch    the dispatcher that every call passes: lane, whose credential it carries and how long, timeout
-calls       one question to one server, and ballots of several
-embeddings  the vectors of texts
+calls       one question to one server, ballots of several, and the vectors of texts
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from proxy.asking.calls import ModelCalls, Roles, poll, question_for
+from proxy.asking.calls import Embedded, Embeddings, ModelCalls, Roles, poll, question_for
 from proxy.asking.dispatch import Caller, Dispatcher, FinishedCall
-from proxy.asking.embeddings import Embedded, Embeddings
 from proxy.asking.lanes import Lanes
 from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import Upstream

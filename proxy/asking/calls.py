@@ -1,4 +1,4 @@
-"""Calls to models that write text, through the dispatcher (`dispatch`); failures are results.
+"""Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
 
 `question_for` and `vote_question` say what is asked; neither sends sampling parameters unless the settings have them.
 `ModelCalls` puts one question to one server. A server that refuses the name of the bound on the answer's length gets
@@ -13,20 +13,29 @@ are cancelled, which closes their connections. A call that failed is a vote that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, fetch_reply, headers_for
+from proxy.asking.dispatch import (
+    EXPIRED,
+    NOT_ACCEPTED,
+    Caller,
+    Dispatcher,
+    endpoint_for,
+    fetch_reply,
+    headers_for,
+    is_down,
+)
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.questions import Question
+from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
-from proxy.values import json_or_none
+from proxy.values import count_at, json_or_none
 from strategies.core.ballot import Polls, read_vote
 from strategies.core.effects import Answer, Ask, Ballot, Failure, Vote, Votes
 
@@ -38,6 +47,10 @@ MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name m
 
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
+EMBEDDINGS = "embeddings"
+"""The name under which the cost of embeddings is reported."""
+EMBEDDINGS_PATH = "/v1/embeddings"
+_LARGEST = 1e30  # of a number in a vector
 
 # If a call cannot be begun for one of these reasons, neither can the next.
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
@@ -252,3 +265,71 @@ def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
 
 def _uncounted(failure: Failure) -> Vote:
     return Vote(None, error=failure.reason)
+
+
+# -- embeddings --------------------------------------------------------------------------------------------------------
+
+
+class Embedded(NamedTuple):
+    """A vector for each text, all of one length, and the tokens of the call; 0 if the server does not report them."""
+
+    vectors: tuple[Sequence[float], ...]
+    tokens: int
+
+
+@dataclass(slots=True)
+class Embeddings:
+    """Asks for embeddings; one per app."""
+
+    upstream: Upstream
+    dispatcher: Dispatcher
+
+    async def embed(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
+        """The vectors of texts, in at most one call; for its failures see `Asking.embed`."""
+
+        async def call(lane: Lane) -> Embedded | Failure:
+            return await self._send(texts, model, caller, lane)
+
+        deadline = self.dispatcher.deadline(model, caller)
+        return await self.dispatcher.dispatch(EMBEDDINGS, model, caller, deadline, call)
+
+    async def _send(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
+        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+        data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
+        sending = self.upstream.ask(model.base_url, EMBEDDINGS_PATH, headers_for(model, caller), data, model.timeout)
+        reply = await fetch_reply(sending, model.timeout, caller, lane)
+        return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
+
+
+def read_embeddings(reply: JsonReply, texts: int) -> Embedded | Failure:
+    """The vectors in a reply for this number of texts, or the failure that it amounts to."""
+    if reply.status == 429:
+        return Failure("rate-limited")
+    if is_down(reply.status):
+        return Failure("server-error")
+    if not is_success(reply.status):
+        return Failure("http-error")
+    body = json_or_none(reply.body)
+    data = body.get("data") if isinstance(body, dict) else None
+    found = _vectors(data) if isinstance(data, list) else []
+    if len(found) != texts or len({len(each) for each in found}) != 1:
+        return Failure("unreadable")
+    return Embedded(tuple(found), count_at(body.get("usage"), "total_tokens"))
+
+
+def _vectors(data: list[Any]) -> list[Sequence[float]]:
+    """The vectors in the order of their texts; an empty list where any of them is missing or is no vector."""
+    members = [each for each in data if isinstance(each, dict) and isinstance(each.get("index"), int)]
+    ordered = sorted(members, key=lambda each: int(each["index"]))
+    found = [each.get("embedding") for each in ordered]
+    if [each["index"] for each in ordered] != list(range(len(data))) or not all(map(_is_vector, found)):
+        return []
+    return [each for each in found if isinstance(each, list)]
+
+
+def _is_vector(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and -_LARGEST < value < _LARGEST

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMembers, ToolUse
-from proxy.endpoints.questions import Question
 from proxy.endpoints.replies import Capture, Items
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
@@ -52,6 +51,32 @@ class MalformedElement(ValueError):
         """`member` is the path from the element to the value that is wrong: `.role`."""
         super().__init__(problem)
         self.member = member
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one of the proxy's own calls asks a model.
+
+    There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
+    form it is a view, byte for byte, and one more user message, with what stands around the list in the request's
+    prompt, so that the upstream's prompt cache of the view is used.
+    """
+
+    model: str
+    system: str
+    """Left out where there is a view."""
+    user: str
+    max_tokens: int
+    """The maximum number of tokens of one answer."""
+    view: str | None = None
+    """The message list that is continued, as JSON text."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """What stands around the list, by member (`Endpoint.prompt_members`), as JSON text. No tool may be called."""
+    alternates: bool = False
+    """Whether the server refuses two messages of one role in a row."""
+    n: int = 1
+    """The number of answers."""
+    temperature: float | None = None
 
 
 class EndingReader(Protocol):

@@ -24,7 +24,7 @@ from operator import mul
 from typing import NamedTuple, Protocol
 
 from proxy.asking import Caller
-from proxy.asking.embeddings import Embedded
+from proxy.asking.calls import Embedded
 from proxy.runtime.lru import Lru
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session

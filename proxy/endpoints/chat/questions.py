@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.questions import Question
+from proxy.endpoints.endpoint import Question
 from strategies.core.effects import Answer, Failure
 from strategies.core.parsing import loads
 from strategies.core.shaping import BRIDGE

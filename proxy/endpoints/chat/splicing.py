@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.chat.deltas import Json, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.endpoints.chat.hidden_calls import FirstChoice, calls_of, finish_for_client, usage_for_client
-from proxy.endpoints.chat.replies import ANSWER
+from proxy.endpoints.chat.replies import ANSWER, Json, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
 from proxy.http.sse import Events
 from proxy.overflow.reading import is_error_body

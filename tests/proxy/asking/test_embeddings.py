@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from proxy.asking.calls import Embedded
 from proxy.asking.dispatch import CREDENTIAL_LIFE
-from proxy.asking.embeddings import Embedded
 from proxy.settings.tables import ModelRole
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import CALLER, LATER, Clock, asking

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from proxy.asking import Caller
-from proxy.asking.embeddings import Embedded
+from proxy.asking.calls import Embedded
 from proxy.memory.meaning import BATCH, MAX_BATCHES, PAUSE, Asker, Meanings
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recognised
