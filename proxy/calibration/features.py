@@ -16,7 +16,8 @@ from strategies.core.messages import Message, Role
 SAMPLE = 2_048  # bytes of a message that are looked at
 _PER_CONTINUATION = 1.5  # bytes of a character of three bytes, for each of its bytes after the first
 _PER_ESCAPE = 6  # bytes of a character that is written as \uXXXX
-_MEDIA = (b'"image', b'"input_', b'"audio', b'"video', b'"file')  # in each message that has a part of media
+# In each message that has a part of media, in any dialect.
+_MEDIA = (b'"image', b'"input_', b'"audio', b'"video', b'"file', b'"document')
 _FRAME, _CHARS_PER_TOKEN = 4, 4  # of the text next to media, whose tokens are estimated
 
 
@@ -112,7 +113,7 @@ _kinds: dict[bytes, _Kinds] = {}
 
 def _look_at(message: Message) -> _Kinds:
     """Finds the kinds in a message that is not known yet; a message of our own has no digest to remember it by."""
-    media = _number_of_media(message) if any(mark in message.data for mark in _MEDIA) else 0
+    media = message.dialect.media(message.body) if any(mark in message.data for mark in _MEDIA) else 0
     text_tokens = _FRAME + len(message.text) // _CHARS_PER_TOKEN if media else 0
     kinds = _Kinds(non_latin_share(message.data), media, text_tokens)
     if message.digest:
@@ -120,12 +121,6 @@ def _look_at(message: Message) -> _Kinds:
             _kinds.clear()
         _kinds[message.digest] = kinds
     return kinds
-
-
-def _number_of_media(message: Message) -> int:
-    content = message.body.get("content")
-    parts = content if isinstance(content, list) else []
-    return sum(isinstance(part, dict) and not isinstance(part.get("text"), str) for part in parts)
 
 
 def non_latin_share(data: bytes) -> float:

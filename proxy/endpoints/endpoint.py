@@ -197,11 +197,6 @@ class Endpoint:
     joined: JoinReplies
     splicer: MakeSplicer
 
-    @property
-    def name(self) -> str:
-        """The name of its dialect."""
-        return self.dialect.name
-
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:
     """The ids in headers named `x-…-session-id`, whatever tool sends them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 
-ENDPOINTS = {endpoint.name: endpoint for endpoint in (CHAT_ENDPOINT,)}
+ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT,)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
 """The paths at which requests come in."""
 

@@ -142,7 +142,7 @@ def read(
 
     Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
     """
-    owner = f"{endpoint.name} {owner}"
+    owner = f"{endpoint.dialect.name} {owner}"
     body = None if cache is None else _result(_recognised(data, endpoint, cache, bounds, owner))
     return body or _parse_all(data, endpoint, bounds, owner)
 
@@ -151,7 +151,7 @@ async def read_in_turns(
     data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
 ) -> Body:
     """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
-    owner = f"{endpoint.name} {owner}"
+    owner = f"{endpoint.dialect.name} {owner}"
     body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:
         return await asyncio.to_thread(_parse_all, data, endpoint, bounds, owner)

@@ -52,12 +52,12 @@ def identify(
     `values` are the members of a body that came to the endpoint.
     """
     if own_id is not None:
-        return Identity(OWN_HEADER, own_id, dialect=endpoint.name)
+        return Identity(OWN_HEADER, own_id, dialect=endpoint.dialect.name)
     for hint in _hints(headers, names, endpoint, values):
         if isinstance(hint.id, str) and hint.id:
             _check(hint.source, hint.id)
-            return Identity(hint.source, hint.id, hint.is_weak, endpoint.name)
-    return Identity(dialect=endpoint.name)
+            return Identity(hint.source, hint.id, hint.is_weak, endpoint.dialect.name)
+    return Identity(dialect=endpoint.dialect.name)
 
 
 def _hints(headers: Headers, names: Mapping[bytes, str], endpoint: Endpoint, values: Values) -> Iterator[SessionHint]:

@@ -79,6 +79,10 @@ class Dialect(Protocol):
         """All text of a value; what is no text appears as its type in brackets."""
         ...
 
+    def media(self, value: Value) -> int:
+        """How many parts of a value are no text: pictures, sounds and files."""
+        ...
+
     def digest_fields(self, value: Value) -> Iterable[str]:
         """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
         ...

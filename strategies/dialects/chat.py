@@ -56,6 +56,12 @@ class Chat:
         """The text of the content; parts that are not text appear as their type in brackets, as `[image_url]`."""
         return content_text(value.get("content"))
 
+    def media(self, value: Value) -> int:
+        """The parts of the content that have no text."""
+        content = value.get("content")
+        parts = content if isinstance(content, list) else []
+        return sum(isinstance(part, dict) and not isinstance(part.get("text"), str) for part in parts)
+
     def digest_fields(self, value: Value) -> Iterable[str]:
         """The fields of the closed list above."""
         role = value.get("role")

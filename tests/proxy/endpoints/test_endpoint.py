@@ -123,6 +123,6 @@ async def test_counts_of_two_protocols_are_kept_apart() -> None:
     assert counters == ["o200k_base/tiles-85-170", "items/o200k_base/tiles-85-170"]
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda endpoint: endpoint.dialect.name)
 def test_an_endpoint_is_served_at_its_path_with_and_without_a_slash(endpoint: Endpoint) -> None:
-    assert PATHS[endpoint.path] is PATHS[f"{endpoint.path}/"] is ENDPOINTS[endpoint.name] is endpoint
+    assert PATHS[endpoint.path] is PATHS[f"{endpoint.path}/"] is ENDPOINTS[endpoint.dialect.name] is endpoint

@@ -26,12 +26,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _two_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENDPOINTS, OTHER.name, OTHER)
+    monkeypatch.setitem(ENDPOINTS, OTHER.dialect.name, OTHER)
 
 
 async def test_the_same_id_in_another_dialect_is_another_session(sessions: Sessions) -> None:
     first = await settled(sessions, "abc", NAMED)
-    elsewhere = replace(NAMED, dialect=OTHER.name)
+    elsewhere = replace(NAMED, dialect=OTHER.dialect.name)
     assert (await recognised(sessions, "abcde", elsewhere)).session is None
     other = await settled(sessions, "abc", elsewhere)
     found = [(await recognised(sessions, "abcde", each)).key for each in (NAMED, elsewhere)]
@@ -41,15 +41,15 @@ async def test_the_same_id_in_another_dialect_is_another_session(sessions: Sessi
 
 async def test_a_derived_session_is_not_continued_in_another_dialect(sessions: Sessions) -> None:
     await settled(sessions, "abc")
-    found = await recognised(sessions, "abcde", replace(DERIVED, dialect=OTHER.name))
+    found = await recognised(sessions, "abcde", replace(DERIVED, dialect=OTHER.dialect.name))
     assert (found.session, found.parent, found.condensations) == (None, None, ())
 
 
 def test_a_request_is_identified_in_its_own_dialect() -> None:
     for endpoint in (CHAT_ENDPOINT, OTHER):
         for given in (None, "id"):
-            assert identify(given, [], {}, endpoint, {}).dialect == endpoint.name
-        assert identify(None, [], {}, endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.name
+            assert identify(given, [], {}, endpoint, {}).dialect == endpoint.dialect.name
+        assert identify(None, [], {}, endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
 
 
 def test_a_chat_session_is_stored_as_it_was_before_there_were_dialects() -> None:
@@ -60,8 +60,8 @@ def test_a_chat_session_is_stored_as_it_was_before_there_were_dialects() -> None
 
 
 def test_a_session_names_another_dialect_and_one_that_is_not_known_is_a_miss() -> None:
-    stored = encode_session(Session("s", "given", 0.0, dialect=OTHER.name))
+    stored = encode_session(Session("s", "given", 0.0, dialect=OTHER.dialect.name))
     found = decode_document(stored)
     assert found is not None
-    assert found.dialect == OTHER.name
+    assert found.dialect == OTHER.dialect.name
     assert decode_document(stored.replace(b'"other"', b'"newer"')) is None
