@@ -75,7 +75,6 @@ ATTACKS: dict[str, Callable[[], tuple[bytes, dict[str, str]]]] = {
 
 
 def measure(at_once: int = AT_ONCE, only: Sequence[str] | None = None) -> list[Row]:
-    """One row for each attack."""
     rows = []
     with stub() as upstream:
         for name, make in ATTACKS.items():
@@ -150,7 +149,6 @@ def _peak(pid: int) -> float:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table."""
     head = "attack | on the wire | answer | `/livez` waits, ms | memory, MB | several at once: waits, ms | memory, MB"
     lines = [
         [row.attack, f"{row.wire / 1_000:,.0f} kB", row.status]

@@ -90,7 +90,6 @@ def _vocabularies() -> Mapping[str, Text]:
 
 
 def _counts(conversation: Conversation, text: Text) -> list[int]:
-    """The upstream's count of each request."""
     fixed = HIDDEN + (TOOLS + text(json.dumps(conversation.tools)) if conversation.tools else 0)
     parts = [FRAME + text(_rendered(each)) for each in conversation.messages]
     return [fixed + sum(parts[:length]) for length in conversation.requests()[:TURNS]]
@@ -164,6 +163,5 @@ FITS = {"fitted": _fitted, "one slope": _one_slope}
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table."""
     lines = [[row.upstream, row.by, row.prices, f"{row.first:.2f}", f"{row.later:.2f}"] for row in rows]
     return table.markdown("upstream | counted by | prices | first, % | later, %", lines, texts=(0, 1, 2))

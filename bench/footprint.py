@@ -169,7 +169,6 @@ def verdict(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One line a figure."""
     most = ["-" if row.most is None else f"{row.most:g} {row.unit}" for row in rows]
     figures = [f"{row.figure:.2f} {row.unit}" for row in rows]
     lines = [[row.what, *cells, verdict(row)] for row, *cells in zip(rows, figures, most, strict=True)]

@@ -108,7 +108,6 @@ class _Connection(asyncio.Protocol):
             self._done.set_exception(RuntimeError(f"a request was answered with {status}"))
 
     def close(self) -> None:
-        """Closes it."""
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

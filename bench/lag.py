@@ -143,7 +143,6 @@ def _row(state: str, store: str, served: Served, path: Path, seconds: float) -> 
 
 
 def _reported(served: Served, path: Path) -> dict[str, Any]:
-    """The figures since the last report."""
     path.unlink(missing_ok=True)
     os.kill(served.pid, signal.SIGUSR1)
     ends = perf_counter() + 10
@@ -156,7 +155,6 @@ def _reported(served: Served, path: Path) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One line a row."""
     head = "large requests | store | large | small | callbacks | longest | of it CPU | over | small p99 | target"
     lines = []
     for row in rows:

@@ -100,7 +100,6 @@ _NUMBERS = count(1, 100_000)
 
 
 def _cell(cell: Cell, found: Mapping[str, Served], rounds: int, seconds: float) -> list[Row]:
-    """A row for each target."""
     for target in found.values():
         _load(job_for(cell, target.port, CONNECTIONS, 0.2))
     measured = in_turn(list(found), rounds, lambda name: _once(cell, name, found[name], seconds))

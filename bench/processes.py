@@ -78,17 +78,14 @@ class Served:
             sleep(0.005)
 
     def pid_is_gone(self) -> bool:
-        """Whether the process has ended."""
         return self._process is None or self._process.poll() is not None
 
     def said(self) -> str:
-        """The end of what it has printed."""
         self._log.seek(0)
         return self._log.read()[-2_000:].decode(errors="replace")
 
     @property
     def pid(self) -> int:
-        """Its id."""
         assert self._process is not None
         return self._process.pid
 

@@ -30,8 +30,6 @@ _WORDS = "the parser returns early when a header is missing, so every caller has
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The reading of one body."""
-
     messages: int
     bytes: int
     cold: float
@@ -41,7 +39,6 @@ class Row:
 
 
 def measure() -> list[Row]:
-    """One row for each size."""
     return [_row(*size) for size in SIZES]
 
 
@@ -89,7 +86,6 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table."""
     head = "messages | bytes | cold | longest turn | turn | repetition"
     cells = [[f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for value in astuple(row)] for row in rows]
     return table.markdown(head, cells, texts=())

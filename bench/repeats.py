@@ -65,8 +65,6 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One shape in one window under one strategy."""
-
     shape: str
     window: int
     strategy: str

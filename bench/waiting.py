@@ -130,7 +130,6 @@ class SlowSummarizer:
         self._inner = ScriptedSummarizer(Tokenizers())
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """One result for each effect."""
         await passing(self._answer)
         return await self._inner.resolve(effects, roles, caller)
 
@@ -220,7 +219,6 @@ def verdict(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One line a row."""
     head = "strategy | window | pause | requests | condensed | waited | of them leaps | share | longest | target"
     lines = []
     for row in rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from eval import arms, condensed
@@ -30,9 +30,9 @@ ARMS: Mapping[str, arms.Arm] = {
     "five hits": arms.five_hits,
     "whole budget": arms.whole_budget,
     "inject": arms.injected,
-    "inject, tight": arms.injected_tight,
+    "inject, tight": partial(arms.injected, part=arms.TIGHT),
     "search": arms.searched,
-    "search, tight": arms.searched_tight,
+    "search, tight": partial(arms.searched, part=arms.TIGHT),
 }
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 ROWS = {
@@ -75,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def page(dialogues: Sequence[Dialogue], counter: TokenCounter) -> str:
-    """The whole page."""
     return TEMPLATE.read_text("utf-8").format(
         corpus=corpus(dialogues),
         arms=arms_table(measured(dialogues, ARMS, counter)),

@@ -66,47 +66,28 @@ def whole_budget(case: Case) -> set[int]:
     return filled(case, case.baseline.ranked(case.query), case.tokens)
 
 
-def injected(case: Case) -> set[int]:
-    """The memory block, and the newest messages."""
-    return _injected(case, min(MAX_TOKENS, case.tokens))
-
-
-def injected_tight(case: Case) -> set[int]:
-    """The same with a block of a sixteenth of the window."""
-    return _injected(case, min(MAX_TOKENS, case.tokens // TIGHT))
-
-
-def searched(case: Case) -> set[int]:
-    """The memory block, few of the newest messages, and for the rest one search."""
-    return _searched(case, min(MAX_TOKENS, case.tokens // 2))
-
-
-def searched_tight(case: Case) -> set[int]:
-    """The same with a block of a sixteenth of the window."""
-    return _searched(case, min(MAX_TOKENS, case.tokens // TIGHT))
-
-
-def _injected(case: Case, most: int) -> set[int]:
+def injected(case: Case, part: int = 1) -> set[int]:
+    """The memory block in at most 1 / `part` of the view, and the newest messages."""
+    most = min(MAX_TOKENS, case.tokens // part)
     kept = newest(case, case.tokens - most)
     content, used = block_of(case, most, among(kept))
     return newest(case, case.tokens - used) | told(case, content)
 
 
-def _searched(case: Case, most: int) -> set[int]:
+def searched(case: Case, part: int = 2) -> set[int]:
+    """The memory block in at most 1 / `part` of the view, few of the newest messages, and for the rest one search."""
     kept = newest(case, case.tokens // SEARCH_TAIL)
-    content, used = block_of(case, most, among(kept))
+    content, used = block_of(case, min(MAX_TOKENS, case.tokens // part), among(kept))
     room = case.tokens - used - sum(case.dialogue.tokens[at] for at in kept)
     kept |= told(case, content)
     return kept | told(case, found_by(case, room, among(kept)))
 
 
 def among(kept: AbstractSet[int]) -> Shown:
-    """Whether an entry's message is one of those."""
     return lambda entry: entry.place in kept
 
 
 def block_of(case: Case, most: int, shown: Shown) -> tuple[str, int]:
-    """The memory block's text and tokens."""
     raw = memory_block(case.hits, case.counter, most, TOP_K, shown)
     if raw is None:
         return "", 0

@@ -30,12 +30,10 @@ class Dialogue:
 
     @cached_property
     def tokens(self) -> list[int]:
-        """Tokens of each message."""
         return [message.tokens for message in self.transcript.chain]
 
     @cached_property
     def texts(self) -> list[str]:
-        """The text of each message."""
         return [message.text for message in self.transcript.chain]
 
     @cached_property

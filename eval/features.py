@@ -54,7 +54,6 @@ def _best(left_out: Dialogue, dialogues: Sequence[Dialogue], tried: Mapping[str,
 
 
 def by_dialogue(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> ByDialogue:
-    """The figure of each dialogue."""
     found: dict[str, Figure] = {}
     for dialogue in dialogues:
         cases = list(cases_of(dialogue, counter, (SHARE,), weights))
@@ -63,7 +62,6 @@ def by_dialogue(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenC
 
 
 def summed(dialogues: Sequence[Dialogue], figures: ByDialogue) -> dict[str, Figure]:
-    """The figures of dialogues by language."""
     sums: dict[str, Figure] = defaultdict(lambda: Figure(0, 0))
     for dialogue in dialogues:
         before, figure = sums[dialogue.language], figures[dialogue.id]

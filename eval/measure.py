@@ -30,7 +30,6 @@ class Figure(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """The share in percent."""
         return 100 * self.reached / self.asked
 
     @property

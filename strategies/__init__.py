@@ -26,8 +26,6 @@ from strategies.summary import Summary, SummaryOptions
 
 
 class Row(NamedTuple):
-    """A strategy's class and its default options."""
-
     make: Any
     options: Options
 

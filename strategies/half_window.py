@@ -35,8 +35,6 @@ _INSIDE = "inside-turn"
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
-    """The options of `half-window`."""
-
     min_rounds: int = option(4, 2)
     """Fewer rounds than this are not halved."""
     min_overlap: int = option(1, 0)

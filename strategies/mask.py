@@ -32,8 +32,6 @@ from strategies.core.view import Item, View
 
 @dataclass(frozen=True, slots=True)
 class MaskOptions(Options):
-    """The options of `mask`."""
-
     keep: int = option(3, 1)
     """The newest rounds that stay if the goal permits."""
     min_tokens: int = option(60, 30)

@@ -21,6 +21,5 @@ class Off(Strategy):
     asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans no edits."""
         yield from ()
         return Plan(())

@@ -73,7 +73,6 @@ class Rolling(Strategy, Marking, Injecting):
 
     @property
     def injection(self) -> Injection:
-        """How memory is injected, by the options."""
         options = self.options
         return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
 

@@ -51,8 +51,6 @@ _BEFORE_NAME = re.compile(r"^.*(?:__|[./:])")
 
 
 class EventKind(Enum):
-    """The kind of event that a message is."""
-
     USER = "user"
     EDIT = "edit"
     CALL = "call"
@@ -100,7 +98,6 @@ class MessageImportanceScorer:
         return round(min(max(total, LOWEST), HIGHEST), 4)
 
     def kind(self, message: Message) -> EventKind:
-        """The kind of a message by its role and its calls."""
         match message.role:
             case Role.TOOL:
                 return EventKind.RESULT
@@ -109,11 +106,9 @@ class MessageImportanceScorer:
         return EventKind.USER
 
     def speaks_of_error(self, text: str) -> bool:
-        """Whether a text contains one of the error words."""
         return _has(text.lower(), self._wording.error)
 
     def speaks_of_success(self, text: str) -> bool:
-        """Whether a text contains one of the success words."""
         return _has(text.lower(), self._wording.success)
 
     def shown(self, text: str) -> str:

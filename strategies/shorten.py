@@ -24,8 +24,6 @@ from strategies.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class ShortenOptions(Options):
-    """The options of `shorten`."""
-
     min_tokens: int = option(120, 40)
     """The minimum number of tokens left of a result."""
     newest: bool = option(False)

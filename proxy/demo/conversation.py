@@ -89,5 +89,4 @@ class Way:
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
     def summary(self) -> Summary:
-        """The figures of all requests."""
         return summarize(self.strategy, [ReplayedConversation(self.requests)])

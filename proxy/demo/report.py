@@ -88,7 +88,6 @@ def _cell(request: ReplayedRequest | None) -> str:
 
 
 def first_refusal(turn: int, number: int, tokens: int, window: int) -> str:
-    """The line for the refusal that ends the direct way."""
     text = (
         f"direct stops: turn {turn}, request {number} has {tokens:,} tokens, and the window {window:,}: a model server"
         " refuses it (400 context_length_exceeded)."

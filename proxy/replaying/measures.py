@@ -67,8 +67,6 @@ class ReplayedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedConversation:
-    """One conversation under one strategy."""
-
     requests: Sequence[ReplayedRequest]
     questions: int = 0
     """How many questions there are about the conversation."""
@@ -136,7 +134,6 @@ def summarize(strategy: str, conversations: Sequence[ReplayedConversation]) -> S
 
 
 def size(messages: Iterable[ForwardedMessage]) -> int:
-    """The tokens of all messages together."""
     return sum(message.tokens for message in messages)
 
 

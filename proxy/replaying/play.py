@@ -49,7 +49,6 @@ class ScriptedSummarizer:
         self.tokens = self.calls = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """Returns one result for each effect."""
         counter = self._tokenizers.for_model(caller.model, ChatCounter)
         results = tuple(
             scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
@@ -115,7 +114,6 @@ class Player:
         return Playing(self, conversation, client, self._overhead(conversation))
 
     def size(self, conversation: Conversation) -> int:
-        """The tokens of a whole conversation."""
         return self._overhead(conversation) + sum(map(self._counter.message, conversation.messages))
 
     def _overhead(self, conversation: Conversation) -> int:

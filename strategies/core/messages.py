@@ -180,12 +180,10 @@ class Message:
 
     @property
     def raw(self) -> str:
-        """The JSON text."""
         return self.data.decode("utf-8", "surrogatepass")
 
     @property
     def body(self) -> Value:
-        """The parsed JSON."""
         if self.parsed is not None:
             return self.parsed
         body: Value = loads(self.raw)

@@ -89,7 +89,6 @@ class RecordForm(NamedTuple):
         return self if window >= MIN_WINDOW_FOR_CARDS else self.without_cards()
 
     def without_cards(self) -> RecordForm:
-        """The same form, asking for the record alone."""
         return self._replace(cards="")
 
     @property

@@ -110,7 +110,6 @@ class Transcript:
 
     @cached_property
     def last_user(self) -> int | None:
-        """The chain index of the last user message."""
         return next(iter(self.last_users(1)), None)
 
     def last_users(self, most: int) -> list[int]:

@@ -46,7 +46,6 @@ class Item:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls of the message."""
         return self.message.calls
 
     @property
@@ -93,13 +92,11 @@ class View:
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
-        """All items."""
         kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self._start))
         return (*self.lead, *kept)
 
     @property
     def size(self) -> int:
-        """How many items there are."""
         return len(self.lead) + len(self.transcript.chain) - self._start
 
     def item(self, place: int) -> Item:
@@ -111,7 +108,6 @@ class View:
 
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
-        """The messages of all items."""
         return (*[item.message for item in self.lead], *self._own)
 
     @property
@@ -159,7 +155,6 @@ class View:
 
     @cached_property
     def structure(self) -> Structure:
-        """Turns, rounds and cuts in item indices."""
         return structure(self.items)
 
     @cached_property

@@ -63,5 +63,4 @@ class DynaContextOptions(Options):
         return ""
 
     def preset(self, mode: str) -> Mapping[str, Value]:
-        """The values that a mode stands for."""
         return _PRESETS.get(mode, {})

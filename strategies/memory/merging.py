@@ -92,13 +92,11 @@ class _Board:
         self._subjects: dict[frozenset[str], set[int]] = {}
 
     def put(self, at: int, card: MemoryCard) -> None:
-        """Adds the card with index `at`, if it holds."""
         if card.holds:
             for indices in self._of(_read(card.content)):
                 indices.add(at)
 
     def remove(self, at: int, card: MemoryCard) -> None:
-        """Removes the card with index `at`."""
         for indices in self._of(_read(card.content)):
             indices.discard(at)
 

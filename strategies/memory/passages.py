@@ -61,7 +61,6 @@ def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
 
 
 def card_entry(key: str, card: MemoryCard) -> Entry:
-    """The entry of a card."""
     return Entry(key, card.role, card.content, card=card.type)
 
 

@@ -47,8 +47,6 @@ _IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The factors of the ranking."""
-
     after: tuple[float, ...] = tuple(round(0.5 * 0.7**steps, 3) for steps in range(5))
     """How much a term counts one, two, … messages after its own."""
     before: tuple[float, ...] = (0.25, 0.125)
@@ -63,7 +61,6 @@ class Weights:
     """For a term that is a single character of a script without spaces."""
 
     def kernel(self) -> tuple[tuple[int, float], ...]:
-        """The (offset, weight) of each neighbour."""
         later = ((step, weight) for step, weight in enumerate(self.after, 1))
         earlier = ((-step, weight) for step, weight in enumerate(self.before, 1))
         return (*later, *earlier)
@@ -164,7 +161,6 @@ class Index:
         return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
 
     def _weigh(self, query: str) -> dict[str, float]:
-        """The weight of each term of a query."""
         marked = {term for text in (*_QUOTED.findall(query), *_IDENTIFIER.findall(query)) for term in terms(text)}
         single, quoted = self._weights.single, self._weights.quoted
         return {term: informative_share(term, single) * (quoted if term in marked else 1.0) for term in terms(query)}
