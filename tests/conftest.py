@@ -14,6 +14,7 @@ from proxy.log import JsonLines, TextLines
 from proxy.sessions.codec import decode_document
 from proxy.sessions.session import Session
 from proxy.sessions.stored import Records
+from proxy.store.compress import decompress
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 
@@ -34,11 +35,11 @@ def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pyte
     others: list[tuple[Session | None, Session]] = []
     wrote = Records.put_session
 
-    def compared(records: Records, meta: bytes, session: Session) -> None:
-        read = decode_document(meta)
+    def compared(records: Records, meta: bytes, session: Session, size: int) -> None:
+        read = decode_document(decompress(meta))
         if read != session._replace(revision=0):
             others.append((read, session))
-        wrote(records, meta, session)
+        wrote(records, meta, session, size)
 
     monkeypatch.setattr(Records, "put_session", compared)
     yield

@@ -22,7 +22,7 @@ from proxy.calibration.features import EVEN, Features, of_messages
 from proxy.calibration.samples import Observation, Samples, could_be, decoded, encoded, mean_error
 from proxy.learning.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.store.facts import Facts
+from proxy.store.access import Facts
 from strategies.core.view import View
 
 FRESH = 60.0  # seconds until the store is read again for what other processes have learned

@@ -24,8 +24,8 @@ from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recogniser
+from proxy.store.access import Patience
 from proxy.store.base import StoreError
-from proxy.store.patience import Patience
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import standing_in
 from strategies.core.messages import Message

@@ -29,7 +29,7 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.store.patience import Patience
+from proxy.store.access import Patience
 
 FIRST_LOOK = 0.25  # seconds
 _log = logging.getLogger(__name__)

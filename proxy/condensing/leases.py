@@ -21,8 +21,8 @@ from uuid import uuid4
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.owned_tasks import LINGER, OwnedTasks
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import Patience
 from proxy.store.base import Lease, StoreError
-from proxy.store.patience import Patience
 
 TTL = 3.0  # seconds; a killed holder delays the others by that much at most
 RENEWAL = 1.0  # seconds between two renewals: one may fail

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from proxy.learning.proof import Scope
 from proxy.overflow import Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.store.facts import Facts
+from proxy.store.access import Facts
 from proxy.tokens.windows import WindowLookup, no_stated_window
 
 GUESS = 0.9  # of the length of a prompt that was refused without a number

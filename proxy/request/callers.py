@@ -29,8 +29,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
 from proxy.settings.values import network
-from proxy.store.facts import Facts
-from proxy.store.patience import Patience
+from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream
 
 OWNER = "condenser.owner"

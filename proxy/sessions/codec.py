@@ -48,19 +48,11 @@ def encode_session(session: Session) -> bytes:
             "totals": session.totals,
             "saved": session.saved_tokens,
             "line": [session.tip.head, session.tip.block],
-            "branches": [
-                [
-                    *(each.name, each.head.hex(), each.before.hex(), each.count, each.last_used, each.applied),
-                    *(each.seen, each.block, anchors.row(each.anchor) if each.anchor else None, each.reply),
-                    *(each.last.hex(), [(opening.place, opening.node.hex()) for opening in each.openings]),
-                    each.may_be_side,
-                ]
-                for each in session.branches
-            ],
-            "verdicts": [encode_verdict(each) for each in session.verdicts],
+            "branches": list(map(_branch_row, session.branches)),
+            "verdicts": list(map(encode_verdict, session.verdicts)),
             "judging": session.judging,
             "failed": session.failed_try,
-            "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
+            "patches": list(map(_patch_row, session.patches)),
             "added": to_json(session.added_cards),
             "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
@@ -114,6 +106,15 @@ def decode_document(meta: bytes) -> Session | None:
     )
 
 
+def _branch_row(branch: Branch) -> list[Any]:
+    return [
+        *(branch.name, branch.head.hex(), branch.before.hex(), branch.count, branch.last_used, branch.applied),
+        *(branch.seen, branch.block, anchors.row(branch.anchor) if branch.anchor else None, branch.reply),
+        *(branch.last.hex(), [(place, node.hex()) for place, node in branch.openings]),
+        branch.may_be_side,
+    ]
+
+
 def _branch(row: Sequence[Any]) -> Branch:
     name, head, before, count, last_used, applied, *later = row
     seen = tuple((count, at) for count, at in later[0]) if later else ()
@@ -125,6 +126,10 @@ def _branch(row: Sequence[Any]) -> Branch:
     nodes = bytes.fromhex(head), bytes.fromhex(before)
     opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
     return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side)
+
+
+def _patch_row(patch: Overlay) -> list[Any]:
+    return [patch.anchor.hex(), patch.at, list(_encode_pieces(patch.pieces))]
 
 
 def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:

@@ -30,9 +30,8 @@ from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import TRIES, StoredSessions
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import REFUSED_WRITES, SessionKey, StoreError
 from proxy.store.compress import compress
-from proxy.store.outage import REFUSED_WRITES
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.pieces import Overlay, Piece

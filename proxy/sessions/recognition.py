@@ -25,8 +25,8 @@ from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import Patience
 from proxy.store.base import SessionKey, StoreError
-from proxy.store.patience import Patience
 from strategies.core.alignment import MIN_RUN, align
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role

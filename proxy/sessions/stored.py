@@ -27,11 +27,9 @@ from weakref import WeakValueDictionary
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session
 from proxy.sessions.session import Session
+from proxy.store.access import Facts, Outage, Patience, T, within
 from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
-from proxy.store.compress import compress, decompress
-from proxy.store.facts import Facts
-from proxy.store.outage import Outage
-from proxy.store.patience import Patience, T
+from proxy.store.compress import SMALLEST, compress, decompress
 from strategies.core.condensation import Condensation
 
 TRIES = 8
@@ -134,13 +132,13 @@ class StoredSessions:
         meta = encode_session(session)
         size = len(meta) + sum(map(len, blocks.values()))
         write = Write(meta, session.revision, ttl, blocks, index)
-        packed = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
-        is_first = await self.store.save(key, packed)
+        if size >= SMALLEST:
+            write = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
+        is_first = await self.store.save(key, write)
         self.outage.answered(wrote=is_first)
-        if not is_first:
-            return False
-        self._records.put_session(meta, session._replace(condensations=()))
-        return True
+        if is_first:
+            self._records.put_session(write.meta, session._replace(condensations=()), len(meta))
+        return is_first
 
     async def change(
         self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int
@@ -163,7 +161,7 @@ class StoredSessions:
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that has one step; raises `StoreError` where it takes longer than the timeout."""
-        return await self.patience().read(work)
+        return await within(self._timeout, work)
 
     async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
         """The result of `work`, which runs in a task of its own within the timeout, whether or not anybody waits.
@@ -171,7 +169,7 @@ class StoredSessions:
         Raises `StoreError` where it fails, or is not done when the patience is used up. The last write of a request
         (`is_last`) gets at least `LAST_SHARE` of the whole patience.
         """
-        task = asyncio.create_task(self.in_time(work))
+        task = asyncio.create_task(within(self._timeout, work))
         self._writes.add(task)
         task.add_done_callback(self._write_done)
         try:
@@ -240,21 +238,26 @@ class Records:
 
     def session(self, snapshot: Snapshot) -> Session | None:
         """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""
-        meta = decompress(snapshot.meta)
-        session = self._documents.use(meta)
+        session = self._documents.use(snapshot.meta)
         if session is None:
-            session = decode_document(meta)
+            document = decompress(snapshot.meta)
+            session = decode_document(document)
             if session is None:
                 return None
-            self.put_session(meta, session)
+            self.put_session(snapshot.meta, session, len(document))
+        if not snapshot.records:
+            return session._replace(revision=snapshot.revision)
         standing = snapshot.standing
         records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
         readable = tuple(each for each in records if each is not None)
         return session._replace(condensations=readable, revision=snapshot.revision)
 
-    def put_session(self, meta: bytes, session: Session) -> None:
-        """Caches a session whose document is `meta`, so that reading it again decodes nothing."""
-        self._documents.put(meta, session, len(meta))
+    def put_session(self, meta: bytes, session: Session, size: int) -> None:
+        """Caches a session that is stored as `meta`, so that reading it again decodes nothing.
+
+        `size` are the bytes of its document, which `meta` may have compressed.
+        """
+        self._documents.put(meta, session, size)
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         """The condensation in a record, None where a newer version wrote it; raises one of `UNREADABLE`."""

@@ -10,7 +10,7 @@ A client library is imported only by the scheme that needs it. A URL may hold cr
 `redacted(url)`.
 
 A store keeps the bytes that it is given; who writes them compresses them first (`compress`). Redis is behind a circuit
-breaker (`outage`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`base`).
+breaker (`breaker`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`base`).
 
 The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except with
 `store-quota`: then it did not. All writes may be repeated; repeating a `save` that did happen returns False, since its
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from proxy.quoting import redacted
 from proxy.store.base import Quotas, SessionStore
-from proxy.store.outage import Breaker
+from proxy.store.breaker import Breaker
 
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
 

@@ -47,6 +47,15 @@ class StoreError(Exception):
         self.reason = reason
 
 
+# Errors that are answers: the store works, but refuses or cannot do the operation.
+ANSWERS = frozenset(
+    {"store-closed", "store-contended", "store-corrupt", "store-full", "store-quota", "store-read-only", "store-schema"}
+)
+
+REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
+"""Answers that last: nothing can be written, while reading goes on."""
+
+
 class SessionKey(NamedTuple):
     """Tenant and session, both digests or generated ids in [A-Za-z0-9_-]: safe in any key."""
 

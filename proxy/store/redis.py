@@ -38,7 +38,7 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
 from proxy.store.base import StoreError
-from proxy.store.outage import Breaker, Thresholds
+from proxy.store.breaker import Breaker, Thresholds
 
 Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proxy.store.base import FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
-from proxy.store.outage import Breaker
+from proxy.store.breaker import Breaker
 from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, cause_of, store_error
 from proxy.store.redis_urls import open_client
 

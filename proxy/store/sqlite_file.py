@@ -1,4 +1,4 @@
-"""The SQLite file: its permissions, its schema and migrations, and how it is opened and queried.
+"""The SQLite file: its permissions, its schema and migrations, and how it is opened.
 
 The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
 gives its -wal and -shm files the mode of the database.
@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
 
 from proxy.store.base import StoreError
+from proxy.store.sqlite_jobs import rows_of, transaction
 
 SCHEMA_VERSION = 4
 _MAGIC = b"SQLite format 3\0"
@@ -189,20 +188,3 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
 def _version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-    """A transaction: what is done inside is committed, or rolled back if it raises."""
-    connection.execute(f"BEGIN {mode}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # some errors roll back by themselves
-            connection.execute("ROLLBACK")
-        raise
-
-
-def rows_of(connection: sqlite3.Connection, statement: str, *values: object) -> list[Any]:
-    return connection.execute(statement, values).fetchall()

@@ -11,8 +11,8 @@ import pytest
 from proxy.condensing.leases import TTL, Leases, LeaseTurn
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import Patience
 from proxy.store.base import Lease
-from proxy.store.patience import Patience
 from proxy.store.sqlite import SqliteStore
 from tests.support.signals import BOUND
 

@@ -13,8 +13,8 @@ from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
 from proxy.settings.tables import ModelRole
+from proxy.store.access import Patience
 from proxy.store.base import SessionKey
-from proxy.store.patience import Patience
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import Clock
 

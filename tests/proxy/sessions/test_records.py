@@ -117,7 +117,7 @@ def test_a_session_that_was_read_or_written_is_not_decoded_again() -> None:
     assert again is not None
     assert first.settings is again.settings
     fresh = Records()
-    fresh.put_session(meta, session)
+    fresh.put_session(meta, session, len(meta))
     written = fresh.session(Snapshot(meta, 1))
     assert written is not None
     assert written.settings is session.settings

@@ -23,8 +23,8 @@ from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.settings import Settings
+from proxy.store.access import Patience
 from proxy.store.base import SessionKey, SessionStore, Snapshot
-from proxy.store.patience import Patience
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
@@ -140,6 +140,20 @@ async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: 
     async with asking(SlowStore(store, lambda name: 0 if name == "load" else 900)) as built:
         both = await asyncio.gather(*(answered(built, request(rounds, session="s")) for rounds in (3, 4, 5)))
     assert max(passed for _, passed in both) < MOST + BOUND
+
+
+@pytest.mark.parametrize("seconds", [60, 190, 260, 340, 510, 900])
+async def test_waiting_for_others_of_this_process_and_of_another_costs_no_more_in_all(
+    seconds: float, store: SessionStore
+) -> None:
+    slow = SlowStore(store, lambda _: seconds)
+    async with asking(slow) as one, asking(slow) as other:
+        turns = [
+            answered(replica, request(rounds, session="s", force="true"))
+            for rounds in (23, 24)
+            for replica in (one, other)
+        ]
+        assert max(passed for _, passed in await asyncio.gather(*turns)) < MOST + BOUND
 
 
 async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store: SessionStore) -> None:

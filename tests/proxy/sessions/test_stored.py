@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
+from proxy.store.access import Patience
 from proxy.store.base import SessionKey, SessionStore, StoreError, Write
-from proxy.store.patience import Patience
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore
 

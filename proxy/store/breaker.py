@@ -1,12 +1,11 @@
-"""Outages of the store: a breaker that makes calls fail at once while one lasts, and what the log says of them.
+"""A breaker, which makes calls of the store fail at once while it is out. Without one they would time out one by one.
 
     closed --- failures in a row, within a window ---> open --- cool-down is over ---> half-open
        ^                                                 ^                                  |
        +-------------- the probe succeeded --------------+-------- the probe failed -------+
 
-Without a breaker, calls would time out one by one. Half-open lets one call through, the probe, and refuses all others.
-Each failed probe doubles the cool-down, up to a bound. A call counts only in the state that it began in: one that ends
-after the state has changed is ignored.
+Half-open lets one call through, the probe, and refuses all others. Each failed probe doubles the cool-down, up to a
+maximum. A call counts only in the state that it began in: one that ends after the state has changed is ignored.
 
 Only whether the store answers in time matters. A stale revision, an unknown session, an exceeded quota, and a full or
 read-only server are answers; time-outs, refused connections, no free connection, and unexpected errors are failures. A
@@ -14,9 +13,6 @@ caller that gives up changes nothing: its call goes on by itself, and is counted
 
 `Circuit` is the state machine and has no clock, `Breaker` runs one on a clock and guards calls. In a cluster each
 node has its own breaker, so that a node that is down does not shut off the others.
-
-`Outage` writes one line to the log when an outage begins, and one when it ends. A store that cannot write, such as a
-full or a read-only one, is out too, until something is written again.
 """
 
 from __future__ import annotations
@@ -28,66 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from proxy.store.base import StoreError
+from proxy.store.base import ANSWERS, StoreError
 
-# Errors that are answers: the store works, but refuses or cannot do the operation.
-ANSWERS = frozenset(
-    {"store-closed", "store-contended", "store-corrupt", "store-full", "store-quota", "store-read-only", "store-schema"}
-)
-
-REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
-"""Answers that last: nothing can be written, while reading goes on."""
 _log = logging.getLogger(__name__)
-
-
-class Outage:
-    """Whether the store fails now; `clock` is monotonic, in seconds.
-
-    `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
-    """
-
-    def __init__(self, clock: Callable[[], float], on_write: Callable[[str], None] = lambda _reason: None) -> None:
-        self.unwritten = ""
-        self._clock = clock
-        self._on_write = on_write
-        self._since: float | None = None
-        self._requests = 0
-        self._writes_only = False
-
-    def failed(self, what: str, error: StoreError, *, is_request: bool = False) -> None:
-        """Notes that something failed; an error that is no outage is logged each time, any other the first time.
-
-        With `is_request` a request has to do without the store.
-        """
-        refuses_writes = error.reason in REFUSED_WRITES
-        if error.reason in ANSWERS and not refuses_writes:
-            _log.warning("%s: %s", what, error)
-            return
-        if self._since is None:
-            self._since, self._writes_only = self._clock(), refuses_writes
-            _log.warning("the store fails, and requests are served without it: %s", error)
-        self._requests += is_request
-        _log.debug("%s: %s", what, error)
-
-    def write_failed(self, error: StoreError) -> None:
-        """Notes that a write has failed because of the store, not because of what was to be written."""
-        if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
-            self.unwritten = error.reason
-            self._on_write(error.reason)
-
-    def answered(self, *, wrote: bool = False) -> None:
-        """Notes that the store did what it was asked, and whether it `wrote`."""
-        if wrote:
-            self.unwritten = ""
-            self._on_write("")
-        if self._since is None or (self._writes_only and not wrote):
-            return
-        seconds, requests = self._clock() - self._since, self._requests
-        self._since, self._requests = None, 0
-        _log.warning("the store works again after %.1f s; requests served without it: %d", seconds, requests)
-
-
-# Errors that are answers: the store works, but refuses or cannot do the operation.
 
 
 class State(Enum):

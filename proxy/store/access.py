@@ -1,0 +1,170 @@
+"""How the app asks a store: for how long it waits (`Patience`), what the log says while the store fails (`Outage`), and
+values that nothing depends on (`Facts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from proxy.store.base import ANSWERS, REFUSED_WRITES, SessionStore, StoreError
+from proxy.store.compress import compress, decompress
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Patience:
+    """The seconds for which one piece of work, such as a request, may wait for the store in all.
+
+    Each step reduces what `remaining` says. Steps that run at the same time are each charged in full.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.total = seconds
+        self.remaining = seconds
+
+    def fresh(self) -> Patience:
+        """A full budget of the same size, for another piece of work."""
+        return Patience(self.total)
+
+    def spend(self, seconds: float) -> None:
+        """Charges seconds that were waited elsewhere."""
+        self.remaining = max(self.remaining - seconds, 0.0)
+
+    async def read(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; raises `StoreError` where it takes longer than what remains.
+
+        Where nothing remains, `work` is not begun.
+        """
+        left = self.remaining
+        if left <= 0:
+            work.close()
+            raise StoreError("store-timeout", f"{self.total} s were used up before")
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout(left):
+                return await work
+        except TimeoutError:
+            raise _too_slow(left) from None
+        finally:
+            self.remaining = max(self.remaining - (clock() - began), 0.0)
+
+    async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
+        """The result of a task; raises `StoreError` where it takes longer than what remains, and `at_least` seconds.
+
+        A task that is not waited for any longer is not cancelled.
+        """
+        limit = max(self.remaining, at_least)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            # A store in this process finishes at the task's first step.
+            await asyncio.sleep(0)
+            if not task.done():
+                await asyncio.wait({task}, timeout=limit)
+        finally:
+            self.remaining = max(self.remaining - (clock() - began), 0.0)
+        if not task.done():
+            raise StoreError("store-timeout", f"not done in {limit:.2f} s, and not waited for any longer")
+        return task.result()
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; raises `StoreError` where it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise _too_slow(seconds) from None
+
+
+def _too_slow(seconds: float) -> StoreError:
+    return StoreError("store-timeout", f"not done in the {seconds:.2f} s that were left")
+
+
+class Outage:
+    """Whether the store fails now; `clock` is monotonic, in seconds.
+
+    It logs one line when an outage begins, and one when it ends. A store that cannot write, such as a full or a
+    read-only one, is out too, until something is written again.
+
+    `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
+    """
+
+    def __init__(self, clock: Callable[[], float], on_write: Callable[[str], None] = lambda _reason: None) -> None:
+        self.unwritten = ""
+        self._clock = clock
+        self._on_write = on_write
+        self._since: float | None = None
+        self._requests = 0
+        self._writes_only = False
+
+    def failed(self, what: str, error: StoreError, *, is_request: bool = False) -> None:
+        """Notes that something failed; an error that is no outage is logged each time, any other the first time.
+
+        With `is_request` a request has to do without the store.
+        """
+        refuses_writes = error.reason in REFUSED_WRITES
+        if error.reason in ANSWERS and not refuses_writes:
+            _log.warning("%s: %s", what, error)
+            return
+        if self._since is None:
+            self._since, self._writes_only = self._clock(), refuses_writes
+            _log.warning("the store fails, and requests are served without it: %s", error)
+        self._requests += is_request
+        _log.debug("%s: %s", what, error)
+
+    def write_failed(self, error: StoreError) -> None:
+        """Notes that a write has failed because of the store, not because of what was to be written."""
+        if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
+            self.unwritten = error.reason
+            self._on_write(error.reason)
+
+    def answered(self, *, wrote: bool = False) -> None:
+        """Notes that the store did what it was asked, and whether it `wrote`."""
+        if wrote:
+            self.unwritten = ""
+            self._on_write("")
+        if self._since is None or (self._writes_only and not wrote):
+            return
+        seconds, requests = self._clock() - self._since, self._requests
+        self._since, self._requests = None, 0
+        _log.warning("the store works again after %.1f s; requests served without it: %d", seconds, requests)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Small values of one store that belong to no session, shared by replicas and kept over a restart.
+
+    Nothing depends on them: a fact that cannot be read is unknown, one that cannot be written is lost, and the log says
+    so.
+    """
+
+    _store: SessionStore
+    _timeout: float
+    """Seconds that each access may take."""
+    _outage: Outage
+
+    async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:
+        """The value of a fact; None if there is none or it cannot be read, which the log calls `what`."""
+        try:
+            stored = await (patience or Patience(self._timeout)).read(self._store.get_fact(name))
+            return None if stored is None else decompress(stored)
+        except StoreError as error:
+            self._outage.failed(f"{what} was not read", error)
+            return None
+
+    async def put(self, name: str, value: bytes, ttl: int, what: str) -> bool:
+        """Writes a fact that lives for `ttl` seconds, and returns whether it was written."""
+        try:
+            await within(self._timeout, self._store.put_fact(name, compress(value), ttl))
+        except StoreError as error:
+            self._outage.failed(f"{what} was not stored", error)
+            return False
+        return True
