@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from proxy.calibration.anchor import Anchor
 from proxy.endpoints.replies import ending
-from strategies.core.digest import ROOT, link
+from strategies.core.digest import link
 from strategies.core.messages import Role
 from strategies.core.transcript import Transcript
 
@@ -79,12 +79,13 @@ def continues(branch: Branch, transcript: Transcript, *, answered: bool) -> bool
     With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
     another conversation that began alike. A last message that has moved always counts only then.
     """
-    if has_node(transcript.digests, branch.count, branch.head):
+    digests, size = transcript.digests, len(transcript.chain)
+    if branch.count <= size and digests[branch.count - 1] == branch.head:
         return True
-    place, size = place_of_last(branch, transcript), len(transcript.chain)
+    place = place_of_last(branch, transcript)
     if place is None:
         return False
-    return size > place + 1 or (common_length(branch, transcript.digests) == branch.count - 1 and not answered)
+    return size > place + 1 or (common_length(branch, digests) == branch.count - 1 and not answered)
 
 
 def place_of_last(branch: Branch, transcript: Transcript) -> int | None:
@@ -164,18 +165,14 @@ def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: 
 
 def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
     """How many first messages a transcript that continues a branch shares with it."""
-    if has_node(digests, branch.count, branch.head):
-        return branch.count
-    if has_node(digests, branch.count - 1, branch.before):
-        return branch.count - 1
+    count = branch.count
+    if count <= len(digests) and digests[count - 1] == branch.head:
+        return count
+    if has_node(digests, count - 1, branch.before):
+        return count - 1
     return _opening_in(branch, digests)
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
     """Whether the chain has `node` after its first `count` messages."""
     return count <= len(digests) and digests[count - 1] == node
-
-
-def node_before(digests: Sequence[bytes]) -> bytes:
-    """The chain digest before the last message."""
-    return digests[-2] if len(digests) > 1 else ROOT

@@ -29,7 +29,7 @@ from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Session
-from proxy.sessions.stored import TRIES, StoredSessions
+from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.store.base import REFUSED_WRITES, SessionKey, StoreError
 from proxy.store.compress import compress
 from strategies.core.cards import MemoryCard
@@ -254,7 +254,7 @@ class Keeper:
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         async with self._stored.turn(recognised.key):
             for _ in range(TRIES):
-                if _is_overtaken(recognised.session, turn):
+                if turn.tip is not None and _is_overtaken(recognised.session, turn.tip, turn.tip_before):
                     raise StoreError("store-contended", "another append to this history was stored first")
                 if await self._save(recognised, turn):
                     return
@@ -274,19 +274,22 @@ class Keeper:
         index = _nodes(turn) if session.is_derived else ()
         if turn.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
-        *shared, own = [
-            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
-            for run in before.unstored_in(turn.transcript, branch)
-        ]
-        inheriting = session._replace(inherited=before.inherited)
-        forms = [(session, {**shared[0], **own}), (inheriting, own)] if any(shared) else [(session, own)]
-        for form, blocks in forms:
+        shared, own = before.unstored_in(turn.transcript, branch)
+        blocks = self._block(turn.transcript, own) if own else NONE
+        inheriting = session._replace(inherited=before.inherited) if before.inherited else session
+        forms = [(session, blocks)]
+        if shared:
+            forms = [(session, {**self._block(turn.transcript, shared), **blocks}), (inheriting, blocks)]
+        for form, added in forms:
             try:
-                return await self._stored.save(recognised.key, form, self.ttl, blocks, index)
+                return await self._stored.save(recognised.key, form, self.ttl, added, index)
             except StoreError as error:
                 if error.reason != "store-quota":
                     raise
-        return await self._stored.save(recognised.key, inheriting, self.ttl, {}, index)
+        return await self._stored.save(recognised.key, inheriting, self.ttl, NONE, index)
+
+    def _block(self, transcript: Transcript, run: range) -> Mapping[str, bytes]:
+        return new_block(transcript, run.start, run.stop, keeps_text=self.keeps_text)
 
 
 def _new_id(recognised: Recognised) -> str:
@@ -298,12 +301,10 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
-def _is_overtaken(session: Session | None, turn: SessionUpdate) -> bool:
+def _is_overtaken(session: Session | None, tip: Tip, tip_before: Tip) -> bool:
     """Whether another append was stored since this one was supplied; a repetition of this one does not count."""
-    if turn.tip is None:
-        return False
-    tip = session.tip if session else NO_TIP
-    return tip != turn.tip_before and tip.head != turn.tip.head
+    stored = session.tip if session else NO_TIP
+    return stored != tip_before and stored.head != tip.head
 
 
 def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
@@ -326,7 +327,8 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
 def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate, now: float) -> Session:
     """The session after a turn that continues `branch`, or opens a new one."""
     digests = turn.transcript.digests
-    patched = session.with_patch(turn.patch, digests, turn.covered)
+    has_patches = turn.patch is not None or session.patches
+    patched = session.with_patch(turn.patch, digests, turn.covered) if has_patches else session
     what = turn.applied, turn.block, turn.anchor, turn.reply
     moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.calibration.anchor import Anchor
@@ -27,13 +28,13 @@ from proxy.sessions.branch import (
     common_length,
     continues,
     has_node,
-    node_before,
     openings,
     places_since,
 )
-from proxy.sessions.identity import CHAT
+from proxy.sessions.identity import CHAT, DERIVED
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
+from strategies.core.digest import ROOT
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
@@ -48,6 +49,8 @@ MAX_PATCH_CHARS = 512 * 1024
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 NOTHING: Mapping[str, Any] = {}
+
+_LAST_USED = attrgetter("last_used")
 
 
 class FailedTry(NamedTuple):
@@ -119,11 +122,11 @@ class Session(NamedTuple):
     @property
     def is_derived(self) -> bool:
         """Whether requests find it by their chain rather than by an id."""
-        return self.source == "derived"
+        return self.source == DERIVED
 
     def find_branch(self, transcript: Transcript) -> Branch | None:
         """The branch that a transcript continues; None where it opens a new one."""
-        answered = self.is_derived
+        answered = self.source == DERIVED
         continued = [branch for branch in self.branches if continues(branch, transcript, answered=answered)]
         if len(continued) < 2:
             return continued[0] if continued else None
@@ -137,16 +140,18 @@ class Session(NamedTuple):
         is_free = has_tools and any(branch.name == MAIN and branch.may_be_side for branch in self.branches)
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
-    def unstored_in(self, transcript: Transcript, branch: Branch | None) -> tuple[range, ...]:
-        """Which messages of a transcript have no blocks in this session yet, as ranges; each is stored as one block.
+    def unstored_in(self, transcript: Transcript, branch: Branch | None) -> tuple[range, range]:
+        """Which messages of a transcript have no blocks in this session yet, as two ranges, each stored as one block.
 
-        `branch` is the one that the transcript continues. The last range ends with the transcript; one before it holds
-        the messages that are inherited from the parent.
+        `branch` is the one that the transcript continues. The first range are the messages inherited from the parent
+        that have to be stored now; the second one ends with the transcript.
         """
         end = len(transcript.chain)
         if branch is None:
-            return (range(0 if self.branches else self.inherited, end),)
-        return range(self.inherited), range(common_length(branch, transcript.digests), end)
+            return range(0), range(0 if self.branches else self.inherited, end)
+        shared = common_length(branch, transcript.digests)
+        # Messages in front of the branch's last question may be gone, also some that were inherited.
+        return range(min(self.inherited, shared)), range(shared, end)
 
     def with_turn(
         self,
@@ -170,14 +175,15 @@ class Session(NamedTuple):
         name = self.name_for(old, has_tools=has_tools)
         seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
         anchor = anchor or (old.anchor if old else None)
-        head, last = (digests[-1], node_before(digests), len(digests)), transcript.chain[-1].digest
+        before = digests[-2] if len(digests) > 1 else ROOT
+        head, last = (digests[-1], before, len(digests)), transcript.chain[-1].digest
         alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
         branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone)
         if old is None:
             others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
         else:
             others = [each for each in self.branches if each.name != name]
-        kept = sorted([*others, branch], key=lambda each: each.last_used)[-MAX_BRANCHES:]
+        kept = sorted([*others, branch], key=_LAST_USED)[-MAX_BRANCHES:]
         # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
         inherited = self.inherited if old is None else 0
         return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited)
@@ -223,7 +229,10 @@ class Session(NamedTuple):
         return {**self.saved_tokens, condensation: self.saved_tokens.get(condensation, 0) + max(tokens, 0)}
 
     def totals_with(self, **more: int) -> dict[str, int]:
-        return {**self.totals, **{key: self.totals.get(key, 0) + count for key, count in more.items()}}
+        totals = dict(self.totals)
+        for name, count in more.items():
+            totals[name] = totals.get(name, 0) + count
+        return totals
 
     def with_totals(self, **more: int) -> Session:
         return self._replace(totals=self.totals_with(**more))
@@ -259,11 +268,16 @@ def first_seen_after(
     seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
 ) -> tuple[tuple[int, float], ...]:
     """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
-    kept = [(min(length, shared), at) for length, at in seen if min(length, shared) > 0]
-    old = [pair for pair in kept if now - pair[1] > SEEN_HORIZON][-1:]
-    recent = [pair for pair in kept if now - pair[1] <= SEEN_HORIZON]
+    old: list[tuple[int, float]] = []
+    recent: list[tuple[int, float]] = []
+    for length, at in seen if shared else ():
+        pair = min(length, shared), at
+        if now - at > SEEN_HORIZON:
+            old = [pair]
+        else:
+            recent.append(pair)
     if recent and now - recent[-1][1] < SEEN_STEP:
-        return (*old, *recent[:-1], (count, recent[-1][1]))
+        _, now = recent.pop()
     return (*old, *recent, (count, now))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
-from proxy.sessions.branch import Branch, is_answered_alike, node_before
+from proxy.sessions.branch import Branch, is_answered_alike
 from proxy.sessions.codec import encode_session
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
 from proxy.sessions.stored import Records
@@ -143,9 +143,15 @@ def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
     assert after("abcXYZ", session=opened).inherited == 0
 
 
-def test_the_node_before_the_only_message_is_the_root() -> None:
-    assert node_before(nodes("a")) == ROOT
-    assert node_before(nodes("ab")) == nodes("a")[0]
+def test_a_fork_stores_no_message_twice_where_its_client_takes_inherited_ones_out_again() -> None:
+    opened = after("aqbce", session=DERIVED._replace(inherited=4))
+    assert unstored_in(opened, "aqer") == "aqer"
+    assert unstored_in(opened, "aqerf") == "aqerf"
+
+
+def test_a_branch_knows_the_node_before_its_last_message() -> None:
+    _, opened = moved(NEW, said("ab"), 1.0)
+    assert opened.before == nodes("a")[0]
 
 
 @pytest.mark.parametrize(("number", "name"), [(0, "main"), (1, "main"), (2, "b2"), (17, "b17")])
