@@ -136,11 +136,11 @@ def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_som
     with judged(lambda exchange: vote("NO") if is_vote(exchange) else error(500)) as stage:
         talk(stage, TURNS)
         stage.proxy.quiet()
-        votes = len(stage.votes)
-        assert votes >= 3
+        assert len(stage.votes) >= 3
         assert talk(stage, TURNS + 1).header("x-condenser-action") == "passed"
         stage.proxy.quiet()
-        assert len(stage.votes) == votes
+        # A vote that was cancelled may still arrive, but all of them judge the first request.
+        assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 1
         assert not stage.summaries
 
 
