@@ -306,9 +306,13 @@ def _was_shortened(decision: Decision) -> bool:
 
 
 def assert_grown(line: Line, decision: Decision, *, alone: bool) -> None:
-    """Where nothing new was condensed, the list begins with the last one; `alone`: no other client moved the branch."""
+    """With the same condensation, the list begins with the last one; `alone`: no other client moved the branch.
+
+    Another one may be replayed where the last one's view does not fit any more: one of another line, or of a request
+    that its client gave up.
+    """
     applied = decision.applied.id if decision.applied else ""
     if line.sent is None:
         return
-    if applied == line.applied or (alone and decision.action is not Action.CONDENSED):
+    if applied == line.applied or (alone and decision.action not in {Action.CONDENSED, Action.REPLAYED}):
         assert forwarded(decision)[: len(line.sent)] == line.sent
