@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import anyio.lowlevel
 
@@ -57,13 +56,6 @@ from proxy.upstream import Transport, Upstream
 from strategies.core.messages import Reader
 
 
-class _Writing(NamedTuple):
-    """Writes sessions (`keeper`), and makes sure that work for a session is done once (`leases`)."""
-
-    keeper: Keeper
-    leases: Leases
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """The parts of an app that its endpoints use."""
@@ -86,29 +78,31 @@ class Services:
     admin: Admin
     memory_admin: MemoryAdmin
     clock: Callable[[], float]
+    own_key: str | None
+    """The operator's key for the upstream; None where callers bring their own."""
+    bounds: Bounds
+    """What one request body may hold."""
+    permits: Permits
+    """What clients may ask of the proxy."""
 
     @property
     def store(self) -> SessionStore:
         """Where sessions are stored."""
         return self.stored.store
 
-    @property
-    def own_key(self) -> str | None:
-        """The operator's key for the upstream; None where callers bring their own."""
-        key = self.settings.upstream.api_key
-        return key.get_secret_value() if key else None
 
-    @property
-    def bounds(self) -> Bounds:
-        """What one request body may hold."""
-        limits = self.settings.limits
-        return Bounds(limits.messages, limits.members, limits.values)
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What all other parts are built on."""
 
-    @property
-    def permits(self) -> Permits:
-        """What clients may ask of the proxy."""
-        allowed = self.settings.controls
-        return Permits(KEYS if "*" in allowed.allow else allowed.allow, allowed.max_window, allowed.own_calls)
+    settings: Settings
+    clock: Callable[[], float]
+    upstream: Upstream
+    stored: StoredSessions
+    tasks: OwnedTasks
+    telemetry: Telemetry
+    pool: CountingPool
+    tokenizers: Tokenizers
 
 
 @asynccontextmanager
@@ -124,7 +118,9 @@ async def open_services(
     async with AsyncExitStack() as stack:
         if store is None:
             store = await stack.enter_async_context(_opened_store(settings, clock))
-        upstream = await _upstream(settings, transport)
+        # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
+        await anyio.lowlevel.checkpoint()
+        upstream = Upstream(settings.upstream, transport)
         stack.push_async_callback(upstream.close)
         pool = stack.enter_context(closing(CountingPool()))
         telemetry = Telemetry()
@@ -134,50 +130,7 @@ async def open_services(
         stack.push_async_callback(tasks.close)
         tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         await asyncio.to_thread(tokenizers.warm)
-        message_cache = MessageCache()
-        discovered = _discovered(settings, upstream, tasks, clock)
-        base_url = settings.upstream.base_url
-        learned = LearnedWindows(base_url, stored.facts, tasks, settings.upstream.learned_ttl, clock, discovered.window)
-        table = bundled_table(config_directory() / "models.toml")
-        profiles = Profiles(settings.profile_of)
-        policies = Policies(settings, table, discovered.window, learned.window, profiles.for_model)
-        asking = _asking(settings, upstream, discovered, telemetry, clock)
-        calibrator = _calibrator(settings, stored, tasks, telemetry, learned, clock)
-        writing = _writing(settings, stored, tasks, clock)
-        recall = Recall(_meanings(settings, asking, writing.keeper, clock))
-        searcher = Searcher(recall, settings.memory, learned, settings.upstream.learned_ttl, clock)
-        knowledge = Knowledge(learned, calibrator, profiles, tasks, telemetry.record_truncation, base_url)
-        intake = _intake(settings, stored, pool, message_cache, tokenizers, policies, knowledge, searcher)
-        injector = Injector(recall, settings.memory, tasks)
-        decider = _deciding(settings, writing, intake, injector, summarizer or asking, tasks, clock)
-        probes, report = settings.usage_probe, telemetry.record_overflow
-        condenser = Condenser(intake, decider, knowledge, policies, searcher, probes, report)
-        yield Services(
-            settings=settings,
-            stored=stored,
-            upstream=upstream,
-            tenants=Tenants(settings, tenant_key(settings)),
-            callers=_callers(settings, upstream, stored, tasks, clock),
-            tokenizers=tokenizers,
-            policies=policies,
-            condenser=condenser,
-            message_cache=message_cache,
-            discovered=discovered,
-            calibrator=calibrator,
-            background=tasks,
-            asking=asking,
-            telemetry=telemetry,
-            admission=_admission(settings, telemetry),
-            admin=Admin(stored, admin_token(settings)),
-            memory_admin=_memory_admin(settings, stored, clock),
-            clock=clock,
-        )
-
-
-async def _upstream(settings: Settings, transport: Transport | None) -> Upstream:
-    # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
-    await anyio.lowlevel.checkpoint()
-    return Upstream(settings.upstream, transport)
+        yield _services(_Ground(settings, clock, upstream, stored, tasks, telemetry, pool, tokenizers), summarizer)
 
 
 @asynccontextmanager
@@ -190,46 +143,52 @@ async def _opened_store(settings: Settings, clock: Callable[[], float]) -> Async
         await store.close()
 
 
-def _asking(
-    settings: Settings, upstream: Upstream, discovered: Discovered, telemetry: Telemetry, clock: Callable[[], float]
-) -> Asking:
-    return Asking(
-        upstream,
+def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
+    settings, stored, clock, limits = ground.settings, ground.stored, ground.clock, ground.settings.limits
+    key = settings.upstream.api_key
+    own_key = key.get_secret_value() if key else None
+    discovered = Discovered(ground.upstream, ground.tasks, clock, api_key=own_key, enabled=settings.upstream.discover)
+    asking = Asking(
+        ground.upstream,
         settings.background,
-        own_key=settings.upstream.api_key is not None,
+        own_key=key is not None,
         clock=clock,
-        on_call=telemetry.record_call,
+        on_call=ground.telemetry.record_call,
         is_serial=lambda: discovered.is_local,
     )
-
-
-def _calibrator(
-    settings: Settings,
-    stored: StoredSessions,
-    tasks: OwnedTasks,
-    telemetry: Telemetry,
-    learned: LearnedWindows,
-    clock: Callable[[], float],
-) -> Calibrator:
-    return Calibrator(
-        settings.upstream.base_url,
-        stored.facts,
-        tasks,
-        ttl=settings.store.ttl,
+    knowledge = _knowledge(ground, discovered)
+    table = bundled_table(config_directory() / "models.toml")
+    policies = Policies(settings, table, discovered.window, knowledge.learned.window, knowledge.profiles.for_model)
+    message_cache, ttl, keeps_text = MessageCache(), settings.store.ttl, settings.store.keeps_text
+    memory_reader = Reader(tool_output_patterns())
+    return Services(
+        settings=settings,
+        stored=stored,
+        upstream=ground.upstream,
+        tenants=Tenants(settings, tenant_key(settings)),
+        callers=_callers(ground),
+        tokenizers=ground.tokenizers,
+        policies=policies,
+        condenser=_condenser(ground, policies, knowledge, message_cache, asking, summarizer or asking),
+        message_cache=message_cache,
+        discovered=discovered,
+        calibrator=knowledge.calibrator,
+        background=ground.tasks,
+        asking=asking,
+        telemetry=ground.telemetry,
+        admission=_admission(settings, ground.telemetry),
+        admin=Admin(stored, admin_token(settings)),
+        memory_admin=MemoryAdmin(stored, memory_reader, ttl=ttl, clock=clock, keeps_text=keeps_text),
         clock=clock,
-        report=telemetry.record_calibration,
-        truncated_at=learned.truncated_at,
+        own_key=own_key,
+        bounds=Bounds(limits.messages, limits.members, limits.values),
+        permits=_permits(settings),
     )
 
 
-def _writing(settings: Settings, stored: StoredSessions, tasks: OwnedTasks, clock: Callable[[], float]) -> _Writing:
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=settings.store.keeps_text)
-    return _Writing(keeper, Leases(stored, tasks))
-
-
-def _meanings(settings: Settings, asking: Asking, keeper: Keeper, clock: Callable[[], float]) -> Meanings | None:
-    model = settings.memory.embeddings_model
-    return Meanings(asking, keeper, model, settings.background.allowance, clock) if model else None
+def _permits(settings: Settings) -> Permits:
+    allowed = settings.controls
+    return Permits(KEYS if "*" in allowed.allow else allowed.allow, allowed.max_window, allowed.own_calls)
 
 
 def _admission(settings: Settings, telemetry: Telemetry) -> Admission:
@@ -240,76 +199,66 @@ def _admission(settings: Settings, telemetry: Telemetry) -> Admission:
     return admission
 
 
-def _memory_admin(settings: Settings, stored: StoredSessions, clock: Callable[[], float]) -> MemoryAdmin:
-    store, reader = settings.store, Reader(tool_output_patterns())
-    return MemoryAdmin(stored, reader, ttl=store.ttl, clock=clock, keeps_text=store.keeps_text)
-
-
-def _discovered(settings: Settings, upstream: Upstream, tasks: OwnedTasks, clock: Callable[[], float]) -> Discovered:
-    key = settings.upstream.api_key
-    return Discovered(
-        upstream,
-        tasks,
-        clock,
-        api_key=key.get_secret_value() if key else None,
-        enabled=settings.upstream.discover,
-    )
-
-
-def _callers(
-    settings: Settings, upstream: Upstream, stored: StoredSessions, tasks: OwnedTasks, clock: Callable[[], float]
-) -> Callers:
+def _callers(ground: _Ground) -> Callers:
+    settings = ground.settings
     own_key, base_url = settings.upstream.api_key is not None, settings.upstream.base_url
     names = lowered_names([AUTHORIZATION, *settings.tenant.headers])
-    return Callers(upstream, base_url, stored.facts, tasks, clock, names, own_key=own_key)
+    return Callers(ground.upstream, base_url, ground.stored.facts, ground.tasks, ground.clock, names, own_key=own_key)
 
 
-def _intake(
-    settings: Settings,
-    stored: StoredSessions,
-    pool: CountingPool,
-    message_cache: MessageCache,
-    tokenizers: Tokenizers,
+def _knowledge(ground: _Ground, discovered: Discovered) -> Knowledge:
+    settings, facts, tasks, clock = ground.settings, ground.stored.facts, ground.tasks, ground.clock
+    base_url, telemetry = settings.upstream.base_url, ground.telemetry
+    learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock, discovered.window)
+    calibrator = Calibrator(
+        base_url,
+        facts,
+        tasks,
+        ttl=settings.store.ttl,
+        clock=clock,
+        report=telemetry.record_calibration,
+        truncated_at=learned.truncated_at,
+    )
+    return Knowledge(learned, calibrator, Profiles(settings.profile_of), tasks, telemetry.record_truncation, base_url)
+
+
+def _condenser(
+    ground: _Ground,
     policies: Policies,
     knowledge: Knowledge,
-    searcher: Searcher,
-) -> Intake:
-    keeps_text = settings.store.keeps_text
+    message_cache: MessageCache,
+    asking: Asking,
+    resolver: Resolver,
+) -> Condenser:
+    settings, stored, tasks, clock = ground.settings, ground.stored, ground.tasks, ground.clock
+    memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
+    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
+    model = memory.embeddings_model
+    recall = Recall(Meanings(asking, keeper, model, allowance, clock) if model else None)
+    searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
     reader = Reader(tool_output_patterns())
-    return Intake(
+    intake = Intake(
         policies=policies,
         recogniser=Recogniser(stored, settings.sessions.headers),
-        measurer=Measurer(reader, pool, message_cache),
-        restorer=Restorer(reader, pool, keeps_text=keeps_text),
-        tokenizers=tokenizers,
+        measurer=Measurer(reader, ground.pool, message_cache),
+        restorer=Restorer(reader, ground.pool, keeps_text=keeps_text),
+        tokenizers=ground.tokenizers,
         knowledge=knowledge,
         add_offer=searcher.with_offer,
         keeps_text=keeps_text,
     )
-
-
-def _deciding(
-    settings: Settings,
-    writing: _Writing,
-    intake: Intake,
-    injector: Injector,
-    resolver: Resolver,
-    tasks: OwnedTasks,
-    clock: Callable[[], float],
-) -> Decider:
-    keeper, leases = writing
-    runner = PipelineRunner(resolver, tasks)
+    leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks)
     maker = Maker(runner, keeper, leases, tasks, clock)
-    allowance, keeps_text = settings.background.allowance, settings.store.keeps_text
-    judges = Judges(runner, keeper, leases, allowance, clock, keeps_text=keeps_text)
     preparer = Preparer(
         maker=maker,
-        judges=judges,
+        judges=Judges(runner, keeper, leases, allowance, clock, keeps_text=keeps_text),
         keeper=keeper,
         leases=leases,
         tasks=tasks,
         counted=intake.with_counts,
         clock=clock,
     )
-    timeout, lifetime = settings.inline_timeout, settings.cost.cache_lifetime
-    return Decider(maker, preparer, keeper, injector, timeout, lifetime)
+    injector = Injector(recall, memory, tasks)
+    decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
+    report = ground.telemetry.record_overflow
+    return Condenser(intake, decider, knowledge, policies, searcher, settings.usage_probe, report)
