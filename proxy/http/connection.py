@@ -167,9 +167,10 @@ class Connection(JoiningProtocol):
         """Called when a head is complete; raises for a transfer encoding that HTTP/1.1 servers must refuse."""
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._cancel_deadline()
-        if any(name == b"transfer-encoding" and value.strip().lower() != _CHUNKED for name, value in self.headers):
-            self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
-            return
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != _CHUNKED:
+                self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
+                return
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -22,6 +22,7 @@ __all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamReque
 
 PREFIX = "/v1"
 _CACHED_PATHS = 64
+_WITH_BODY = ("POST", "PUT", "PATCH")  # even an empty one
 _PROBE_TIMEOUT = 5.0  # seconds
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Upstream:
         tls = tls_context()
         self._shown = redacted(settings.base_url)
         self._base = address(settings.base_url)
+        self._url = self._base.server + self._base.path
         self._calls = JsonClient(settings, tls, transport)
         key = settings.api_key
         self._own_headers = to_upstream([], key.get_secret_value() if key else None)
@@ -42,15 +44,20 @@ class Upstream:
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
         """Forwards a request and returns when the head of the reply has come; the caller must close the reply.
 
+        The length of a body that is known in whole is added to the headers.
         Raises `UpstreamUnavailable`, and `BadRequest` for a path that leads out of the base URL.
         """
-        url = self._base.server + self._base.path + _target(request.path, request.query)
-        headers = request.headers_with_length()
-        pairs = _as_text(headers)
+        method, path, query, headers, body = request
+        # What is appended to the base URL cannot change the host or lead out of its path.
+        url = self._url + _path_below(path)
+        if query:
+            url = f"{url}?{_text(query)}"
+        if isinstance(body, bytes) and (body or method in _WITH_BODY):
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
         try:
-            if self._forwarder is None or pairs is None:
-                return await self._calls.forward(request.method, url, headers, request.body)
-            return await self._forwarder.send(request.method, url, pairs, request.body)
+            if self._forwarder is None or (pairs := _as_text(headers)) is None:
+                return await self._calls.forward(method, url, headers, body)
+            return await self._forwarder.send(method, url, pairs, body)
         except UpstreamUnavailable as error:
             _log.warning("the upstream %s gave no answer: %s", self._shown, error.message)
             raise
@@ -95,13 +102,9 @@ class Upstream:
         return address(base_url) if base_url else self._base
 
 
-def _target(path: bytes, query: bytes) -> str:
-    """What is appended to the base URL, which cannot change the host or lead out of its path. Raises `BadRequest`."""
-    return f"{_path_below(path)}?{_text(query)}" if query else _path_below(path)
-
-
 @lru_cache(_CACHED_PATHS)  # nearly all requests have one of a few paths
 def _path_below(path: bytes) -> str:
+    """A path without its `/v1`; raises `BadRequest` for one that climbs or is not UTF-8."""
     rest = path.removeprefix(PREFIX.encode())
     if not is_plain(rest):
         raise BadRequest("The path has segments that climb.", code="bad_path")

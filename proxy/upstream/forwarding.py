@@ -33,6 +33,9 @@ _MAX_LINE = 65_536
 _MAX_HEADERS = 1_000
 _OWN_HEADERS = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
+_SENT_ONCE = frozenset((hdrs.METH_POST, hdrs.METH_PATCH))
+"""Methods whose requests the library sends once in any case, since a second one might act twice."""
+
 Pairs = list[tuple[str, str]]
 
 
@@ -78,7 +81,12 @@ class Forwarder:
         content = _Bytes(body) if isinstance(body, bytes) else _Upload(body)
         try:
             response = await self._session.request(
-                method, URL(url, encoded=True), headers=headers, data=content or None, allow_redirects=False
+                method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=content or None,
+                allow_redirects=False,
+                middlewares=() if method in _SENT_ONCE else None,
             )
         except TimeoutError as error:
             raise timed_out() from error

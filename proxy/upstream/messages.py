@@ -34,12 +34,6 @@ class UpstreamRequest(NamedTuple):
     headers: Headers
     body: bytes | AsyncIterator[bytes]
 
-    def headers_with_length(self) -> Headers:
-        """The headers, with `content-length` where the body is known in whole."""
-        if isinstance(self.body, bytes) and (self.body or self.method in ("POST", "PUT", "PATCH")):
-            return [*self.headers, (b"content-length", str(len(self.body)).encode())]
-        return self.headers
-
 
 class JsonReply(NamedTuple):
     """An answer to a call of our own, read whole and decoded; `retry_after` as its header has it."""
