@@ -1,7 +1,7 @@
 """The ASGI application: routes, error handlers and lifespan.
 
-`create_app` builds all of it and nothing is global, so several apps can run in one process. Chat completions do not
-pass through the framework's layers: `_FastPath` calls their endpoint directly, and handles errors as the layers do.
+`create_app` builds all of it and nothing is global, so several apps can run in one process. Requests that are condensed
+do not pass through the framework's layers: `Serving` calls their route directly, and handles errors as the layers do.
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from http import HTTPStatus
-from random import getrandbits
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.browsers import guarded
+from proxy.browsers import Guard
 from proxy.endpoints.table import PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
-from proxy.http.admission import PLACE
+from proxy.log import LINE
 from proxy.quoting import printable
-from proxy.request.callers import OWNER
 from proxy.routes.admin import admin
-from proxy.routes.chat import chat
+from proxy.routes.condensed import Condensed
 from proxy.routes.health import livez, metrics, readyz, root
-from proxy.routes.passthrough import pass_through
+from proxy.routes.passthrough import PassThrough
 from proxy.runtime.drain import Drain
 from proxy.services import open_services
-from proxy.serving import Serving, error_response, line_of
+from proxy.serving import Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import SessionStore
 from proxy.upstream import Transport
@@ -41,10 +39,7 @@ from proxy.upstream import Transport
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
-
-
-def _new_request_id() -> str:
-    return f"{getrandbits(64):016x}"  # need not be hard to guess, and asks the system for nothing
+_CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
 
 
 def create_app(
@@ -54,7 +49,7 @@ def create_app(
     transport: Transport | None = None,
     clock: Callable[[], float] = time.time,
     drain: Drain | None = None,
-    new_request_id: Callable[[], str] = _new_request_id,
+    new_request_id: Callable[[], str] = new_request_id,
 ) -> FastAPI:
     """An app with these settings; `drain` is how a server tells it that it stops.
 
@@ -85,8 +80,8 @@ def create_app(
     app.state.new_request_id = new_request_id
     app.router.routes.extend(
         [
-            *(Route(path, _Admitted(partial(chat, endpoint)), methods=["POST"]) for path, endpoint in PATHS.items()),
-            Route("/v1/{path:path}", _Admitted(pass_through)),
+            *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
+            Route("/v1/{path:path}", PassThrough()),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/", _AnyMethod(root)),
             Route("/livez", livez),
@@ -98,39 +93,21 @@ def create_app(
 
 
 class _App(FastAPI):
-    """FastAPI with a fast path for chat completions, because its layers take a tenth of the time of a small one.
+    """FastAPI with a shortcut to what is condensed, because its layers take a tenth of the time of a small request.
 
-    A middleware that somebody adds is around everything: then there is no fast path.
+    A middleware is around everything: then there is no shortcut.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The fast path in front of the layers and all routes; the layers alone if there is a middleware."""
-        layers = super().build_middleware_stack()
-        served = layers if self.user_middleware else _FastPath(layers)
-        return Serving(guarded(served, self.state.settings), self.state.drain, self.state.new_request_id)
-
-
-class _FastPath:
-    """Sends chat completions straight to their endpoint and everything else to `app`; both answer errors alike."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._served = {path: _Admitted(partial(chat, endpoint)) for path, endpoint in PATHS.items()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # An app that is mounted below another one has a root path, with which only the router can deal.
-        is_post = scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path")
-        served = self._served.get(scope["path"]) if is_post else None
-        if served is None:
-            await self._app(scope, receive, send)
-            return
-        try:
-            await served(scope, receive, send)
-        except ProxyError as error:
-            await (await _on_proxy_error(Request(scope), error))(scope, receive, send)
-        except Exception as error:
-            await (await _on_unexpected_error(Request(scope), error))(scope, receive, send)
-            raise  # the server logs it
+        """The framework's layers, and `Serving` around them."""
+        layers: ASGIApp = super().build_middleware_stack()
+        settings = self.state.settings
+        origins = settings.server.origins
+        if origins:
+            every = ["*"]
+            layers = CORSMiddleware(layers, origins, every, every, expose_headers=every, allow_private_network=True)
+        shortcuts = {} if origins or self.user_middleware else _CONDENSED
+        return Serving(layers, shortcuts, Guard(settings), self.state.drain, self.state.new_request_id)
 
 
 class _AnyMethod:
@@ -144,26 +121,9 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
-class _Admitted:
-    """An endpoint under `/v1/`, whose requests have a place until their reply has ended (`proxy/http/admission.py`)."""
-
-    def __init__(self, endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> None:
-        self._endpoint = endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services, client = scope["app"].state.services, scope.get("client")
-        owner = scope[OWNER] = services.tenants.owner(scope["headers"], client[0] if client else None)
-        place = scope[PLACE] = await services.admission.enter(owner.tenant)
-        try:
-            response = await self._endpoint(Request(scope, receive, send))
-            await response(scope, receive, send)
-        finally:
-            place.leave()
-
-
 async def _on_proxy_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)
-    line_of(request.scope).error = error.code or error.type
+    request.scope[LINE].error = error.code or error.type
     return error_response(error, request.scope["path"])
 
 

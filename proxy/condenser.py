@@ -48,7 +48,6 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
-from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append
 from proxy.sessions.identity import DERIVED
 from proxy.sessions.keeping import SessionUpdate
@@ -91,7 +90,7 @@ class Exchange:
 
     def __init__(self, parts: Condenser, request: ClientRequest) -> None:
         self.request = request
-        self.timing = Timing()
+        self.timing = account.Timing()
         self.usage: Usage | None = None
         """What the upstream has counted."""
         self._parts = parts
@@ -129,7 +128,7 @@ class Exchange:
         started = perf_counter()
         decision = await self._parts.decider.decide(case)
         attempt = self._parts.attempt(decision, case)
-        self.timing.condense += milliseconds_since(started)
+        self.timing.condense += (perf_counter() - started) * 1000
         return attempt
 
     # -- what is sent --------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ class Exchange:
 
         again = send_unencoded if now.may_be_rewritten else None
         answer = await send_once(self.request.body.endpoint, now.decision, send, again, is_ours=now.rounds is not None)
-        self.timing.upstream += milliseconds_since(started)
+        self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
     def _rewrite_by_error(self, refused: OpenedReply) -> bool:
@@ -300,7 +299,7 @@ class Exchange:
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
         aim = retry_budget(policy.budget, refusal, sent, passed)
         smaller = await parts.decider.smaller(now.decision, case, aim, left)
-        self.timing.condense += milliseconds_since(started)
+        self.timing.condense += (perf_counter() - started) * 1000
         if smaller is None:
             return False
         self._now = self._parts.attempt(smaller, case)._replace(is_last=True)

@@ -18,10 +18,11 @@ from typing import Any, Protocol, TextIO
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
 from proxy.quoting import label, printable
-from proxy.runtime.clock import Timing
 from proxy.settings import LogSettings
 from proxy.version import LOGGER
 
+LINE = "condenser.line"
+"""The key of a request's line in its ASGI scope."""
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
@@ -31,7 +32,7 @@ _log = logging.getLogger(LOGGER)
 class Decided(Protocol):
     """What was decided on a request, and how long that took."""
 
-    timing: Timing
+    timing: account.Timing
 
     @property
     def decision(self) -> Decision:
@@ -78,7 +79,8 @@ class RequestLine:
         else:
             level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if _log.isEnabledFor(level):
-            _log.log(level, self)
+            # Not by `log`, which searches the stack for the caller: a request is logged from here only.
+            _log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
         decided, ms = self.decided, (perf_counter() - self._started) * 1000
@@ -188,5 +190,7 @@ def configure_logging(settings: LogSettings) -> None:
     root.handlers = [handler]
     root.setLevel(max(level, logging.WARNING))
     logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
+    # No line shows these, and to find them out takes longer than to write the line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in (LOGGER, "proxy"):
         logging.getLogger(name).setLevel(level)

@@ -1,9 +1,9 @@
 """What every request gets on any route: an id, a line in the log, and an end when the server stops.
 
-`Serving` is an ASGI app around another. The id is the client's own `x-request-id` where it can be shown as it is, and
-is sent as `X-Condenser-Request-Id`. When the server stops and a reply still runs after the time that it was given, its
-task is cancelled by the server: a stream then ends with an error event in the form of its protocol, and a request
-without a reply gets 503.
+`Serving` is the one layer around everything that is served. The id is the client's own `x-request-id` where it can be
+shown as it is, and is sent as `X-Condenser-Request-Id`. Web pages are refused (`proxy/browsers.py`). When the server
+stops and a reply still runs after the time that it was given, its task is cancelled by the server: a stream then ends
+with an error event in the form of its protocol, and a request without a reply gets 503.
 """
 
 from __future__ import annotations
@@ -11,33 +11,27 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from random import getrandbits
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.browsers import Guard
 from proxy.endpoints.table import PATHS, endpoint_at
-from proxy.errors import ProxyError, ShuttingDown
-from proxy.http.content_encoding import encoding_of
-from proxy.http.headers import Headers, first
-from proxy.http.sse import between_events, event, is_event_stream
-from proxy.log import RequestLine
+from proxy.errors import DEFECT, ProxyError, ShuttingDown
+from proxy.http.headers import Headers, encoding_of, first, is_event_stream
+from proxy.http.sse import between_events, event
+from proxy.log import LINE, RequestLine
 from proxy.runtime.drain import Drain
 
 ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""
-_LINE = "condenser.line"
-_ID = b"x-condenser-request-id"
+_GIVEN_ID, _ID = b"x-request-id", b"x-condenser-request-id"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
-
-
-def line_of(scope: Scope) -> RequestLine:
-    """The line that the log will have of a request."""
-    line: RequestLine = scope[_LINE]
-    return line
 
 
 def error_response(error: ProxyError, path: str) -> Response:
@@ -46,11 +40,23 @@ def error_response(error: ProxyError, path: str) -> Response:
     return Response(endpoint.error_body(error), error.status, dict(error.headers), media_type="application/json")
 
 
-class Serving:
-    """Serves requests by `app`; `new_id` makes an id for a request that came without one."""
+def new_request_id() -> str:
+    """An id for a request that came without one; need not be hard to guess, and asks the system for nothing."""
+    return f"{getrandbits(64):016x}"
 
-    def __init__(self, app: ASGIApp, drain: Drain, new_id: Callable[[], str]) -> None:
+
+class Serving:
+    """Serves requests by `app`, and a POST to one of the `shortcuts` by what is there.
+
+    `new_id` makes an id for a request that came without one.
+    """
+
+    def __init__(
+        self, app: ASGIApp, shortcuts: Mapping[str, ASGIApp], guard: Guard, drain: Drain, new_id: Callable[[], str]
+    ) -> None:
         self._app = app
+        self._shortcuts = shortcuts
+        self._guard = guard
         self._drain = drain
         self._new_id = new_id
 
@@ -59,22 +65,32 @@ class Serving:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        line = scope[_LINE] = RequestLine(self._id(scope["headers"]), scope["method"], scope["path"])
+        headers = dict(scope["headers"])
+        request_id = _given_id(scope["headers"]) if _GIVEN_ID in headers else None
+        line = scope[LINE] = RequestLine(request_id or self._new_id(), scope["method"], scope["path"])
         reply = _Reply(line, send)
         try:
-            await self._app(scope, receive, reply.send)
+            if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
+                self._guard.check(headers, scope.get("scheme", "http"))
+            # An app that is mounted below another one has a root path, with which only the router can deal.
+            is_short = scope["method"] == "POST" and not scope.get("root_path")
+            app = self._shortcuts.get(scope["path"], self._app) if is_short else self._app
+            await app(scope, receive, reply.send)
         except asyncio.CancelledError:
             if not self._drain.is_over:
                 raise
             await reply.end(scope["path"])
+        except Exception as error:
+            if not await reply.answers(error, scope, receive):
+                raise
         finally:
             line.write()
 
-    def _id(self, headers: Headers) -> str:
-        for name, value in headers:
-            if name == b"x-request-id" and _PLAIN_ID.fullmatch(value):
-                return value.decode("ascii")
-        return self._new_id()
+
+def _given_id(headers: Headers) -> str | None:
+    """The id that the client has given its request; None where it cannot be shown as it is."""
+    given = (value.decode("ascii") for name, value in headers if name == _GIVEN_ID and _PLAIN_ID.fullmatch(value))
+    return next(given, None)
 
 
 class _Reply:
@@ -96,6 +112,16 @@ class _Reply:
             self._newest = message.get("body") or self._newest
             self._line.is_complete = not message.get("more_body", False)
         return self._send(message)
+
+    async def answers(self, error: Exception, scope: Scope, receive: Receive) -> bool:
+        """Sends an error in place of a reply that has not begun; returns False for one that the server is to log."""
+        if self._line.status is not None:
+            return False
+        shown = ProxyError(DEFECT)
+        if isinstance(error, ProxyError):
+            shown, self._line.error = error, error.code or error.type
+        await error_response(shown, scope["path"])(scope, receive, self.send)
+        return shown is error
 
     async def end(self, path: str) -> None:
         """Ends the reply because the server stops; one that is no stream of plain events is left unfinished."""

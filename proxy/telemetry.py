@@ -7,7 +7,6 @@ calling one of the `record_*` methods of `Telemetry`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,7 +17,6 @@ from proxy.condensing.decision import Decision
 from proxy.http.admission import Refusal
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
-from proxy.runtime.shared_context import SharedContext
 
 MAX_MODELS = 256
 """Maximum number of models with a label of their own."""
@@ -63,10 +61,10 @@ class Telemetry:
         )
         self._writable.set(1)
         self._models: set[str] = set()
-        self._in_flight = 0
-        self._under_way = SharedContext(self._begun, self._ended)
+        self.in_flight = 0
+        """Requests under way; who serves one counts it."""
         flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
-        flights.set_function(lambda: self._in_flight)
+        flights.set_function(lambda: self.in_flight)
 
         self._refusals = self._counter("refusals_total", "Requests that were refused, by what ran out.", "reason")
         self._queue = Gauge("condenser_queue", "Requests that wait to be served.", registry=self.registry)
@@ -81,16 +79,6 @@ class Telemetry:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"condenser_{name}", text, labels, registry=self.registry)
-
-    def under_way(self) -> AbstractContextManager[None]:
-        """A context in which one request counts as under way."""
-        return self._under_way
-
-    def _begun(self) -> None:
-        self._in_flight += 1
-
-    def _ended(self) -> None:
-        self._in_flight -= 1
 
     def record_calibration(self, model: str, progress: Progress) -> None:
         """Records how well the prompt tokens of a model are estimated now."""

@@ -190,5 +190,5 @@ async def _turn(lane: Lane, caller: Caller, deadline: float) -> AsyncIterator[No
         async with lane.background(deadline, caller.mode, caller.waiters):
             yield
     else:
-        with lane.foreground:
+        with lane.foreground():
             yield

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 
 from proxy.runtime.owned_tasks import NOBODY, Waiters
-from proxy.runtime.shared_context import SharedContext
 from proxy.settings.tables import BackgroundSettings, Mode
 
 PAUSE = 30.0  # seconds, where a server that refuses does not say how long
@@ -66,8 +65,6 @@ class Lane:
         self._is_recovering = False
         self._closed_until = 0.0
         self._clients_under_way = 0
-        self.foreground = SharedContext(self._enter_foreground, self._leave_foreground)
-        """A context to hold while a request that a client waits for is under way."""
         self._arrivals: deque[float] = deque(maxlen=CROWD)  # when the latest requests of clients came
         self._crowd_began = self._crowd_seen = -inf
         self._places_taken = 0
@@ -84,15 +81,26 @@ class Lane:
                 self._crowd_began = now
             self._crowd_seen = now
 
-    def _enter_foreground(self) -> None:
+    def enter_foreground(self) -> None:
+        """Notes that a request that a client waits for is under way; `leave_foreground` must follow."""
         self._clients_under_way += 1
         if self._running:
             self._break_off()
 
-    def _leave_foreground(self) -> None:
+    def leave_foreground(self) -> None:
+        """Notes that such a request is over."""
         self._clients_under_way -= 1
         if self._waiting:
             self._admit()
+
+    @contextmanager
+    def foreground(self) -> Iterator[None]:
+        """A context to hold while a request that a client waits for is under way."""
+        self.enter_foreground()
+        try:
+            yield
+        finally:
+            self.leave_foreground()
 
     @asynccontextmanager
     async def background(
@@ -106,7 +114,7 @@ class Lane:
         """
         mode = mode or self._mode
         if waiters.any or not await self._take_place(deadline, mode, waiters):
-            with self.foreground:
+            with self.foreground():
                 yield
             return
         scope = asyncio.timeout(None)

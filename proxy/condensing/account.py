@@ -7,6 +7,7 @@ Only the dry run holds content, and none of them a credential.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.condensing.case import Case
@@ -16,11 +17,30 @@ from proxy.errors import ContextLengthExceeded
 from proxy.learning.learned_windows import Origin
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
-from proxy.runtime.clock import Timing
 from proxy.sessions.identity import MAX_SHOWN
 from proxy.sessions.session import with_depth
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.view import View
+
+
+@dataclass(slots=True)
+class Timing:
+    """Milliseconds of each part of the work, as `Server-Timing` gives them."""
+
+    session: float = 0.0
+    count: float = 0.0
+    condense: float = 0.0
+    upstream: float = 0.0
+
+    def header(self) -> str:
+        """The value of `Server-Timing`."""
+        ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
+        return f"{ours}, upstream;dur={self.upstream:.2f}"
+
+    @property
+    def ours(self) -> float:
+        """Milliseconds that we added before forwarding."""
+        return self.session + self.count + self.condense
 
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from time import perf_counter
 
 from proxy.calibration.anchor import CountedPrompt
+from proxy.condensing.account import Timing
 from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
@@ -20,7 +21,6 @@ from proxy.condensing.restoring import Restorer
 from proxy.errors import HistoryUnavailable
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
-from proxy.runtime.clock import Timing, milliseconds_since
 from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recogniser
@@ -73,10 +73,10 @@ class Intake:
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
-        spent_on_history = milliseconds_since(started)
+        spent_on_history = (perf_counter() - started) * 1000
         started = perf_counter()
         measured = await self._measure(request, counter, known)
-        timing.count = milliseconds_since(started)
+        timing.count = (perf_counter() - started) * 1000
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
             await asyncio.sleep(0)  # to recognise so many messages takes long enough
@@ -95,7 +95,7 @@ class Intake:
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         case = case.for_profile(policy.profile).with_newest_turn()
         case = self._calibrate(self._add_offer(case) if policy.memory.tool else case)
-        timing.session = milliseconds_since(started) + spent_on_history
+        timing.session = (perf_counter() - started) * 1000 + spent_on_history
         return case
 
     async def with_counts(self, case: Case) -> Case:

@@ -30,7 +30,6 @@ from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
 from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.reasons import Trigger
-from proxy.runtime.clock import milliseconds_since
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
 from proxy.sessions.keeping import Keeper
@@ -262,7 +261,7 @@ class Maker:
         result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
         if attempted.outcome is None:
             return result
-        spent = milliseconds_since(started)
+        spent = (perf_counter() - started) * 1000
         record = self._build_record(requirement, base, policy, attempted.outcome, attempted.own_tokens, spent)
         return result._replace(condensation=record)
 

@@ -84,7 +84,7 @@ async def send_once(
     beforehand would cost normal replies theirs. `is_ours` says that the request has members that we added.
     """
     reply = await send(decision.body)
-    if again is not None and is_unreadable_refusal(reply):
+    if again is not None and reply.status >= HTTPStatus.BAD_REQUEST and is_unreadable_refusal(reply):
         reply = await replace_refused(reply, again(decision.body)) or reply
     # No window is so small that a shorter prompt is refused for its length.
     is_long = decision.forwarded_tokens >= MIN_WINDOW

@@ -22,9 +22,6 @@ from proxy.errors import Overloaded
 from proxy.settings import LimitSettings
 from proxy.version import LOGGER
 
-PLACE = "condenser.place"
-"""The key of a request's place in its ASGI scope."""
-
 QUIET = 5.0
 """Seconds without a refusal after which a spell is over."""
 
@@ -50,23 +47,24 @@ class Spell:
     """The refusals of `what` (`connections`, `requests`)."""
 
     def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
+        self.count = 0
+        """Refusals in this spell; 0 while there is none."""
         self._what = what
         self._clock = clock
-        self._count = 0
         self._last = 0.0
 
     def refuse(self, why: str) -> None:
         """Notes a refusal."""
-        if not self._count:
+        if not self.count:
             _log.warning("%s are refused: %s", self._what, why)
-        self._count += 1
+        self.count += 1
         self._last = self._clock()
 
     def serve(self) -> None:
-        """Notes that one was served."""
-        if self._count and self._clock() - self._last > QUIET:
-            _log.warning("%s are served again; refused: %d", self._what, self._count)
-            self._count = 0
+        """Notes that one was served, which matters only in a spell."""
+        if self.count and self._clock() - self._last > QUIET:
+            _log.warning("%s are served again; refused: %d", self._what, self.count)
+            self.count = 0
 
 
 class Place:
@@ -156,7 +154,8 @@ class Admission:
         return self._served < self._max_served and self._tenants[tenant] < self._per_tenant
 
     def _take(self, tenant: str) -> Place:
-        self._spell.serve()
+        if self._spell.count:
+            self._spell.serve()
         self._served += 1
         self._tenants[tenant] += 1
         return Place(self, tenant)

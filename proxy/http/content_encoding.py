@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.http.headers import first
+from proxy.http.headers import encoding_of, normalized_encoding
 
-ENCODING = b"content-encoding"
 IN_THREAD = 4 * 1024
 """Bytes of an encoded request from which on it is decoded outside of the event loop: they may decode to a thousand
 times as many."""
@@ -101,15 +100,10 @@ class Decoder:
 
 def decoder_for(encoding: str) -> Decoder | None:
     """A decoder for a content encoding, which may be "" for none; None if the encoding is not supported."""
-    name = _normalized(encoding)
+    name = normalized_encoding(encoding)
     if not name:
         return Decoder(None)
     return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
-
-
-def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The content encoding that headers name, in lower case; "" for none."""
-    return _normalized(first(headers, ENCODING) or "")
 
 
 def decoded(data: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -149,11 +143,6 @@ def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
     if not decoder.is_complete:
         raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
     return b"".join(parts)
-
-
-def _normalized(encoding: str) -> str:
-    name = encoding.strip().lower()
-    return "" if name == "identity" else name
 
 
 def _actual_bits(bits: int, beginning: bytes) -> int:

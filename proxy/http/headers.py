@@ -1,4 +1,4 @@
-"""Which headers are passed on in either direction, and helpers to read the head of a reply and to write headers."""
+"""Which headers are passed on in either direction, what they say of a body, and how they are read and written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from proxy.errors import BadRequest
 
 Headers = list[tuple[bytes, bytes]]
 
+ENCODING = b"content-encoding"
 OWN_PREFIX = b"x-condenser-"
 _OWN_FORMS = (OWN_PREFIX, b"x_condenser_", b"x-condenser_", b"x_condenser-")
 """Many servers take `_` in a header's name for `-`."""
@@ -50,15 +51,15 @@ def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes]) -> Headers:
     """The headers, names in lower case, without those that are blocked, named by `Connection`, or the proxy's own."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    for name, value in lowered:
-        if name == b"connection":
-            blocked = blocked.union(_tokens(value))
-    return [(name, value) for name, value in lowered if name not in blocked and not name.startswith(_OWN_FORMS)]
-
-
-def _tokens(value: bytes) -> list[bytes]:
-    return [token.strip().lower() for token in value.split(b",")]
+    kept: Headers = []
+    named: set[bytes] = set()
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"connection":
+            named.update(map(bytes.strip, value.lower().split(b",")))
+        elif lowered not in blocked and not lowered.startswith(_OWN_FORMS):
+            kept.append((lowered, value))
+    return [pair for pair in kept if pair[0] not in named] if named - blocked else kept
 
 
 def is_success(status: int) -> bool:
@@ -72,6 +73,23 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
         if key.lower() == name:
             return value.decode("latin-1")
     return None
+
+
+def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The content encoding that headers name, in lower case; "" for none."""
+    named = first(headers, ENCODING)
+    return normalized_encoding(named) if named else ""
+
+
+def normalized_encoding(name: str) -> str:
+    """The name of a content encoding in lower case; "" for the one that changes nothing."""
+    name = name.strip().lower()
+    return "" if name == "identity" else name
+
+
+def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a reply with these headers is a stream of server-sent events."""
+    return (first(headers, b"content-type") or "").startswith("text/event-stream")
 
 
 def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[bytes, str]:

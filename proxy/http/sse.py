@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from proxy.http.headers import Headers, first
-
 DONE = b"data: [DONE]\n\n"
 # The lookbehind lets a match begin only where a line begins: else an unfinished line would be searched from each byte.
 _LINE = re.compile(rb"(?<![^\r\n])[^\r\n]*+(?:\r\n|\n|\r(?!\Z))")
@@ -93,8 +91,3 @@ def event(data: bytes) -> bytes:
 def between_events(sent: bytes) -> bytes:
     """What must follow the bytes `sent` for an event to begin, even if they end inside of another."""
     return b"" if not sent or sent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
-
-
-def is_event_stream(headers: Headers) -> bool:
-    """Whether a reply with these headers is a stream of events."""
-    return (first(headers, b"content-type") or "").startswith("text/event-stream")

@@ -30,7 +30,6 @@ from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import controls, wire
 from proxy.request.client_request import ClientRequest
 from proxy.request.message_cache import Element
-from proxy.runtime.clock import milliseconds_since
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
@@ -133,8 +132,8 @@ class Player:
         try:
             exchange = await self._services.condenser.exchange(request)
         except ContextLengthExceeded:
-            return ReplayedRequest(original, None, 0, overhead, usable, milliseconds_since(started)), None
-        spent = milliseconds_since(started)
+            return ReplayedRequest(original, None, 0, overhead, usable, (perf_counter() - started) * 1000), None
+        spent = (perf_counter() - started) * 1000
         await exchange.store()
         exchange.follow_up()
         await self._services.background.idle()

@@ -21,9 +21,8 @@ from starlette.types import Message, Send
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoded, encoding_of
-from proxy.http.headers import Headers, encode_headers, first, is_success
-from proxy.http.sse import is_event_stream
+from proxy.http.content_encoding import decoded
+from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_event_stream, is_success
 from proxy.reasons import Action
 
 T = TypeVar("T")

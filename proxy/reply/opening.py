@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoded, decoder_for, encoding_of
-from proxy.http.sse import is_event_stream
+from proxy.http.content_encoding import decoded, decoder_for
+from proxy.http.headers import encoding_of, is_event_stream
 from proxy.overflow import Refusal, recognise
 from proxy.overflow.reading import is_error_body
 from proxy.upstream import UpstreamReply

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -24,8 +25,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError
-from proxy.http.headers import Headers, encode_headers, first, to_client
-from proxy.http.sse import between_events, is_event_stream
+from proxy.http.headers import Headers, encode_headers, first, is_event_stream, to_client
+from proxy.http.sse import between_events
 from proxy.reply.watching import MAX_HELD, Editor
 from proxy.upstream import UpstreamReply
 
@@ -57,33 +58,33 @@ class Incoming:
     """The client's side of a request: its body, and whether the client is still connected."""
 
     def __init__(self, receive: Receive) -> None:
+        self.body_was_read = False
         self._receive = receive
-        self._body_was_read = asyncio.Event()
+        self._body_end = asyncio.Event()
         self._watch: _Watch | None = None
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._has_left = False
 
     async def body(self) -> AsyncIterator[bytes]:
         """The parts of the body as they come in; raises `ClientGone`."""
-        while (part := await self.read_part()) is not None:
-            if part:
+        while not self.body_was_read:
+            if part := await self.read_part():
                 yield part
 
-    async def read_part(self) -> bytes | None:
-        """The next part of the body, which may be empty; None after the last one. Raises `ClientGone`."""
-        if self._body_was_read.is_set():
-            return None
+    async def read_part(self) -> bytes:
+        """The next part of a body that was not read to its end; it may be empty. Raises `ClientGone`."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         if not message.get("more_body", False):
-            self._body_was_read.set()
+            self.body_was_read = True
+            self._body_end.set()
         part: bytes = message.get("body", b"")
         return part
 
     async def wait_until_gone(self) -> None:
         """Returns when the client has disconnected; not before the body has been read."""
-        await self._body_was_read.wait()
+        await self._body_end.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -176,10 +177,13 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client disconnects."""
+        with suppress(ClientGone):
+            await self.incoming.unless_gone(self.pass_on(send))
+
+    async def pass_on(self, send: Send) -> None:
+        """Streams until the upstream ends, for a caller that watches the client itself (`Incoming.unless_gone`)."""
         try:
-            await self.incoming.unless_gone(self._stream(send))
-        except ClientGone:
-            pass
+            await self._stream(send)
         finally:
             self.incoming.close()
             await self.reply.close()

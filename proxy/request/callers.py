@@ -32,8 +32,6 @@ from proxy.settings.values import network
 from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream
 
-OWNER = "condenser.owner"
-"""The key of a request's owner in its ASGI scope."""
 AUTHORIZATION = "Authorization"
 _KEY_FILE = "tenant.key"
 _SHARED_KEY = b"condenser"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import ProxyError
-from proxy.http.content_encoding import ENCODING
-from proxy.http.headers import encode_headers, first, to_upstream
+from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
+from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.services import Services
-from proxy.serving import line_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
@@ -42,37 +40,49 @@ class Unread(Exception):
         self.is_unpacked = is_unpacked
 
 
-async def pass_through(request: Request) -> ASGIApp:
-    """Forwards a request without reading it and relays the reply."""
-    services: Services = request.app.state.services
-    segment = request.scope["path"].removeprefix("/v1/").partition("/")[0]
-    is_bypassed = request.method == "POST" and segment in GENERATING
-    own_headers = _note_bypass(request, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-    incoming = Incoming(request.receive)
-    return await _relay(request, incoming, _upstream_request(request, incoming, services), own_headers)
+class PassThrough:
+    """Forwards requests without reading them and relays the replies, as an ASGI app."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, which has a place until its reply has ended; raises `ProxyError`."""
+        services: Services = scope["app"].state.services
+        client = scope.get("client")
+        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
+        place = await services.admission.enter(owner.tenant)
+        try:
+            segment = scope["path"].removeprefix("/v1/").partition("/")[0]
+            is_bypassed = scope["method"] == "POST" and segment in GENERATING
+            own_headers = _note_bypass(scope, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+            incoming = Incoming(receive)
+            forwarded = _upstream_request(scope, incoming, services)
+            relay = await _relay(scope, services, incoming, forwarded, own_headers)
+            await relay(scope, receive, send)
+        finally:
+            place.leave()
 
 
-async def pass_unread(request: Request, incoming: Incoming, unread: Unread) -> ASGIApp:
-    """Forwards a chat completion request that is not read and relays the reply."""
-    services: Services = request.app.state.services
-    own_headers = _note_bypass(request, services, unread.reason)
-    forwarded = _upstream_request(request, incoming, services, unread.body)
+async def pass_unread(scope: Scope, services: Services, incoming: Incoming, unread: Unread) -> ASGIApp:
+    """Forwards a request that would be condensed but is not read; returns what relays the reply."""
+    own_headers = _note_bypass(scope, services, unread.reason)
+    forwarded = _upstream_request(scope, incoming, services, unread.body)
     if unread.is_unpacked:
         headers = [(name, value) for name, value in forwarded.headers if name != ENCODING]
         forwarded = forwarded._replace(headers=headers)
-    return await _relay(request, incoming, forwarded, own_headers)
+    return await _relay(scope, services, incoming, forwarded, own_headers)
 
 
-def _note_bypass(request: Request, services: Services, reason: Reason) -> Pairs:
+def _note_bypass(scope: Scope, services: Services, reason: Reason) -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
     services.telemetry.record_bypass()
-    line_of(request.scope).outcome = Action.BYPASSED, reason
+    scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
 
-async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs) -> ASGIApp:
-    services: Services = request.app.state.services
-    line, started = line_of(request.scope), perf_counter()
+async def _relay(
+    scope: Scope, services: Services, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs
+) -> ASGIApp:
+    line: RequestLine = scope[LINE]
+    started = perf_counter()
     try:
         reply = await incoming.unless_gone(_send(services, incoming, forwarded))
     except ClientGone:
@@ -82,7 +92,7 @@ async def _relay(request: Request, incoming: Incoming, forwarded: UpstreamReques
         raise
     finally:
         line.upstream_ms = (perf_counter() - started) * 1000
-    return Relay(endpoint_at(request.scope["path"]), incoming, reply, encode_headers(own_headers))
+    return Relay(endpoint_at(scope["path"]), incoming, reply, encode_headers(own_headers))
 
 
 async def _send(services: Services, incoming: Incoming, forwarded: UpstreamRequest) -> UpstreamReply:
@@ -94,19 +104,19 @@ async def _send(services: Services, incoming: Incoming, forwarded: UpstreamReque
 
 
 def _upstream_request(
-    request: Request, incoming: Incoming, services: Services, body: bytes | None = None
+    scope: Scope, incoming: Incoming, services: Services, body: bytes | None = None
 ) -> UpstreamRequest:
     """The request to forward. A body that was not read is streamed, with its content length if the client sent one."""
-    received = request.scope["headers"]
+    received = scope["headers"]
     headers = to_upstream(received, services.own_key)
     length = first(received, b"content-length")
     has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
     if has_body and length is not None and body is None:
         headers.append((b"content-length", length.encode()))
     return UpstreamRequest(
-        method=request.method,
-        path=request.scope["raw_path"],
-        query=request.scope["query_string"],
+        method=scope["method"],
+        path=scope["raw_path"],
+        query=scope["query_string"],
         headers=headers,
         body=body if body is not None else incoming.body() if has_body else b"",
     )

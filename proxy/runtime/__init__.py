@@ -3,7 +3,6 @@
 owned_tasks     tasks that the app owns, and who waits for them
 offload         runs long work in a thread
 lru             bounded caches
-shared_context  a context manager that many requests share
 heap            has all threads share one heap of the system allocator
 secret_files    secrets in the folder of the SQLite store
 """

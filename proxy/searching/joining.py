@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.hidden_calls import Said
 from proxy.errors import ProxyError, UpstreamUnavailable
-from proxy.http.headers import Headers, is_success
-from proxy.http.sse import is_event_stream
+from proxy.http.headers import Headers, is_event_stream, is_success
 from proxy.overflow import Refusal, RefusedPart, recognise
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.reply.opening import OpenedReply, open_reply

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
 from proxy.errors import ProxyError
-from proxy.http.headers import Headers
-from proxy.http.sse import DONE, EventReader, event, is_event_stream
+from proxy.http.headers import Headers, is_event_stream
+from proxy.http.sse import DONE, EventReader, event
 from proxy.values import json_or_none
 
 Json = dict[str, Any]

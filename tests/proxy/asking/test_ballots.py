@@ -346,7 +346,7 @@ async def test_votes_in_the_background_wait_for_a_client_and_are_held_after_it(u
     async with asking(upstream.base_url, mode="idle") as own:
         task = asyncio.create_task(own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival, K)
-        with own.asking.lane.foreground:
+        with own.asking.lane.foreground():
             for each in upstream.journal.to():
                 await asyncio.to_thread(each.disconnected.wait)
             gate.set()

@@ -262,7 +262,7 @@ async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(
     async with asking(upstream.base_url, clock=clock) as own:
         own.asking.lane.note_refusal("9")
         task = asyncio.create_task(own.ask(caller=LATER))
-        with own.asking.lane.foreground:
+        with own.asking.lane.foreground():
             await asyncio.sleep(0)
             clock.now = 10.0
         assert await task == (RECORD,)
@@ -276,7 +276,7 @@ async def test_in_mode_idle_a_question_is_broken_off_for_a_client_and_asked_agai
     async with asking(upstream.base_url, mode="idle") as own:
         task = asyncio.create_task(own.ask(caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival)
-        with own.asking.lane.foreground:
+        with own.asking.lane.foreground():
             first = upstream.journal.only()
             await asyncio.to_thread(first.disconnected.wait)
             assert len(upstream.journal) == 1
@@ -299,7 +299,7 @@ async def test_in_mode_idle_a_question_that_a_client_waits_for_goes_before_one_t
 async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_again(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     async with asking(upstream.base_url, clock=clock, mode="idle") as own:
-        with own.asking.lane.foreground:
+        with own.asking.lane.foreground():
             task = asyncio.create_task(own.ask(caller=LATER))
             await asyncio.sleep(0)
             clock.now = 61.0

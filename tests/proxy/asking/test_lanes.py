@@ -76,7 +76,7 @@ async def test_a_call_in_mode_idle_gives_way_where_others_need_not() -> None:
     way = lane()
     idle, other = Work(way, mode="idle"), Work(way)
     await settled()
-    with way.foreground:
+    with way.foreground():
         await settled()
         assert (idle.blocked, other.is_running) == ("preempted", True)
         again, more = Work(way, mode="idle"), Work(way)
@@ -107,8 +107,8 @@ async def test_each_server_has_a_lane_of_its_own() -> None:
 
 async def test_in_mode_idle_calls_wait_for_the_last_client() -> None:
     way = lane(mode="idle")
-    with way.foreground:
-        with way.foreground:
+    with way.foreground():
+        with way.foreground():
             work = Work(way)
             await settled()
             assert not work.began.is_set()
@@ -123,7 +123,7 @@ async def test_in_mode_idle_a_client_that_arrives_breaks_off_what_is_running_and
     way = lane(mode="idle", concurrency=2)
     works = [Work(way) for _ in range(3)]
     await settled()
-    with way.foreground:
+    with way.foreground():
         await settled()
         assert [work.blocked for work in works] == ["preempted", "preempted", ""]
         again = Work(way)
@@ -139,7 +139,7 @@ async def test_who_is_cancelled_from_outside_was_not_broken_off_by_a_client() ->
     way = lane(mode="idle")
     work = Work(way)
     await settled()
-    with way.foreground:
+    with way.foreground():
         work.task.cancel()
         await settled()
     assert work.task.cancelled()
@@ -158,7 +158,7 @@ async def test_a_time_out_of_the_work_itself_is_its_own() -> None:
 
 async def test_a_server_that_is_found_to_do_one_thing_at_a_time_is_left_to_clients_also_in_mode_on() -> None:
     lane = Lane(BackgroundSettings(), Clock(), lambda: True)
-    with lane.foreground:
+    with lane.foreground():
         waiting = asyncio.ensure_future(_turn(lane))
         await asyncio.sleep(0)
         assert not waiting.done()

@@ -47,7 +47,7 @@ class Limited:
 
 async def wave(own: RecordedAsking, waiting: int) -> int:
     """So many clients ask at once; how many of them were refused."""
-    with own.asking.lane.foreground:
+    with own.asking.lane.foreground():
         found = await asyncio.gather(*(own.ask(Ask("client", "?", 10)) for _ in range(waiting)))
     return sum(result == (Failure("rate-limited"),) for result in found)
 

@@ -116,14 +116,14 @@ async def test_a_refusal_on_the_way_up_begins_anew() -> None:
 
 async def test_after_a_pause_clients_go_first_until_the_server_has_shown_what_it_can_do() -> None:
     way = lane_after_a_pause(concurrency=2)
-    with way.foreground:
+    with way.foreground():
         works = [Work(way) for _ in range(4)]
         await settled()
         assert running(works) == 0
     await settled()
     assert running(works) == 1
     await end(works[0])
-    with way.foreground:
+    with way.foreground():
         assert running(works) == 2
         await end(works[1])
         assert running(works) == 2
@@ -134,7 +134,7 @@ async def test_a_lane_for_one_call_opens_again_too() -> None:
     way = lane_after_a_pause(concurrency=1)
     first, second = Work(way), Work(way)
     await settled()
-    with way.foreground:
+    with way.foreground():
         await end(first)
         assert second.is_running
     await end(second)
@@ -142,7 +142,7 @@ async def test_a_lane_for_one_call_opens_again_too() -> None:
 
 async def test_without_refusals_calls_begin_beside_clients() -> None:
     way = lane()
-    with way.foreground:
+    with way.foreground():
         work = Work(way)
         await settled()
         assert work.is_running

@@ -39,7 +39,7 @@ def crowded() -> Iterator[Lane]:
 @contextmanager
 def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]:
     way = lane(is_serial=lambda: serial, mode=mode)
-    with way.foreground:
+    with way.foreground():
         yield way
 
 

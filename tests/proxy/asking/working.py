@@ -71,7 +71,7 @@ def running(works: list[Work]) -> int:
 
 def poke(lane: Lane) -> None:
     """A client's request comes and goes."""
-    with lane.foreground:
+    with lane.foreground():
         pass
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from proxy.calibration.anchor import Calibration
-from proxy.condensing.account import budget_document, dry_run, fields, headers, log_line, short, where_tokens_are
+from proxy.condensing.account import (
+    Timing,
+    budget_document,
+    dry_run,
+    fields,
+    headers,
+    log_line,
+    short,
+    where_tokens_are,
+)
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
 from proxy.endpoints.chat.counter import ChatCounter
@@ -17,7 +26,6 @@ from proxy.learning.proof import Scope
 from proxy.reasons import Action, Trigger
 from proxy.request.controls import Controls
 from proxy.resources import config_directory
-from proxy.runtime.clock import Timing
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.condensing.account import Timing
 from proxy.condensing.attempt import attempt_of, original_of
-from proxy.runtime.clock import Timing
 from tests.support.driver import driver, request, talk
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.condensing.account import Timing
 from proxy.condensing.case import Case
-from proxy.runtime.clock import Timing
 from proxy.services import Services
 from tests.support.driver import Message, driver, request, talk
 

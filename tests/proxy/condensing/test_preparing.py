@@ -12,12 +12,12 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
+from proxy.condensing.account import Timing
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.request import controls
 from proxy.request.client_request import ClientRequest
-from proxy.runtime.clock import Timing
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.stored import Records

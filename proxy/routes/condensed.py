@@ -1,0 +1,334 @@
+"""The paths of the endpoints, whose histories are condensed: `/v1/chat/completions`.
+
+A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and a
+body that is not to be changed anyway (strategy `off`). These are forwarded as they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from functools import partial
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.condenser import Exchange
+from proxy.condensing import account
+from proxy.condensing.decision import Decision
+from proxy.endpoints.endpoint import Endpoint
+from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
+from proxy.http.admission import Place
+from proxy.http.content_encoding import decode_body, decoder_for
+from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_success, to_upstream
+from proxy.log import LINE, RequestLine
+from proxy.reasons import Reason
+from proxy.reply.keepalive import COMMENT, KeepAlive
+from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.reply.watching import WatchedReply, editor_for
+from proxy.request import controls, wire
+from proxy.request.callers import Owner
+from proxy.request.client_request import ClientRequest
+from proxy.request.controls import Controls
+from proxy.request.scanning import EXTENSION
+from proxy.routes.passthrough import Unread, pass_unread
+from proxy.services import Services
+from proxy.serving import error_response
+from proxy.upstream import UpstreamReply, UpstreamRequest
+
+REFUSED = (429, 503)
+"""Statuses after which the proxy's own background calls pause."""
+_MAX_DIGITS = 20  # of a content length that are read
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Condensed:
+    """What is served at an endpoint's path, as an ASGI app. A request has a place until its reply has ended."""
+
+    endpoint: Endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; raises `ProxyError` where it is refused before it was read."""
+        services: Services = scope["app"].state.services
+        client = scope.get("client")
+        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
+        place = await services.admission.enter(owner.tenant)
+        try:
+            serving = _Serving(self.endpoint, services, scope, receive, Incoming(receive), scope[LINE])
+            rest = await serving.serve(owner, place, send)
+            if rest is not None:
+                await rest(scope, receive, send)
+        finally:
+            place.leave()
+
+
+@dataclass(slots=True)
+class _Serving:
+    """Serves one request. An exception becomes an error response, and is noted in the log's line.
+
+    If the client leaves, everything is cancelled.
+    """
+
+    endpoint: Endpoint
+    services: Services
+    scope: Scope
+    receive: Receive
+    incoming: Incoming
+    line: RequestLine
+    request: ClientRequest = field(init=False)
+    """The request, once it was read."""
+    keep_alive: KeepAlive | None = None
+    """Sends signs of life; None where none are wanted."""
+    is_in_foreground: bool = False
+    asks_after_reply: bool = False
+    is_replying: bool = False
+
+    async def serve(self, owner: Owner, place: Place, send: Send) -> ASGIApp | None:
+        """Reads and answers the request. Returns what is still to be sent if it was not read, else None."""
+        services = self.services
+        services.telemetry.in_flight += 1
+        try:
+            self.request = await _read(self.endpoint, self.scope, services, self.incoming, owner, place)
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Unread as unread:
+            return await pass_unread(self.scope, services, self.incoming, unread)
+        else:
+            self.line.model = self.request.model
+            await self._answer_unless_gone(send)
+            return None
+        finally:
+            if self.is_in_foreground:
+                services.asking.lane.leave_foreground()
+            if self.asks_after_reply:
+                services.discovered.ask_after_reply()
+            services.telemetry.in_flight -= 1
+
+    async def _answer_unless_gone(self, send: Send) -> None:
+        keep_alive = self.keep_alive = self._new_keep_alive()
+        if keep_alive is not None:
+            send = keep_alive.start(send)
+        try:
+            try:
+                await self.incoming.unless_gone(self._answer(send))
+            except ClientGone:
+                if not self.is_replying:
+                    await Response(status_code=CLIENT_CLOSED_REQUEST)(self.scope, self.receive, send)
+            if keep_alive is not None:
+                await keep_alive.close()
+        except BaseException:
+            if keep_alive is not None:
+                await keep_alive.stop()
+            raise
+        finally:
+            self.incoming.close()
+
+    def _new_keep_alive(self) -> KeepAlive | None:
+        """Beats are sent only for a stream, and if the settings want them."""
+        settings, request, endpoint, clock = self.services.settings, self.request, self.endpoint, self.services.clock
+        if request.body.values.get("stream") is not True or settings.keepalive == "off" or request.controls.dry_run:
+            return None
+        says_nothing = settings.keepalive == "comment"
+        beat = lambda: COMMENT if says_nothing else endpoint.beat(request.model, clock())  # noqa: E731
+        return KeepAlive(endpoint, settings.keepalive_interval, beat)
+
+    async def _answer(self, send: Send) -> None:
+        """Waits for the response and sends it, or an error in its place."""
+        try:
+            response = await self._response()
+        except ProxyError as error:
+            self.line.error = error.code or error.type
+            response = error_response(error, self.endpoint.path)
+        except Exception:  # noqa: BLE001
+            _log.exception("a request failed")
+            response = error_response(ProxyError(DEFECT), self.endpoint.path)
+        self.is_replying = True
+        if isinstance(response, Relay):
+            await response.pass_on(send)
+        else:
+            await response(self.scope, self.receive, send)
+
+    async def _response(self) -> Relay | Response:
+        """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
+        services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
+        lane.note_arrival()
+        exchange = self.line.decided = await services.condenser.exchange(self.request)
+        if self.request.controls.dry_run:
+            return _dry_run(exchange)
+        decision = exchange.decision
+        services.telemetry.record_decision(decision, exchange.timing.ours)
+        is_off = decision.policy.pipeline.is_off
+        if keep_alive is not None:
+            keep_alive.decision_headers = exchange.headers
+            if is_off:
+                # The proxy adds no delay: the client waits for its upstream as it would without the proxy.
+                await keep_alive.disable()
+        if not (is_off or decision.policy.window.is_set):
+            services.discovered.ask_if_due()
+            self.asks_after_reply = True
+        # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
+        lane.enter_foreground()
+        self.is_in_foreground = True
+        try:
+            reply = await self._exchanged(exchange)
+        except UpstreamUnavailable as error:
+            error.headers = exchange.headers(accepted=False)
+            raise
+        return self._relay(reply, exchange)
+
+    async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
+        """Forwards the request; while the upstream is to give the head of the reply, none is sent to keep it alive."""
+        keep_alive, send = self.keep_alive, partial(self._send, exchange)
+        if keep_alive is None:
+            return await exchange.send(send, _uninterrupted)
+        keep_alive.waits_for_upstream = True
+        try:
+            return await exchange.send(send, keep_alive.own_work)
+        finally:
+            keep_alive.waits_for_upstream = False
+
+    async def _send(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
+        """Sends a body under the request's headers, and returns the upstream's answer."""
+        services, request = self.services, self.request
+        headers, has_sent_head = request.headers, self.keep_alive is not None and self.keep_alive.has_sent_head
+        if exchange.reads_reply or has_sent_head or self._extra_tokens(exchange.decision):
+            headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
+        if request.encoded_body and sent is request.body.data:
+            sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
+        reply = await services.upstream.send(
+            UpstreamRequest("POST", self.endpoint.path.encode(), request.query, headers, sent)
+        )
+        try:
+            await services.callers.note(request.trust, reply.status, shares=not request.controls.no_store)
+        except BaseException:
+            await reply.close()
+            raise
+        if reply.status in REFUSED:
+            # Noted here, because not every refusal reaches the client: a request after a search may be repeated.
+            services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
+        return reply
+
+    def _extra_tokens(self, decision: Decision) -> int:
+        """Prompt tokens that the reported usage has in addition to those that were forwarded."""
+        return decision.tokens_saved if self.services.settings.report_usage == "original" else 0
+
+    def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
+        """The response; what a later request depends on is stored only if the upstream accepted this one."""
+        taken, decision, endpoint = is_success(reply.status), exchange.decision, self.endpoint
+        own_headers = encode_headers(exchange.headers(accepted=taken))
+        if not taken:
+            return Relay(endpoint, self.incoming, reply, own_headers)
+        capture = endpoint.capture(reply.headers) if decision.head else None
+        watched = WatchedReply(endpoint, reply.headers, capture)
+        settle = partial(exchange.settle, watched)
+        extra_tokens, probed = self._extra_tokens(decision), decision.probed
+        editor = None
+        if extra_tokens or probed:
+            editor = editor_for(endpoint, reply.headers, extra_tokens, removes_usage=probed)
+        start_task = partial(self.services.background.own, to_its_end=True)
+        must_settle = bool(decision.head)
+        follow = exchange.follow_up
+        return Relay(
+            endpoint, self.incoming, reply, own_headers, settle, watched, follow, editor, start_task, must_settle
+        )
+
+
+def _uninterrupted(work: Awaitable[bool]) -> Awaitable[bool]:
+    """Work of the proxy's own while nothing is sent to keep the client's connection alive."""
+    return work
+
+
+def _dry_run(exchange: Exchange) -> Response:
+    response = Response(account.dry_run(exchange.decision), media_type="application/json")
+    response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
+    return response
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+async def _read(
+    endpoint: Endpoint, scope: Scope, services: Services, incoming: Incoming, owner: Owner, place: Place
+) -> ClientRequest:
+    """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
+    headers, limit = scope["headers"], services.settings.limits.body
+    named = dict(headers)
+    encoding = encoding_of(headers) if ENCODING in named else ""
+    decoder = decoder_for(encoding) if encoding else None
+    if encoding and decoder is None:
+        _check_may_go_unread(controls.read(headers, None, None, services.permits), encoding)
+        raise Unread(Reason.ENCODED_BODY)
+    length = named.get(b"content-length", b"")
+    if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
+        raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
+    data = await _receive_body(incoming, limit, place)
+    try:
+        plain = data
+        if decoder is not None:
+            plain = await decode_body(data, decoder, limit)
+            place.hold(len(plain))
+        body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
+        controls.check_model(body.values.get("model"))
+    except (BadRequest, BodyTooLarge):
+        from_headers = controls.read(headers, None, None, services.permits)
+        if from_headers.needs_reading or not _is_off(from_headers, services):
+            raise
+        stripped = await asyncio.to_thread(wire.without_extension, plain)
+        if stripped == plain:
+            raise Unread(Reason.UNREADABLE_BODY, data) from None
+        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
+    request = _client_request(scope, services, body, owner)
+    return _with_encoded_body(request, data) if encoding else request
+
+
+async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
+    """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while not incoming.body_was_read:
+        part = await incoming.read_part()
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
+        if part:
+            place.hold(len(part))
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Owner) -> ClientRequest:
+    headers = scope["headers"]
+    model, suffix = controls.split_model(body.values.get("model"))
+    return ClientRequest(
+        tenant=owner.tenant,
+        headers=to_upstream(headers, services.own_key, body.endpoint.key_header),
+        body=body,
+        model=model or "",
+        has_suffix=suffix is not None,
+        query=scope["query_string"],
+        controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permits),
+        received_at=services.clock(),
+        trust=services.callers.trust_in(owner.credential),
+    )
+
+
+def _with_encoded_body(request: ClientRequest, data: bytes) -> ClientRequest:
+    """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
+    encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
+    headers = [pair for pair in request.headers if pair[0] != ENCODING]
+    return request._replace(headers=headers, encoded_body=data, encoding_headers=encoding_headers)
+
+
+def _is_off(from_headers: Controls, services: Services) -> bool:
+    """Whether the headers of a request, or else the settings, choose the strategy `off`."""
+    return from_headers.strategy.is_off if from_headers.strategy is not None else services.settings.strategy == "off"
+
+
+def _check_may_go_unread(from_headers: Controls, encoding: str) -> None:
+    """Raises `BadRequest` if the headers ask for something that takes a body that can be read."""
+    if from_headers.needs_reading:
+        message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
+        raise BadRequest(message, param="Content-Encoding")
