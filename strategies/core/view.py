@@ -54,6 +54,11 @@ class Item:
         return self.message.answers
 
     @property
+    def goes_on(self) -> bool:
+        """Whether an assistant message belongs to the reply of the one before it."""
+        return self.message.goes_on
+
+    @property
     def source(self) -> int | None:
         """The chain index of the message that this item is or stands for."""
         return self.piece.index if isinstance(self.piece, Keep) else self.piece.origin
@@ -239,16 +244,27 @@ class View:
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered else behind].append(system)
-        placed = waiting.pop(0, [])
+        placed, at = waiting.pop(0, []), self._end_of_turn_in_head
         for i, item in enumerate(self.lead):
-            if i == self.head:
+            if i == at:
                 placed += waiting.pop(self.covered, ())
             placed.append(item.message)
             if i >= self.head and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
-        if len(self.lead) == self.head:
+        if len(self.lead) == at:
             placed += waiting.pop(self.covered, ())
         return [*placed, *self._woven(waiting)]
+
+    @property
+    def _end_of_turn_in_head(self) -> int:
+        """The item before which the system messages of the covered span go: the first behind the head.
+
+        Where they may only follow a user, the first behind the last message of the head that is not the assistant's.
+        """
+        if not self.counter.dialect.systems_follow_users:
+            return self.head
+        ends = (i for i in range(self.head, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
+        return next(ends, self.head)
 
     def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
         """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""

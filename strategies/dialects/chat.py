@@ -37,6 +37,8 @@ class Chat:
 
     name = "chat"
     system_roles = SYSTEM_ROLES
+    has_steps = False
+    systems_follow_users = False
 
     # -- reading
 
