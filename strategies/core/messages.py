@@ -128,6 +128,13 @@ class Dialect(Protocol):
         """
         ...
 
+    def unbound(self, value: Value) -> Value:
+        """The value without reasoning that is refused where something before it has changed.
+
+        The same object if it has none, or none that is refused.
+        """
+        ...
+
     def fitted(self, value: Value, form: Form) -> Value | None:
         """A value of ours as the form wants it: the same object if it is accepted, None if it must be left out."""
         ...

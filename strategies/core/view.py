@@ -290,13 +290,16 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
     A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
-    patch is not inserted again.
+    patch is not inserted again. Messages from before the head was first sent are kept without the reasoning that was
+    bound to what the head replaces (`Transcript.bound_until`).
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
     head = max(overlays, key=lambda overlay: overlay.covered, default=None)
     if head is not None and head.covered == 0:
         head = None
+    if head is None and transcript.bound_until:
+        transcript = transcript.with_bound_until(0)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
@@ -307,11 +310,10 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
             inserted[overlay.at].extend(overlay.pieces)
     lead = list(_resolve(head.pieces if head else (), transcript, counter))
     length = len(lead)
-    rest = max([covered, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
+    bound_until = min(transcript.bound_until, len(transcript.chain))
+    rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
-        lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
-        if transcript.chain[i].has_text:
-            lead.append(Item(transcript.chain[i], Keep(i)))
+        lead.extend(_resolve((*inserted.get(i, ()), Keep(i)), transcript, counter))
     return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
@@ -323,7 +325,17 @@ def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: TokenCoun
             continue
         index = piece.index if isinstance(piece, Keep) else piece.origin
         if index is not None and transcript.chain[index].has_text:
-            yield Item(transcript.chain[index], Keep(index))
+            yield Item(_kept(index, transcript, counter), Keep(index))
+
+
+def _kept(index: int, transcript: Transcript, counter: TokenCounter) -> Message:
+    """A message of the transcript, without reasoning that is bound to messages which this view does not have."""
+    message = transcript.chain[index]
+    if index >= transcript.bound_until:
+        return message
+    body = message.body
+    value = message.dialect.unbound(body)
+    return message if value is body else literal(value, counter, message.role)
 
 
 def _is_here(piece: Literal, transcript: Transcript) -> bool:

@@ -110,6 +110,10 @@ class Chat:
         calls = [_with_arguments(call, rewrite) if isinstance(call, Mapping) else call for call in written]
         return value if calls == written else {**value, "tool_calls": calls}
 
+    def unbound(self, value: Value) -> Value:
+        """The same object: what a message reasoned is not bound to anything."""
+        return value
+
     # -- forms
 
     def fitted(self, value: Value, form: Form) -> Value | None:

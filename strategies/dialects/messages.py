@@ -3,7 +3,7 @@
 A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message; their
 results are the first blocks of the user message that follows, all of them, and the user's words may stand behind them.
 What a server tool did stands in one assistant message, call and result, and is never touched. Thinking blocks are
-signed and bound to what stood before them: they are kept byte for byte or left out (`stripped`), never rewritten.
+signed and bound to what stood before them: they are kept byte for byte or left out (`unbound`), never rewritten.
 
 Some clients leave out the thinking of older turns, and markers of the cache move with every request. So neither is
 part of a digest, and a message that is rewritten loses its markers: it is stored, and the request that it is sent with
@@ -103,12 +103,13 @@ class Messages:
         pairs = zip(found, inputs, strict=True)
         return _with_blocks(value, [each if given is None else {**each, "input": given} for each, given in pairs])
 
-    def stripped(self, value: Value) -> Value | None:
-        """The message without its thinking: the same object if it has none, None if nothing else is in it."""
-        left = [each for each in _blocks(value) if each.get("type") not in THINKING]
-        if len(left) == len(_blocks(value)):
+    def unbound(self, value: Value) -> Value:
+        """Without thinking; a message that is nothing else says that it has understood."""
+        found = _blocks(value)
+        left = [each for each in found if each.get("type") not in THINKING]
+        if len(left) == len(found):
             return value
-        return {**value, "content": left} if left else None
+        return {**value, "content": left} if left else self.assistant("")
 
     # -- forms
 
@@ -202,7 +203,8 @@ def _retold(result: Value, text: str) -> Value:
 
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
-    return {**value, "content": [_unmarked(each) for each in written]}
+    """A message with these blocks, without thinking, which stands behind other messages when such a message is sent."""
+    return {**value, "content": [_unmarked(each) for each in written if each.get("type") not in THINKING]}
 
 
 def _unmarked(block: Value) -> Value:

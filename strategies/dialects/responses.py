@@ -131,9 +131,9 @@ class Responses:
         arguments = rewrite(_call(value)) if _kind(value) == "function_call" else None
         return value if arguments is None else {**value, "arguments": json.dumps(arguments, ensure_ascii=False)}
 
-    def stripped(self, value: Value) -> Value | None:
-        """The same object, or None for reasoning."""
-        return None if _kind(value) == REASONING else value
+    def unbound(self, value: Value) -> Value:
+        """The same object: a server leaves out by itself what it cannot use any more."""
+        return value
 
     # -- forms
 

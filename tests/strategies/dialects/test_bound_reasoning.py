@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,13 +19,10 @@ from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.errors import StrategyError
-from strategies.core.messages import Message
-from strategies.core.pieces import Keep
 from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.dialects.messages import Messages
 from tests.strategies.dialects import test_messages_views, test_responses_views
 from tests.strategies.driving import attempted
 from tests.strategies.test_session_simulation import PIPELINES, recorded_as
@@ -54,8 +51,8 @@ class Session(ABC):
     counter: ClassVar[Counter]
 
     @abstractmethod
-    def written(self, sent: Sequence[tuple[Message, bool]]) -> list[Body]:
-        """The values of a view; a message comes with whether its reasoning is lost. The upstream must take them."""
+    def judge(self, sent: list[Body], lost: Set[str]) -> None:
+        """Lets the upstream take what is sent; `lost` are the reasoning items that it may have to drop."""
 
     @abstractmethod
     def reply(self, number: int, sent: list[Body]) -> list[Body]:
@@ -70,20 +67,22 @@ class Session(ABC):
     def _request(self) -> list[Body]:
         dialect = self.counter.dialect
         read = [READER.read(json.dumps(each), each, self.counter.message(each), dialect) for each in self.history]
-        transcript = Transcript.of(read)
+        transcript = Transcript.of(read).with_bound_until(self.until)
         found = replay(transcript, self.records, FIXED, self.counter, self.budget, self.last)
         view, applied = found.view, found.applied
         requirement = requirement_for(view.tokens, self.budget, since=applied.tokens_after if applied else None)
         made = self._made(requirement, view, applied) if requirement else None
-        if made is not None:
-            view, applied = fold(transcript, (made.overlay,), FIXED, self.counter), made
+        applied = made or applied
         if (name := applied.id if applied else "") != self.last:
             self.last, self.until = name, len(transcript.chain)
-        values = self.written(list(self._marked(view)))
-        text = json.dumps(values)
+            transcript = transcript.with_bound_until(self.until)
+            view = fold(transcript, (applied.overlay,) if applied else (), FIXED, self.counter)
+        sent: list[Body] = json.loads(view.to_json())
+        self.judge(sent, {str(each.body.get("id")) for each in transcript.chain[: self.until]})
+        text = json.dumps(sent)
         assert made is not None or text.startswith(self.sent[:-1])
         self.sent = text
-        return values
+        return sent
 
     def _made(self, requirement: Requirement, view: View, applied: Condensation | None) -> Condensation | None:
         try:
@@ -93,21 +92,14 @@ class Session(ABC):
         self.records.append(recorded_as(after, self.budget, view.tokens, applied))
         return self.records[-1]
 
-    def _marked(self, view: View) -> Any:
-        kept = {id(item.message): item.piece.index for item in view.items if isinstance(item.piece, Keep)}
-        return ((each, kept.get(id(each), self.until) < self.until) for each in view.messages)
-
 
 class MessagesSession(Session):
     """The upstream refuses thinking behind another prefix."""
 
     counter = test_messages_views.COUNTER
 
-    def written(self, sent: Sequence[tuple[Message, bool]]) -> list[Body]:
-        bodies = [Messages().stripped(each.body) if is_lost else each.body for each, is_lost in sent]
-        values = [dict(body) for body in bodies if body is not None]
-        assert strict_messages.refused(messages_drafts.asked(values)) == ""
-        return values
+    def judge(self, sent: list[Body], lost: Set[str]) -> None:
+        assert strict_messages.refused(messages_drafts.asked(sent)) == ""
 
     def reply(self, number: int, sent: list[Body]) -> list[Body]:
         uses = [_use(number, place) for place in range(1 + number % 3)]
@@ -126,13 +118,10 @@ class ResponsesSession(Session):
 
     counter = test_responses_views.COUNTER
 
-    def written(self, sent: Sequence[tuple[Message, bool]]) -> list[Body]:
-        values = [dict(each.body) for each, _ in sent]
-        asked = responses_drafts.asked(values)
+    def judge(self, sent: list[Body], lost: Set[str]) -> None:
+        asked = responses_drafts.asked(sent)
         assert strict_responses.refused(asked) is None
-        lost = {each.body.get("id") for each, is_lost in sent if is_lost}
         assert {one["id"] for one in strict_responses.mismatched(asked, {})} <= lost
-        return values
 
     def reply(self, number: int, sent: list[Body]) -> list[Body]:
         calls = [_function_call(number, place) for place in range(1 + number % 3)]
@@ -148,12 +137,12 @@ class ResponsesSession(Session):
 
 
 def _use(number: int, place: int) -> Body:
-    given = {"path": f"src/part{number}.py", "place": place}
+    given = {"path": f"src/part{number}.py", "place": place, "note": "n" * 300 * (number % 3)}
     return {"type": "tool_use", "id": f"toolu_{number}_{place}", "name": "bash", "input": given}
 
 
 def _function_call(number: int, place: int) -> Body:
-    given = {"path": f"src/part{number}.py", "place": place}
+    given = {"path": f"src/part{number}.py", "place": place, "note": "n" * 300 * (number % 3)}
     return {"call_id": f"call_{number}_{place}", **function_call("bash", given)}
 
 

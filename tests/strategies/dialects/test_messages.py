@@ -132,18 +132,18 @@ def test_a_plain_message_is_framing_and_one_text(message: Body, is_plain: bool) 
     assert dialect.is_plain(message) is is_plain
 
 
-def test_arguments_are_rewritten_as_objects() -> None:
+def test_arguments_are_rewritten_as_objects_without_the_thinking_before_them() -> None:
     said = assistant(THOUGHT, {**CALL, **MARK}, {**CALL, "id": "t2"})
     written = dialect.with_arguments(said, lambda call: {"path": "[…]"} if call.id == "t1" else None)
-    assert written == assistant(THOUGHT, {**CALL, "input": {"path": "[…]"}}, {**CALL, "id": "t2"})
+    assert written == assistant({**CALL, "input": {"path": "[…]"}}, {**CALL, "id": "t2"})
     assert dialect.with_arguments(said, lambda call: None) is said
 
 
 def test_thinking_is_left_out_whole() -> None:
-    assert dialect.stripped(assistant(THOUGHT, CALL)) == assistant(CALL)
-    assert dialect.stripped(assistant(THOUGHT)) is None
+    assert dialect.unbound(assistant(THOUGHT, CALL)) == assistant(CALL)
+    assert dialect.unbound(assistant(THOUGHT)) == dialect.assistant("")
     bare = assistant(CALL)
-    assert dialect.stripped(bare) is bare
+    assert dialect.unbound(bare) is bare
 
 
 def test_merged_messages_have_their_results_first() -> None:
@@ -170,9 +170,7 @@ def test_what_is_rewritten_is_taken(messages: list[Body]) -> None:
     written = [dialect.with_arguments(each, lambda call: {"left": "out"}) for each in messages]
     masked = [dialect.with_texts(each, ["[left out]"] * len(dialect.texts(each))) for each in written if results(each)]
     whole = [masked.pop(0) if results(each) else each for each in written]
-    assert refused(asked(whole), bound=False) == ""
-    bare = [kept for each in whole if (kept := dialect.stripped(each)) is not None]
-    assert refused(asked(bare)) == ""
+    assert refused(asked([dialect.unbound(each) for each in whole])) == ""
 
 
 def results(message: Any) -> bool:

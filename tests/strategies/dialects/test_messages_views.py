@@ -21,7 +21,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.rounds import Round
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.dialects.messages import MESSAGES, Messages
+from strategies.dialects.messages import MESSAGES
 from strategies.pipeline import Outcome
 from tests.strategies.driving import Reply, attempted
 from tests.strategies.invariants import faults_beside_pairs
@@ -62,7 +62,7 @@ def judged(pipeline: str, messages: Sequence[Body], request: Request, reply: Rep
 
 def refusals(sent: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the upstream refuses of a list: as it is where nothing is bound, and without thinking where it is."""
-    bare = [kept for each in sent if (kept := Messages().stripped(each)) is not None]
+    bare = [MESSAGES.unbound(each) for each in sent]
     return [said for said in (refused(asked(sent), bound=False), refused(asked(bare))) if said]
 
 

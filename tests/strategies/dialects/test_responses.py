@@ -22,6 +22,7 @@ CALL: Body = {"id": "fc_1", "call_id": "c1", **function_call("read", {"path": "a
 OUTPUT: Body = {"type": "function_call_output", "call_id": "c1", "output": "def f(): ..."}
 SHELL: Body = {"type": "local_shell_call", "id": "lsh", "call_id": "c1", "action": {"command": ["ls"]}}
 PICTURED: Body = {**OUTPUT, "output": [{"type": "input_text", "text": "x"}, {"type": "input_image"}]}
+THOUGHT: Body = reasoning("Hm.")
 USER: Body = {"role": "user", "content": "hi"}
 
 
@@ -138,9 +139,8 @@ def test_a_plain_item_is_framing_and_one_text(item: Body, is_plain: bool) -> Non
     assert dialect.is_plain(item) is is_plain
 
 
-def test_reasoning_is_left_out_whole() -> None:
-    assert dialect.stripped(reasoning("Hm.")) is None
-    assert dialect.stripped(CALL) is CALL
+def test_reasoning_is_left_to_the_server() -> None:
+    assert dialect.unbound(THOUGHT) is THOUGHT
 
 
 def test_merged_messages_have_the_parts_of_both() -> None:
