@@ -291,7 +291,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
 
     A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
     patch is not inserted again. Messages from before the head was first sent are kept without the reasoning that was
-    bound to what the head replaces (`Transcript.bound_until`).
+    bound to what the head replaces (`Transcript.bound_until`), and so is a reply that hidden rounds have led to: the
+    client has it in one with what was said before them.
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
@@ -313,25 +314,33 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     bound_until = min(transcript.bound_until, len(transcript.chain))
     rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
-        lead.extend(_resolve((*inserted.get(i, ()), Keep(i)), transcript, counter))
+        lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
+        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in inserted.get(i, ()))
+        lead.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined else transcript.bound_until))
     return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
-def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter) -> Iterator[Item]:
-    """The items of pieces. A kept message of which only the digest is stored is left out."""
+def _resolve(
+    pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter, bound_until: int | None = None
+) -> Iterator[Item]:
+    """The items of pieces. A kept message of which only the digest is stored is left out.
+
+    Those before `bound_until`, which is the transcript's own if it is not given, are kept without bound reasoning.
+    """
+    bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
             yield Item(_message(piece, transcript, counter), piece)
             continue
         index = piece.index if isinstance(piece, Keep) else piece.origin
         if index is not None and transcript.chain[index].has_text:
-            yield Item(_kept(index, transcript, counter), Keep(index))
+            yield Item(_kept(index, transcript, counter, bound_until), Keep(index))
 
 
-def _kept(index: int, transcript: Transcript, counter: TokenCounter) -> Message:
+def _kept(index: int, transcript: Transcript, counter: TokenCounter, bound_until: int) -> Message:
     """A message of the transcript, without reasoning that is bound to messages which this view does not have."""
     message = transcript.chain[index]
-    if index >= transcript.bound_until:
+    if index >= bound_until:
         return message
     body = message.body
     value = message.dialect.unbound(body)

@@ -1,7 +1,8 @@
 """Counts the prompt tokens of a Messages request.
 
-Theory of operation. Anthropic publishes no tokenizer, so texts are counted by one of OpenAI's, and what comes of it is
-right to a fifth or so until calibration has seen some replies. Nothing was published about framing either: three tokens
+Theory of operation. Anthropic publishes no tokenizer, so texts are counted by one of OpenAI's, times a factor for the
+family of the model: two tokenizers are known, by what others have measured. What comes of it is right to a fifth or so
+until calibration has seen some replies. Nothing was published about framing either: three tokens
 a message, as chat has them, and the closing and opening of a block for each call and each result. Tools are shown to
 the model as JSON, behind a system prompt of the vendor's own that every request with tools has.
 
@@ -12,6 +13,7 @@ tells. Pictures cost a token for each 750 pixels after fitting, by the vendor's 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from proxy.tokens import images
@@ -29,6 +31,9 @@ LONGEST_EDGE = 1_568
 UNKNOWN_PICTURE = 1_600
 CHARS_PER_SEALED_TOKEN = 6
 """About the characters of a signature for each token that was thought: a guess, made good by calibration."""
+_FACTOR, _NEWER_FACTOR, _NEWER = 1.18, 1.53, (4, 7)
+"""Tokens for one of o200k: of models up to 4.6, and of those since 4.7, which have another tokenizer."""
+_VERSION = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _FRAME_CHARS = 40
 _MEDIA_CHARS = 4_096
 """The cost of reading a picture's size, in characters of text."""
@@ -39,6 +44,15 @@ class MessagesCounter(Counter):
 
     dialect = MESSAGES
     protocol = "messages/"
+
+    @classmethod
+    def factor_of(cls, plain: str) -> float:
+        """1 for models of other vendors; a Claude without a version is taken for a new one."""
+        if "claude" not in plain:
+            return 1.0
+        found = _VERSION.search(plain)
+        is_older = found is not None and (int(found[1]), int(found[2] or 0)) < _NEWER
+        return _FACTOR if is_older else _NEWER_FACTOR
 
     def message(self, body: Mapping[str, object]) -> int:
         """Tokens of one message, its framing included."""
