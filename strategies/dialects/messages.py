@@ -50,6 +50,10 @@ class Messages:
         """Texts and results; other blocks appear as their type in brackets, calls and thinking not at all."""
         return _text(_blocks(value))
 
+    def media(self, value: Value) -> int:
+        """Pictures and documents, also inside of results."""
+        return _media(_blocks(value))
+
     def digest_fields(self, value: Value) -> Iterable[str]:
         """Role and blocks, without thinking, markers, and members that SDKs add."""
         yield _word(value.get("role"))
@@ -172,6 +176,13 @@ def _texts(parts: Iterable[Value]) -> Iterator[str]:
                 pass
             case kind:
                 yield f"[{kind or 'part'}]"
+
+
+def _media(parts: Iterable[Value]) -> int:
+    return sum(
+        _media(_parts(part.get("content"))) if _is(part, "tool_result") else part.get("type") in ("image", "document")
+        for part in parts
+    )
 
 
 def _fields(parts: Iterable[Value]) -> Iterator[str]:

@@ -38,6 +38,7 @@ _ANSWERS = frozenset(_OUTPUTS.values())
 _TEXTUAL = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output")
 _GIVEN = ("arguments", "input", "action", "operation", "code")
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "assistant": Role.ASSISTANT}
+_MEDIA = ("input_image", "input_file", "input_audio")
 _UNSEEN = ("id", "status", "annotations", "logprobs", "phase")
 
 
@@ -71,6 +72,10 @@ class Responses:
         if kind == "message" or kind in _ANSWERS:
             return "\n".join(_texts(value.get(_member(value))))
         return "" if kind == REASONING or kind in _OUTPUTS else f"[{kind}]"
+
+    def media(self, value: Value) -> int:
+        """The parts of a message or an output that are pictures or files."""
+        return sum(_word(part.get("type")) in _MEDIA for part in _listed(value.get(_member(value))))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         """What an item says, without its id and what SDKs add."""

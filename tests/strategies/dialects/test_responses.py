@@ -81,6 +81,12 @@ def test_the_text_has_outputs_but_neither_calls_nor_reasoning() -> None:
     assert dialect.text(web_search_call("q")) == "[web_search_call]"
 
 
+def test_pictures_and_files_are_media() -> None:
+    assert dialect.media(PICTURED) == 1
+    assert dialect.media({"role": "user", "content": [{"type": "input_file"}, {"type": "input_image"}]}) == 2
+    assert dialect.media(CALL) == dialect.media(USER) == dialect.media(THOUGHT) == 0
+
+
 SAME: list[tuple[Body, Body]] = [
     (USER, {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
     (message("Hm."), {"id": "msg_2", "role": "assistant", "content": "Hm.", "phase": "commentary"}),
