@@ -71,6 +71,17 @@ class Case(NamedTuple):
         """The whole conversation: the transcript, with the messages that a client with a sliding window has dropped."""
         return self.full_transcript or self.measured.transcript
 
+    def transcript_under(self, condensation: Condensation | None) -> Transcript:
+        """The transcript for a view with a condensation.
+
+        In it, messages from before the condensation was first applied lose the reasoning that was bound to others.
+        """
+        transcript, branch = self.measured.transcript, self.branch
+        if condensation is None or not self.counter.dialect.binds_reasoning:
+            return transcript
+        known = branch.applied_at if branch is not None and branch.applied == condensation.id else 0
+        return transcript.with_bound_until(known or len(transcript.chain))
+
     @property
     def is_aligned(self) -> bool:
         """Whether the view is made from more than the client sent: from dropped messages too, or what replaces them."""

@@ -81,6 +81,11 @@ class Dialect(Protocol):
         """Whether a system message may stand only behind a user's, or behind results."""
         ...
 
+    @property
+    def binds_reasoning(self) -> bool:
+        """Whether reasoning is refused where something before it has changed (`unbound`)."""
+        ...
+
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""
         ...

@@ -39,6 +39,7 @@ class Chat:
     system_roles = SYSTEM_ROLES
     has_steps = False
     systems_follow_users = False
+    binds_reasoning = False
 
     # -- reading
 

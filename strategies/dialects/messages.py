@@ -33,6 +33,7 @@ class Messages:
     system_roles: Sequence[str] = ("system",)
     has_steps = True
     systems_follow_users = True
+    binds_reasoning = True
 
     # -- reading
 

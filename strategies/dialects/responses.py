@@ -49,6 +49,7 @@ class Responses:
     system_roles: Sequence[str] = ("system", "developer")
     has_steps = True
     systems_follow_users = False
+    binds_reasoning = False
 
     # -- reading
 
