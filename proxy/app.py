@@ -22,13 +22,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import guarded
-from proxy.endpoints.table import PATHS
+from proxy.endpoints.table import COUNT_PATHS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.admission import PLACE
 from proxy.quoting import printable
 from proxy.request.callers import OWNER
 from proxy.routes.admin import admin
 from proxy.routes.chat import chat
+from proxy.routes.counting import count_tokens
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.routes.passthrough import pass_through
 from proxy.runtime.drain import Drain
@@ -86,6 +87,7 @@ def create_app(
     app.router.routes.extend(
         [
             *(Route(path, _Admitted(partial(chat, endpoint)), methods=["POST"]) for path, endpoint in PATHS.items()),
+            *(Route(at, _Admitted(partial(count_tokens, each)), methods=["POST"]) for at, each in COUNT_PATHS.items()),
             Route("/v1/{path:path}", _Admitted(pass_through)),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/", _AnyMethod(root)),

@@ -167,6 +167,13 @@ class Endpoint:
     as_events: AsEvents
     """The events of a stream that say the same as a reply in one piece; None if the data is no such reply."""
 
+    # -- counting
+
+    count_path: str = ""
+    """The path at which clients ask what a request would cost; "" for none."""
+    counted: Callable[[int], Mapping[str, object]] = lambda tokens: {"input_tokens": tokens}
+    """The answer at that path, where the upstream has none."""
+
     # -- the proxy's own calls
 
     question: Callable[[Question, str], bytes]

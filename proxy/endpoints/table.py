@@ -9,6 +9,8 @@ from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
 ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
 """The paths at which requests come in."""
+COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.count_path}
+"""The paths at which clients ask what a request would cost."""
 
 
 def endpoint_at(path: str) -> Endpoint:

@@ -52,7 +52,7 @@ async def chat(endpoint: Endpoint, request: Request) -> ASGIApp:
     with ExitStack() as under_way:
         under_way.enter_context(services.telemetry.under_way())
         try:
-            client_request = await _read(endpoint, request, services, incoming)
+            client_request = await read_request(endpoint, request, services, incoming)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
@@ -207,7 +207,9 @@ def _dry_run(exchange: Exchange) -> Response:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-async def _read(endpoint: Endpoint, request: Request, services: Services, incoming: Incoming) -> ClientRequest:
+async def read_request(
+    endpoint: Endpoint, request: Request, services: Services, incoming: Incoming
+) -> ClientRequest:
     """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None

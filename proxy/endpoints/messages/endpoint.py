@@ -31,6 +31,7 @@ MESSAGES_ENDPOINT = Endpoint(
     error_event=replies.error_event,
     beat=replies.ping,
     as_events=replies.as_events,
+    count_path="/v1/messages/count_tokens",
     question=questions.body_of,
     answers=questions.answers_in,
     prompt_members=("system", "tools"),

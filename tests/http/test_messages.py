@@ -1,0 +1,283 @@
+"""The Messages API through the real proxy, before an upstream that refuses what the vendor refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.support import wire
+from tests.support.messages_upstream import COUNT, MESSAGES, Script, StrictMessages, text, thinking, tool_use
+from tests.support.proxy import assert_relayed, proxying
+from tests.support.recording import Exchange
+from tests.support.replies import json_reply
+from tests.support.strict_messages import Body, blocks
+
+Json = dict[str, Any]
+
+MODEL = "claude-opus-4-8"
+WINDOW = 32_000
+HEADERS = [("x-api-key", "k"), ("anthropic-version", "2023-06-01")]
+TOOLS: list[Json] = [
+    {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
+]
+RULE = "Fix the parser. Never touch main.py."
+SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+
+
+def is_own(body: Body) -> bool:
+    """Whether the proxy asks here on its own account: no tool may be called."""
+    return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
+
+
+def reader(body: Body) -> Sequence[Json] | str:
+    """An agent that thinks and reads a file or two in every reply, and summarizes when it is asked to."""
+    if is_own(body):
+        return SUMMARY
+    step = len(json.dumps(body["messages"]))
+    calls = [tool_use("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step % 2)]
+    return [thinking(f"I need {step}."), text("I look."), *calls]
+
+
+@dataclass
+class Agent:
+    """A client that keeps its whole history and answers each call with a long result."""
+
+    url: str
+    stream: bool = True
+    more: Json = field(default_factory=dict)
+    messages: list[Json] = field(default_factory=lambda: [{"role": "user", "content": RULE}])
+
+    def body(self) -> Json:
+        asked = {"model": MODEL, "max_tokens": 1_000, "system": "Be careful.", "tools": TOOLS, **self.more}
+        return {**asked, "stream": self.stream, "messages": self.messages}
+
+    def turn(self) -> wire.Answer:
+        answer = wire.post_json(self.url, MESSAGES, self.body(), HEADERS)
+        assert answer.status == 200, answer.body
+        content = said_in(answer)
+        self.messages.append({"role": "assistant", "content": content})
+        calls = [block for block in content if block["type"] == "tool_use"]
+        results = [result(call["id"], f"line {len(self.messages)} of a file. " * 150) for call in calls]
+        self.messages.append({"role": "user", "content": [*results, *([] if calls else [text("Go on.")])]})
+        return answer
+
+
+def result(id: str, content: str) -> Json:
+    return {"type": "tool_result", "tool_use_id": id, "content": content}
+
+
+def said_in(answer: wire.Answer) -> list[Json]:
+    """The blocks of a reply, streamed or not."""
+    if not (answer.header("content-type") or "").startswith("text/event-stream"):
+        return list(answer.json()["content"])
+    written: dict[int, Json] = {}
+    inputs: dict[int, str] = {}
+    for event in map(json.loads, wire.events(answer.body)):
+        if event["type"] == "content_block_start":
+            written[event["index"]] = dict(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            block, delta = written[event["index"]], event["delta"]
+            if delta["type"] == "input_json_delta":
+                inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
+                continue
+            member = {"text_delta": "text", "thinking_delta": "thinking"}.get(delta["type"], "signature")
+            block[member] = block.get(member, "") + delta[member]
+    for index, given in inputs.items():
+        written[index]["input"] = json.loads(given)
+    assert list(written) == list(range(len(written)))
+    return list(written.values())
+
+
+def sent(upstream: StrictMessages) -> list[Json]:
+    """The client's requests as the upstream got them, without the proxy's own."""
+    return [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
+
+
+def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
+    """Each view that the upstream got, after the one before it."""
+    bodies = [body["messages"] for body in sent(upstream)]
+    return zip(bodies, bodies[1:], strict=False)
+
+
+# -- transparency ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["off", "half-window"])
+def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: bool) -> None:
+    action = "passed"
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy=strategy, window=200_000) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        for _ in range(3):
+            agent.turn()
+        assert_relayed(proxy, upstream, MESSAGES, action=action)
+
+
+def test_unknown_blocks_odd_numbers_and_key_order_survive() -> None:
+    block = '{"zeta": 1e400, "type": "from-next-year", "a": 12345678901234567890123, "lone": "\\ud800"}'
+    body = f'{{"max_tokens":9,"messages":[{{"role":"user","content":[{block}]}}],"model":"claude-x","z":0}}'.encode()
+    with StrictMessages() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+        wire.request(proxy.url, "POST", f"{MESSAGES}?beta=true", body, [*wire.JSON, *HEADERS])
+        assert upstream.journal.only(MESSAGES).body == body
+        assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
+
+
+def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
+    settings = {"upstream": {"api_key": "secret"}}
+    with StrictMessages() as upstream, proxying(upstream.url, strategy="off", **settings) as proxy:
+        Agent(proxy.url).turn()
+        exchange = upstream.journal.only(MESSAGES)
+        assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
+
+
+# -- condensing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling"])
+def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url, stream=stream)
+        for _ in range(40):
+            agent.turn()
+            proxy.quiet()
+        assert upstream.refusals == []
+        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+        assert {"condensed", "replayed"} <= set(actions)
+        for exchange, (before, after) in zip(proxy.journal.to(MESSAGES)[1:], views(upstream), strict=True):
+            assert after[0]["content"] == RULE
+            if exchange.response_header("x-condenser-action") != "condensed":
+                assert after[: len(before)] == before
+
+
+def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        condensed = len(sent(upstream)[-1]["messages"])
+        for _ in range(3):
+            agent.turn()
+        thoughts = [
+            place
+            for place, message in enumerate(sent(upstream)[-1]["messages"])
+            if any(block["type"] == "thinking" for block in blocks(message["content"]))
+        ]
+        assert len(thoughts) == 3
+        assert min(thoughts) >= condensed
+
+
+@pytest.mark.parametrize("overflow", ["status", "event", "late"])
+def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
+    with (
+        StrictMessages(reader, window=12_000, overflow=overflow) as upstream,
+        proxying(upstream.url, strategy="half-window") as proxy,
+    ):
+        agent = Agent(proxy.url)
+        agent.messages += talk(12)
+        answer = agent.turn()
+        assert upstream.refusals
+        assert b"error" not in answer.body
+        assert answer.header("x-condenser-trigger") == "overflow"
+
+
+def talk(turns: int) -> list[Json]:
+    """Turns that have a long answer, and a last question."""
+    said = [
+        message
+        for turn in range(turns)
+        for message in (
+            {"role": "assistant", "content": [text(f"Part {turn} needs care. " + "water " * 800)]},
+            {"role": "user", "content": f"What of part {turn}?"},
+        )
+    ]
+    return said
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_proxy_has_the_vendors_form() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *HEADERS])
+    assert answer.status == 400
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+def asked(url: str, headers: Mapping[str, str], **members: Any) -> wire.Answer:
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **members}
+    return wire.post_json(url, MESSAGES, body, [*HEADERS, *headers.items()])
+
+
+def test_a_subagent_is_another_session_than_its_parent() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        main = asked(proxy.url, {"x-claude-code-session-id": "one"})
+        sub = asked(proxy.url, {"x-claude-code-session-id": "one", "x-claude-code-agent-id": "a2"})
+    assert main.header("x-condenser-session") == "one"
+    assert sub.header("x-condenser-session") == "one/a2"
+
+
+def test_the_session_inside_of_the_users_id_names_the_session() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        user = json.dumps({"device_id": "d", "session_id": "two"})
+        answer = asked(proxy.url, {}, metadata={"user_id": user})
+    assert answer.header("x-condenser-session") == "two"
+    assert answer.header("x-condenser-session-source") == "metadata.user_id"
+
+
+# -- counting ----------------------------------------------------------------------------------------------
+
+
+def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        counted = {key: value for key, value in agent.body().items() if key not in ("stream", "max_tokens")}
+        answers = [wire.post_json(proxy.url, COUNT, counted, HEADERS) for _ in range(2)]
+        view = sent_count(upstream)["messages"]
+        agent.turn()
+        assert [answer.status for answer in answers] == [200, 200]
+        assert answers[0].json() == answers[1].json()
+        assert view == sent(upstream)[-1]["messages"]
+        assert answers[0].json()["input_tokens"] == upstream_usage(proxy.journal.to(MESSAGES)[-1])
+
+
+def sent_count(upstream: StrictMessages) -> Json:
+    body: Json = upstream.journal.to(COUNT)[-1].json()
+    return body
+
+
+def upstream_usage(exchange: Exchange) -> int:
+    """The prompt tokens that the upstream reported in a stream."""
+    start = next(event for event in map(json.loads, wire.events(exchange.sent)) if event["type"] == "message_start")
+    usage = start["message"]["usage"]
+    return int(usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"])
+
+
+def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
+    script: Script = lambda body: "Done."  # noqa: E731
+    with StrictMessages(script) as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+        upstream.answer(lambda exchange: json_reply({"error": "no"}, status=404))
+        answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
+    assert answer.status == 200
+    assert 0 < answer.json()["input_tokens"] < 50
+
+
