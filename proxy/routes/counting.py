@@ -7,6 +7,7 @@ cannot count is no reason to fail: then the answer is the proxy's own count, as 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -48,7 +49,7 @@ async def count_tokens(endpoint: Endpoint, request: Request) -> ASGIApp:
 async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
     endpoint = asked.body.endpoint
     # A dry run stores nothing and asks no model. The caller sees none of the view, so it need not prove who it is.
-    asked = asked._replace(controls=asked.controls._replace(dry_run=True), trust=ALWAYS)
+    asked = asked._replace(controls=replace(asked.controls, dry_run=True), trust=ALWAYS)
     exchange: Exchange = await services.condenser.exchange(asked)
     own_headers = encode_headers(exchange.headers(accepted=False))
     sent = UpstreamRequest("POST", endpoint.count_path.encode(), asked.query, asked.headers, exchange.decision.body)
