@@ -207,9 +207,7 @@ def _dry_run(exchange: Exchange) -> Response:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-async def read_request(
-    endpoint: Endpoint, request: Request, services: Services, incoming: Incoming
-) -> ClientRequest:
+async def read_request(endpoint: Endpoint, request: Request, services: Services, incoming: Incoming) -> ClientRequest:
     """Reads the request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     headers, limit = request.scope["headers"], services.settings.limits.body
     decoder = decoder_for(encoding) if (encoding := encoding_of(headers)) else None

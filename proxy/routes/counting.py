@@ -34,9 +34,9 @@ async def count_tokens(endpoint: Endpoint, request: Request) -> ASGIApp:
     """Has the upstream count the view of a request, or the request itself if clients are shown what that costs."""
     services: Services = request.app.state.services
     incoming = Incoming(request.receive)
+    if services.settings.report_usage == "original":
+        return await pass_unread(request, incoming, Unread(Reason.NOT_CONDENSED_ENDPOINT))
     try:
-        if services.settings.report_usage == "original":
-            raise Unread(Reason.NOT_CONDENSED_ENDPOINT)
         asked = await read_request(endpoint, request, services, incoming)
         line_of(request.scope).model = asked.model
         return await incoming.unless_gone(_counted(asked, services, incoming))
@@ -57,8 +57,6 @@ async def _counted(asked: ClientRequest, services: Services, incoming: Incoming)
     if reply.status not in _CANNOT_COUNT:
         return Relay(endpoint, incoming, reply, own_headers)
     await reply.close()
-    response = Response(
-        json.dumps(endpoint.counted(exchange.decision.expected_tokens)), media_type="application/json"
-    )
+    response = Response(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), media_type="application/json")
     response.raw_headers.extend(own_headers)
     return response

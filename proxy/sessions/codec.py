@@ -127,8 +127,10 @@ def _branch(row: Sequence[Any]) -> Branch:
     applied_at = later[7] if len(later) > 7 else 0
     nodes = bytes.fromhex(head), bytes.fromhex(before)
     opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
-    rest = seen, block, anchor, reply, bytes.fromhex(last), opens, side, applied_at
-    return Branch(name, *nodes, count, last_used, applied, *rest)
+    known = Branch(
+        name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side
+    )
+    return replace(known, applied_at=applied_at) if applied_at else known
 
 
 def _patch_row(patch: Overlay) -> list[Any]:

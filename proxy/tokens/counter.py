@@ -87,7 +87,7 @@ class Counter(Prompt):
         self.cache_key = f"{self.protocol}{name}/{family.key}" + (f"/{factor:g}" if factor != 1 else "")
 
     @classmethod
-    def factor_of(cls, plain: str) -> float:
+    def factor_of(cls, plain: str) -> float:  # noqa: ARG003
         """Tokens of a model, by its plain name, for each token of its encoding: a first guess, before calibration."""
         return 1.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ def sent(upstream: StrictMessages) -> list[Json]:
 def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
     """Each view that the upstream got, after the one before it."""
     bodies = [body["messages"] for body in sent(upstream)]
-    return zip(bodies, bodies[1:], strict=False)
+    return pairwise(bodies)
 
 
 # -- transparency ------------------------------------------------------------------------------------------
@@ -127,8 +128,10 @@ def test_unknown_blocks_odd_numbers_and_key_order_survive() -> None:
 
 
 def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
-    settings = {"upstream": {"api_key": "secret"}}
-    with StrictMessages() as upstream, proxying(upstream.url, strategy="off", **settings) as proxy:
+    with (
+        StrictMessages() as upstream,
+        proxying(upstream.url, strategy="off", upstream={"api_key": "secret"}) as proxy,
+    ):
         Agent(proxy.url).turn()
         exchange = upstream.journal.only(MESSAGES)
         assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
@@ -193,7 +196,7 @@ def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
 
 def talk(turns: int) -> list[Json]:
     """Turns that have a long answer, and a last question."""
-    said = [
+    return [
         message
         for turn in range(turns)
         for message in (
@@ -201,7 +204,6 @@ def talk(turns: int) -> list[Json]:
             {"role": "user", "content": f"What of part {turn}?"},
         )
     ]
-    return said
 
 
 # -- errors ------------------------------------------------------------------------------------------------
@@ -279,5 +281,3 @@ def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
         answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
     assert answer.status == 200
     assert 0 < answer.json()["input_tokens"] < 50
-
-

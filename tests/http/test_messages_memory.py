@@ -13,7 +13,7 @@ from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
 from tests.http.test_messages import Agent, result, said_in, sent
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, last_results, text, thinking, tool_use
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import proxying
 from tests.support.strict_messages import Body
 
 Json = dict[str, Any]
@@ -46,8 +46,8 @@ class Searcher:
 
 
 @contextmanager
-def remembering(script: Searcher) -> Iterator[tuple[StrictMessages, Proxy, Agent]]:
-    """An upstream, a proxy and a client before which a fact was said, and condensed away."""
+def remembering(script: Searcher) -> Iterator[tuple[StrictMessages, Agent]]:
+    """An upstream and a client before which a fact was said, and condensed away."""
     with StrictMessages(script) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
         agent = Agent(proxy.url, stream=False)
         agent.messages = [{"role": "user", "content": "Keep a diary of my garden."}]
@@ -61,7 +61,7 @@ def remembering(script: Searcher) -> Iterator[tuple[StrictMessages, Proxy, Agent
         proxy.quiet()
         assert FACT not in json.dumps(sent(upstream)[-1]["messages"])
         upstream.journal.clear()
-        yield upstream, proxy, agent
+        yield upstream, agent
 
 
 def ask(agent: Agent, streamed: bool, *headers: tuple[str, str]) -> wire.Answer:
@@ -83,7 +83,7 @@ def asked(upstream: StrictMessages) -> list[Json]:
 
 @both
 def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed: bool) -> None:
-    with remembering(Searcher(thinking("I search."), text("Let me look."), SEARCH)) as (upstream, proxy, agent):
+    with remembering(Searcher(thinking("I search."), text("Let me look."), SEARCH)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         answer = ask(agent, streamed)
         said = agent.messages[-1]["content"]
@@ -103,7 +103,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed
 
 @both
 def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(streamed: bool) -> None:
-    with remembering(Searcher(thinking("Both."), SEARCH, LOOK)) as (upstream, _, agent):
+    with remembering(Searcher(thinking("Both."), SEARCH, LOOK)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         ask(agent, streamed)
         said = agent.messages[-1]["content"]
@@ -117,7 +117,7 @@ def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(strea
 
 @both
 def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bool) -> None:
-    with remembering(Searcher(SEARCH, always=True)) as (upstream, _, agent):
+    with remembering(Searcher(SEARCH, always=True)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         answer = ask(agent, streamed)
         bodies = asked(upstream)
@@ -131,7 +131,7 @@ def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bo
 
 @both
 def test_the_usage_has_the_output_of_all_replies(streamed: bool) -> None:
-    with remembering(Searcher(SEARCH)) as (upstream, _, agent):
+    with remembering(Searcher(SEARCH)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         answer = ask(agent, streamed)
         replies = [exchange.sent for exchange in upstream.journal.to(MESSAGES)]

@@ -153,6 +153,6 @@ def tool_use(values: Values) -> ToolUse | None:
     return ToolUse(names, bool(tools), True, runs_calls)
 
 
-def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:
+def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:  # noqa: ARG001
     """The members that offer `tools`; in the last request none of them may be called."""
     return {"tools": tools, "tool_choice": '{"type":"none"}'} if is_last else {"tools": tools}

@@ -103,27 +103,26 @@ class StreamedMessage:
     usage: Json = field(default_factory=dict)
     is_over: bool = False
     is_broken: bool = False
-    _blocks: dict[object, Json] = field(default_factory=dict)
-    _inputs: dict[object, list[str]] = field(default_factory=dict)
+    _blocks: dict[int, Json] = field(default_factory=dict)
+    _inputs: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event; those of other kinds change nothing."""
-        match event:
-            case {"type": "message_start", "message": {**message}}:
-                self.head = dict(message)
-                self._add_usage(message.get("usage"))
-            case {"type": "content_block_start", "index": int(index), "content_block": {**block}}:
-                self._blocks[index] = dict(block)
-            case {"type": "content_block_delta", "index": int(index), "delta": {**delta}}:
-                self._add_delta(index, delta)
-            case {"type": "message_delta"}:
-                delta = event.get("delta")
-                if isinstance(delta, Mapping) and isinstance(delta.get("stop_reason"), str):
-                    self.stop_reason = delta["stop_reason"]
+        match event.get("type"):
+            case "message_start":
+                self.head = _object(event.get("message"))
+                self._add_usage(self.head.get("usage"))
+            case "content_block_start":
+                self._blocks[index_of(event)] = _object(event.get("content_block"))
+            case "content_block_delta":
+                self._add_delta(index_of(event), _object(event.get("delta")))
+            case "message_delta":
+                reason = _object(event.get("delta")).get("stop_reason")
+                self.stop_reason = reason if isinstance(reason, str) else self.stop_reason
                 self._add_usage(event.get("usage"))
-            case {"type": "message_stop"}:
+            case "message_stop":
                 self.is_over = True
-            case {"type": "error"}:
+            case "error":
                 self.is_broken = True
 
     @property
@@ -131,17 +130,17 @@ class StreamedMessage:
         """The blocks so far; the input of a call is empty if it is no JSON object."""
         return [self._whole(index, block) for index, block in self._blocks.items()]
 
-    def block(self, index: object) -> Json:
+    def block(self, index: int) -> Json:
         """The block of an index, as it began; empty if there is none."""
         return self._blocks.get(index, {})
 
-    def _whole(self, index: object, block: Json) -> Json:
+    def _whole(self, index: int, block: Json) -> Json:
         if index not in self._inputs:
             return block
         given = json_or_none("".join(self._inputs[index]))
         return {**block, "input": given if isinstance(given, dict) else {}}
 
-    def _add_delta(self, index: object, delta: Mapping[str, Any]) -> None:
+    def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         block, kind = self._blocks.setdefault(index, {"type": "text"}), delta.get("type")
         if kind in _GROWING:
             member = _GROWING[kind]
@@ -156,6 +155,16 @@ class StreamedMessage:
     def _add_usage(self, usage: object) -> None:
         if isinstance(usage, Mapping):
             self.usage.update({key: value for key, value in usage.items() if value is not None})
+
+
+def _object(value: object) -> Json:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def index_of(event: Mapping[str, Any]) -> int:
+    """The number of the block that an event belongs to."""
+    index = event.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def capture_for(headers: Headers) -> Capture:

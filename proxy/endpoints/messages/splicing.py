@@ -21,7 +21,7 @@ from proxy.endpoints.messages.hidden_calls import (
     stop_for_client,
     usage_for_client,
 )
-from proxy.endpoints.messages.replies import ANSWER, Json, StreamedMessage, named_event
+from proxy.endpoints.messages.replies import ANSWER, Json, StreamedMessage, index_of, named_event
 from proxy.http.sse import Events
 from proxy.overflow.reading import is_error_body
 from proxy.values import json_or_none
@@ -44,8 +44,9 @@ class MessagesSplicer:
     def _reset(self) -> None:
         self._events = Events()
         self._message = StreamedMessage()
-        self._numbers: dict[object, int | None] = {}
+        self._numbers: dict[int, int | None] = {}
         self._has_sent = False
+        self.is_over = False
         self.failed_event = b""
 
     def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
@@ -53,11 +54,6 @@ class MessagesSplicer:
         self._earlier.append(self.said)
         self._runs_calls, self._replaceable = runs_calls, replaceable
         self._reset()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last event of the reply has come."""
-        return self._message.is_over
 
     @property
     def said(self) -> SaidMessage:
@@ -110,6 +106,7 @@ class MessagesSplicer:
         if not isinstance(body, dict):
             return b"".join(lines)
         self._message.add(body)
+        self.is_over = self._message.is_over
         passed = self._passed(body)
         if passed is None:
             return b""
@@ -131,7 +128,7 @@ class MessagesSplicer:
         return body
 
     def _passed_block(self, body: Json) -> Json | None:
-        index = body.get("index")
+        index = index_of(body)
         if index not in self._numbers:
             hides = is_hidden(self._message.block(index))
             self._numbers[index] = None if hides else self._sent_blocks
@@ -140,7 +137,7 @@ class MessagesSplicer:
         if number is None:
             return None
         self._has_sent = True
-        return body if number == index else {**body, "index": number}
+        return body if number == body.get("index") else {**body, "index": number}
 
     def _passed_end(self, body: Json) -> Json:
         """The event that ends a reply, with the reason to stop and the usage that the client gets."""
