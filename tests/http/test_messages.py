@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.support import wire
-from tests.support.messages_upstream import COUNT, MESSAGES, Script, StrictMessages, text, thinking, tool_use
+from tests.support import replies, wire
+from tests.support.messages_upstream import COUNT, MESSAGES, Script, StrictMessages, count, text, thinking, tool_use
+from tests.support.prefixes import event
 from tests.support.proxy import assert_relayed, proxying
 from tests.support.recording import Exchange
-from tests.support.replies import json_reply
+from tests.support.replies import Reply, json_reply
+from tests.support.signals import Signal
 from tests.support.strict_messages import Body, blocks
 
 Json = dict[str, Any]
@@ -27,6 +29,9 @@ TOOLS: list[Json] = [
 ]
 RULE = "Fix the parser. Never touch main.py."
 SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
 def is_own(body: Body) -> bool:
@@ -77,13 +82,13 @@ def said_in(answer: wire.Answer) -> list[Json]:
         return list(answer.json()["content"])
     written: dict[int, Json] = {}
     inputs: dict[int, str] = {}
-    for event in map(json.loads, wire.events(answer.body)):
-        if event["type"] == "content_block_start":
-            written[event["index"]] = dict(event["content_block"])
-        elif event["type"] == "content_block_delta":
-            block, delta = written[event["index"]], event["delta"]
+    for told in map(json.loads, wire.events(answer.body)):
+        if told["type"] == "content_block_start":
+            written[told["index"]] = dict(told["content_block"])
+        elif told["type"] == "content_block_delta":
+            block, delta = written[told["index"]], told["delta"]
             if delta["type"] == "input_json_delta":
-                inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
+                inputs[told["index"]] = inputs.get(told["index"], "") + delta["partial_json"]
                 continue
             member = {"text_delta": "text", "thinking_delta": "thinking"}.get(delta["type"], "signature")
             block[member] = block.get(member, "") + delta[member]
@@ -281,3 +286,87 @@ def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
         answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
     assert answer.status == 200
     assert 0 < answer.json()["input_tokens"] < 50
+
+
+# -- replies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_append_mode_sends_the_stored_history_with_the_models_own_blocks(stream: bool) -> None:
+    append = [("x-condenser-history", "append"), ("x-condenser-session", "s")]
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="half-window") as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        first = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
+        said = said_in(first)
+        results = [result(block["id"], "ok") for block in said if block["type"] == "tool_use"]
+        agent.messages = [{"role": "user", "content": results}]
+        second = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
+        assert (first.status, second.status, upstream.refusals) == (200, 200, [])
+        assert sent(upstream)[-1]["messages"] == [
+            {"role": "user", "content": RULE},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": results},
+        ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_may_be_shown_what_its_own_list_would_have_cost(stream: bool) -> None:
+    settings: Any = {"strategy": "mask", "window": WINDOW, "report_usage": "original"}
+    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        shown = input_tokens(proxy.journal.to(MESSAGES)[-1].sent)
+        assert input_tokens(upstream.journal.to(MESSAGES)[-1].sent) < 0.7 * shown
+        assert shown == pytest.approx(count(proxy.journal.to(MESSAGES)[-1].json()), rel=0.03)
+
+
+def input_tokens(body: bytes) -> int:
+    documents = [json.loads(body)] if body.startswith(b"{") else list(map(json.loads, wire.events(body)))
+    usage = documents[0].get("usage") or documents[0]["message"]["usage"]
+    return int(usage["input_tokens"])
+
+
+def test_while_it_is_condensed_pings_flow_and_a_package_reads_past_them() -> None:
+    settings: Any = {"strategy": "half-window", "window": WINDOW, "keepalive": "chunk", "keepalive_interval": 0.01}
+    gate = Signal("the summarizer may answer")
+
+    def summarizing(exchange: Exchange) -> Reply | None:
+        return json_reply(SUMMARIZED).after(gate) if is_own(exchange.json()) else None
+
+    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url)
+        agent.messages += talk(12)
+        upstream.answer(lambda exchange: summarizing(exchange) or upstream._answering(exchange))
+        body = json.dumps(agent.body()).encode()
+        headers = [*wire.JSON, *HEADERS, ("x-condenser-force", "true")]
+        with wire.opened(proxy.url, "POST", MESSAGES, body, headers) as response:
+            assert response.getheader("x-condenser-action") == "pending"
+            assert response.read(len(PING)) == PING
+            gate.set()
+            rest = response.read()
+        told = [json.loads(each)["type"] for each in wire.events(rest)]
+        assert next(kind for kind in told if kind != "ping") == "message_start"
+        assert told[-1] == "message_stop"
+        assert upstream.refusals == []
+
+
+SUMMARIZED = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": MODEL,
+    "content": [text(SUMMARY)],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 9, "output_tokens": 9},
+}
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_in_the_vendors_form() -> None:
+    start = event({"type": "message_start", "message": {**SUMMARIZED, "content": []}})
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        upstream.answer(lambda exchange: replace(replies.stream(start, done=False), cut=True))
+        answer = asked(proxy.url, {}, stream=True)
+    assert answer.body.startswith(start)
+    assert json.loads(wire.events(answer.body)[-1])["error"]["type"] == "api_error"
+    assert answer.body[len(start) :].lstrip().startswith(b"event: error\n")
