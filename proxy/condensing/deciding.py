@@ -235,7 +235,7 @@ def _replayed(decision: Decision, case: Case) -> Decision:
         case.policy.budget,
         case.recognised.last_applied(case.branch),
     )
-    if applied is not None and case.counter.dialect.binds_reasoning:
+    if applied is not None and case.loses_reasoning:
         view = fold_view(case, applied)
     decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
     return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
@@ -263,7 +263,7 @@ def _with_floor(decision: Decision) -> Decision:
 def view_without_store(case: Case, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
     policy, measured, transcript = case.policy, case.measured, case.measured.transcript
-    if case.counter.dialect.binds_reasoning:
+    if case.loses_reasoning:
         transcript = transcript.with_bound_until(len(transcript.chain))
     return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 

@@ -124,6 +124,8 @@ class Endpoint:
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
     offers_tools: Callable[[Values, Transcript], bool]
     """Whether a request offers tools to its model, in its members or in its list."""
+    keeps_reasoning: Callable[[Values], bool] = lambda _values: False
+    """Whether a request wants its reasoning kept in any view, in a dialect that binds it (`Dialect.unbound`)."""
     has_one_choice: Callable[[Values], bool]
     """Whether a request asks for one reply, and not for several to choose from."""
     usage_probe: Callable[[Values], Mapping[str, str]]

@@ -165,6 +165,22 @@ def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(str
                 assert after[: len(before)] == before
 
 
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "recent"])
+def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_with(strategy: str) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW, bound=False) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        manual = {"thinking": {"type": "enabled", "budget_tokens": 1_024}}
+        agent = Agent(proxy.url, more=manual)
+        for _ in range(40):
+            agent.turn()
+            proxy.quiet()
+        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+        assert "condensed" in actions
+        assert upstream.refusals == []
+
+
 def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,

@@ -17,6 +17,7 @@ MESSAGES_ENDPOINT = Endpoint(
     counter=MessagesCounter,
     reply_limits=("max_tokens",),
     offers_tools=requests.offers_tools,
+    keeps_reasoning=requests.keeps_reasoning,
     has_one_choice=lambda _values: True,
     usage_probe=lambda _values: {},
     session_hints=requests.session_hints,

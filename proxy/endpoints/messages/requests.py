@@ -40,6 +40,15 @@ def offers_tools(values: Values, _: Transcript) -> bool:
     return bool(values.get("tools"))
 
 
+def keeps_reasoning(values: Values) -> bool:
+    """Whether thinking is in the manual mode, in which a turn that is not over must begin with the model's thinking.
+
+    Only models that do not check what it stands behind have this mode.
+    """
+    thinking = values.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
+
+
 def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
 
