@@ -146,7 +146,7 @@ def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling"])
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext"])
 def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,

@@ -144,13 +144,18 @@ def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
 
 
 def tool_use(values: Values) -> ToolUse | None:
-    """What a request says of tools; None if they are in no known form."""
+    """What a request says of tools; None if they are in no known form.
+
+    A request without tools that wants a reply by a schema is a side call, such as for a title, and gets none.
+    """
     tools, choice = values.get("tools"), values.get("tool_choice")
     if not (tools is None or isinstance(tools, list)):
         return None
     names = frozenset(str(each.get("name")) for each in tools or () if isinstance(each, Mapping))
     runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in _FREE_CHOICES
-    return ToolUse(names, bool(tools), True, runs_calls)
+    output = values.get("output_config")
+    is_side = not tools and isinstance(output, Mapping) and bool(output.get("format"))
+    return ToolUse(names, bool(tools), not is_side, runs_calls)
 
 
 def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:  # noqa: ARG001

@@ -247,3 +247,9 @@ def test_tokens_of_a_claude_are_guessed_by_its_family(model: str, factor: float)
     tokenizers = Tokenizers()
     count, plain = (tokenizers.for_model(each, ENDPOINT.counter).text(said) for each in (model, "gpt-4o"))
     assert count == round(plain * factor)
+
+
+def test_a_side_call_for_a_title_is_offered_no_tool() -> None:
+    schema = {"output_config": {"format": {"type": "json_schema", "schema": {}}}}
+    uses = [ENDPOINT.tool_use({**schema, **more}) for more in ({}, {"tools": TOOLS})]
+    assert [use is not None and use.takes_another for use in uses] == [False, True]
