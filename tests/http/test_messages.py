@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strategies.prompts import prompt
 from tests.support import replies, wire
 from tests.support.messages_upstream import COUNT, MESSAGES, Script, StrictMessages, count, text, thinking, tool_use
 from tests.support.prefixes import event
@@ -31,6 +32,7 @@ RULE = "Fix the parser. Never touch main.py."
 SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
 
 
+VOTE = "<reasoning>Much was read.</reasoning>\n<decision>YES</decision>"
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
@@ -42,9 +44,10 @@ def is_own(body: Body) -> bool:
 def reader(body: Body) -> Sequence[Json] | str:
     """An agent that thinks and reads a file or two in every reply, and summarizes when it is asked to."""
     if is_own(body):
-        return SUMMARY
+        is_vote = str(body.get("system", "")).startswith(prompt("judge")[:60])
+        return VOTE if is_vote else f"<summary>{SUMMARY}</summary>"
     step = len(json.dumps(body["messages"]))
-    calls = [tool_use("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step % 2)]
+    calls = [tool_use("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step // 7 % 3)]
     return [thinking(f"I need {step}."), text("I look."), *calls]
 
 
@@ -158,7 +161,7 @@ def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(str
             proxy.quiet()
         assert upstream.refusals == []
         actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
-        assert {"condensed", "replayed"} <= set(actions)
+        assert "condensed" in actions
         for exchange, (before, after) in zip(proxy.journal.to(MESSAGES)[1:], views(upstream), strict=True):
             assert after[0]["content"] == RULE
             if exchange.response_header("x-condenser-action") != "condensed":
