@@ -12,7 +12,17 @@ import pytest
 
 from strategies.prompts import prompt
 from tests.support import replies, wire
-from tests.support.messages_upstream import COUNT, MESSAGES, Script, StrictMessages, count, text, thinking, tool_use
+from tests.support.messages_upstream import (
+    COUNT,
+    MESSAGES,
+    Script,
+    StrictMessages,
+    count,
+    text,
+    thinking,
+    tool_use,
+    web_search,
+)
 from tests.support.prefixes import event
 from tests.support.proxy import assert_relayed, proxying
 from tests.support.recording import Exchange
@@ -48,7 +58,8 @@ def reader(body: Body) -> Sequence[Json] | str:
         return VOTE if is_vote else f"<summary>{SUMMARY}</summary>"
     step = len(json.dumps(body["messages"]))
     calls = [tool_use("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step // 7 % 3)]
-    return [thinking(f"I need {step}."), text("I look."), *calls]
+    searched = web_search(f"part {step}", "https://moss.example") if step % 3 == 0 else []
+    return [thinking(f"I need {step}."), *searched, text("I look."), *calls]
 
 
 @dataclass
@@ -71,7 +82,11 @@ class Agent:
         self.messages.append({"role": "assistant", "content": content})
         calls = [block for block in content if block["type"] == "tool_use"]
         results = [result(call["id"], f"line {len(self.messages)} of a file. " * 150) for call in calls]
-        self.messages.append({"role": "user", "content": [*results, *([] if calls else [text("Go on.")])]})
+        number = len(self.messages) // 2
+        said = [text(f"And mind part {number}.")] if number % 5 == 0 or not calls else []
+        self.messages.append({"role": "user", "content": [*results, *said]})
+        if number % 7 == 0:
+            self.messages.append({"role": "system", "content": f"Reminder {number}."})
         return answer
 
 
