@@ -178,7 +178,7 @@ class Session(NamedTuple):
         before = digests[-2] if len(digests) > 1 else ROOT
         head, last = (digests[-1], before, len(digests)), transcript.chain[-1].digest
         alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
-        at = _applied_at(old, applied, transcript)
+        at = _applied_at(old, applied, transcript) if applied else 0
         branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone, at)
         if old is None:
             others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
@@ -262,8 +262,8 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
 
 
 def _applied_at(old: Branch | None, applied: str, transcript: Transcript) -> int:
-    """`Branch.applied_at` after a request whose view applied a condensation, or none."""
-    if not (applied and transcript.chain[-1].dialect.binds_reasoning):
+    """`Branch.applied_at` after a request whose view applied a condensation."""
+    if not transcript.chain[-1].dialect.binds_reasoning:
         return 0
     return (old.applied_at if old is not None and old.applied == applied else 0) or len(transcript.chain)
 

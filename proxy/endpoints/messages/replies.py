@@ -21,7 +21,13 @@ _GREETINGS = ("message_start", "ping")
 _LAST = re.compile(rb'^(?:event: ?message_stop|data: ?\{\s*"type"\s*:\s*"message_stop")', re.MULTILINE)
 _MAX_LAST = 512
 """Bytes at the end of a chunk in which the last event is looked for."""
-_GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_GROWING = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+    "input_json_delta": ("partial_json", "input"),
+}
+"""Deltas that are pieces of a text: the member that has the piece, and the member of the block that it belongs to."""
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -104,7 +110,8 @@ class StreamedMessage:
     is_over: bool = False
     is_broken: bool = False
     _blocks: dict[int, Json] = field(default_factory=dict)
-    _inputs: dict[int, list[str]] = field(default_factory=dict)
+    _pieces: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    """The pieces of each block's members that come in pieces."""
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Adds an event; those of other kinds change nothing."""
@@ -135,18 +142,17 @@ class StreamedMessage:
         return self._blocks.get(index, {})
 
     def _whole(self, index: int, block: Json) -> Json:
-        if index not in self._inputs:
-            return block
-        given = json_or_none("".join(self._inputs[index]))
+        texts = {member: "".join(pieces) for member, pieces in self._pieces.get(index, {}).items()}
+        if "input" not in texts:
+            return {**block, **{member: f"{block.get(member) or ''}{text}" for member, text in texts.items()}}
+        given = json_or_none(texts["input"])
         return {**block, "input": given if isinstance(given, dict) else {}}
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
-        block, kind = self._blocks.setdefault(index, {"type": "text"}), delta.get("type")
+        block, kind = self._blocks.setdefault(index, {"type": "text"}), str(delta.get("type"))
         if kind in _GROWING:
-            member = _GROWING[kind]
-            block[member] = f"{block.get(member) or ''}{delta.get(member) or ''}"
-        elif kind == "input_json_delta":
-            self._inputs.setdefault(index, []).append(str(delta.get("partial_json") or ""))
+            came_as, member = _GROWING[kind]
+            self._pieces.setdefault(index, {}).setdefault(member, []).append(str(delta.get(came_as) or ""))
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
         else:
